@@ -8,6 +8,7 @@ cards, and have defaults.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -116,11 +117,14 @@ class Tiling:
 
 
 def tiling_of(
-    outputs: int, columns: int, form: Format, row_bits: int, architecture: Architecture
-) -> Tiling:
-    """The tiling of a product of rows of so many bits a number with a matrix [outputs, columns]."""
+    outputs: int, columns: int, form: Format, row_bits: int, architecture: Architecture,
+    picks: int = 1,
+) -> Tiling:  # fmt: skip
+    """The tiling of a product of rows of so many bits a number with a matrix [outputs, columns],
+    or with so many picks of a stack of them, which are read at once."""
     tile = tile_columns(columns, form) if form.is_scaled else 8 * STEP_BYTES // form.bits
-    splits = splits_of(outputs, columns, tile, PROGRAMS * architecture.multiprocessors)
+    programs = math.ceil(PROGRAMS * architecture.multiprocessors / picks)
+    splits = splits_of(outputs, columns, tile, programs)
     shape = shape_class(splits, tile)
 
     def tiles(kernel: str) -> Tiles:

@@ -14,9 +14,10 @@ from ingot.artifact.launches import WORKSPACE
 from ingot.artifact.plan import Attr
 from ingot.errors import CodegenError
 from ingot.ops.activation import KINDS
-from ingot.targets.cuda.calls_experts import CALLS, DIRECT_ROWS, Stack
+from ingot.targets.cuda.calls_experts import CALLS
 from ingot.targets.cuda.calls_rows import ACTIVATIONS
 from ingot.targets.cuda.operands import Operands
+from ingot.targets.cuda.stacks import DIRECT_ROWS, Stack
 from ingot.targets.work import Work
 from tests.support import samples
 from tests.support.core import core
@@ -29,9 +30,12 @@ from tests.targets.sketch import Sketch
 ROWS = (1, DIRECT_ROWS + 1, MOST)  # without lists, with them, and with tiles of many rows
 SMALL = Experts(5, 2, 32, 32)
 FIRST = Mixture(Experts(2, 2, 32, 27, **CLAMPED))  # type: ignore[arg-type]
+# Matrices whose columns are cut, the last split shorter than the first.
+CUT = Mixture(Experts(3, 2, 576, 544, **CLAMPED), "float32")  # type: ignore[arg-type]
 ZEROS = Experts(2, 2, 32, 32, format=with_zeros(int4(32, 32)), down_format=with_zeros(int8(32)))
 FURTHER = (
     Mixture(ZEROS),
+    Mixture(Experts(2, 2, 512, 512, format=int4(32, 32), down_format=int8(512))),
     Mixture(Experts(3, 2, 64, 64, format=int4(32, 32), down_format=int8(64))),
     Mixture(PLAIN[0]),
     Mixture(PLAIN[1], "float32"),
@@ -49,7 +53,7 @@ SLOW = [
 
 
 @pytest.mark.cases(thorough=3)
-@pytest.mark.parametrize("case", core(FIRST, further=FURTHER, slow=SLOW), ids=str)
+@pytest.mark.parametrize("case", core(FIRST, CUT, further=FURTHER, slow=SLOW), ids=str)
 def test_mixture(case: Mixture) -> None:
     """Rows are right in every class of rows, and equal to the bit in all of them."""
     whole, right = case.results(MOST), case.right(MOST)
@@ -159,18 +163,55 @@ def test_another_order_of_picks_shows() -> None:
     assert not torch.equal(up, down)
 
 
+def launched(case: Mixture, op: str, rows: int) -> list[tuple[str, list[int]]]:
+    """The functions and grids of what a step of so many rows launches."""
+    plan = case.sketch[0]
+    group = next(group for group in plan.groups if group.kernel == op)
+    sizes, found = {"N": rows}, []
+    for call in CALLS[op](Operands(plan), Work(plan, group)):
+        fitting = (c for c in call.choices if not c.size or sizes[c.size] <= c.most)
+        choice = next(fitting, None)
+        grid = [extent.of(sizes) for extent in choice.grid] if choice else [0]
+        if choice and all(grid):
+            found.append((choice.function.removeprefix("experts."), grid))
+    return found
+
+
 def test_steps_of_few_rows_make_no_lists() -> None:
     """Their grids are those of the picks, whatever these are, so that graphs can replay them."""
-    plan = Mixture(SMALL).sketch[0]
-    sizes = {"N": DIRECT_ROWS}
-    for group in plan.groups[1:]:
-        calls = CALLS[group.kernel](Operands(plan), Work(plan, group))
-        grids = []
-        for call in calls:
-            choice = next(c for c in call.choices if not c.size or sizes[c.size] <= c.most)
-            grids.append([extent.of(sizes) for extent in choice.grid])
-        assert [grid[0] for grid in grids[:3]] == [0, 0, DIRECT_ROWS * SMALL.picks]
-        assert all(all(grid) for grid in grids[2:])
+    picks = DIRECT_ROWS * SMALL.picks
+    case = Mixture(SMALL)
+    assert launched(case, "expert_gate", DIRECT_ROWS) == [("multiply_gated", [picks, 1, 1])]
+    assert launched(case, "expert_sum", DIRECT_ROWS) == [
+        ("multiply", [picks, 1, 1]), ("add_picks", [DIRECT_ROWS, 1, 1])
+    ]  # fmt: skip
+
+
+def test_splits_are_programs_of_steps_of_few_rows() -> None:
+    picks = DIRECT_ROWS * CUT.experts.picks
+    assert launched(CUT, "expert_gate", DIRECT_ROWS) == [
+        ("multiply", [picks, 17, 2]), ("gate_picks", [picks, 2, 1])
+    ]  # fmt: skip
+    assert launched(CUT, "expert_sum", DIRECT_ROWS) == [
+        ("multiply", [picks, 9, 2]), ("add_picks", [DIRECT_ROWS, 2, 1])
+    ]  # fmt: skip
+    lists = ["list_picks", "list_rows"]
+    for op, then in (
+        ("expert_gate", ["multiply_gated"]),
+        ("expert_sum", ["multiply", "add_picks"]),
+    ):
+        more = launched(CUT, op, DIRECT_ROWS + 1)
+        assert [function for function, _ in more] == lists + then
+
+
+def test_more_picks_need_fewer_splits() -> None:
+    plan = CUT.sketch[0]
+    gate = next(i for i in plan.instructions if i.op == "expert_gate")
+    counts = [
+        Stack(Operands(plan), replace(gate, attrs=gate.attrs | {"top_k": picks})).splits.count
+        for picks in (1, 2, 8, 16, 64)
+    ]
+    assert counts == [2, 2, 2, 1, 1]
 
 
 def test_the_workspace_has_room_for_all_lists() -> None:
@@ -184,6 +225,19 @@ def test_the_workspace_has_room_for_all_lists() -> None:
     assert multiply.workspace_bytes == add.workspace_bytes == end + 4 * rows * picks * SMALL.size
     parts = add.arguments["parts"].argument
     assert (parts.buffer, parts.offset) == (WORKSPACE, end)
+
+
+def test_the_workspace_has_room_for_the_parts_of_splits() -> None:
+    plan = CUT.sketch[0]
+    plan = replace(plan, limits=replace(plan.limits, max_num_batched_tokens=DIRECT_ROWS + 1))
+    calls = CALLS["expert_gate"](Operands(plan), Work(plan, plan.groups[1]))
+    multiply, gates = calls[:2]
+    end = Stack(Operands(plan), plan.instructions[1]).places[-1]
+    parts = 4 * 2 * DIRECT_ROWS * CUT.experts.picks * 2 * CUT.experts.inner
+    assert multiply.workspace_bytes == gates.workspace_bytes == end + parts
+    *_, multiply, add = CALLS["expert_sum"](Operands(plan), Work(plan, plan.groups[2]))
+    parts = 4 * 2 * DIRECT_ROWS * CUT.experts.picks * CUT.experts.size
+    assert multiply.workspace_bytes == add.workspace_bytes == end + parts
 
 
 def test_gates_are_those_of_the_op() -> None:

@@ -87,17 +87,17 @@ def likely(
     source, count = row, top_k * 0 + V
     goal = count.to(tl.int64) * 0
     if V > TILE:
-        listed = count
+        floor, bits = (top_k * 0).to(tl.uint32), (top_k * 0).to(tl.uint32)
         if (top_k > 0) & (top_k <= TILE):
             # So many tokens reach it: each of these keys is another token's.
-            bound = kth_of(best, top_k, COLUMNS)
-            listed = list_tokens(row, logits, tokens, top, scale, bound, 0.0, V, TILE)
+            floor = kth_of(best, top_k, COLUMNS)
         elif (top_k == 0) & (share < 1):
             bits, goal = faint(row, count, top, scale, least, share, ROWS, COLUMNS)
+        if (top_k <= TILE) & ((top_k > 0) | (share < 1)):
             bound = tl.maximum(bits.to(tl.float32, bitcast=True), least)
-            listed = list_tokens(row, logits, tokens, top, scale, bits * 0, bound, V, TILE)
-        if listed <= TILE:
-            source, count = logits, count * 0 + TILE
+            listed = list_tokens(row, logits, tokens, top, scale, floor, bound, V, TILE)
+            if listed <= TILE:
+                source, count = logits, count * 0 + TILE
     return source, count, goal
 
 
@@ -161,13 +161,12 @@ def draw_one(
     """The place of the token that is drawn from so many logits."""
     floor = least_key(row, count, top_k, ROWS, COLUMNS)
     cut = floor * 0
-    total = mass_above(row, count, top, scale, floor, least, cut, ROWS, COLUMNS)
+    total = mass_of(row, count, top, scale, floor, least, ROWS, COLUMNS)
     ties = total * 0
     if share < 1:
         if goal == 0:
             goal = goal_of(share, total)
-        cut = heaviest(row, count, top, scale, floor, least, goal, ROWS, COLUMNS)
-        above = mass_above(row, count, top, scale, floor, least, cut, ROWS, COLUMNS)
+        cut, above = heaviest(row, count, top, scale, floor, least, goal, ROWS, COLUMNS)
         each = masses_of(cut.to(tl.float32, bitcast=True))
         ties = (goal - above + each - 1) // each
         total = above + ties * each
@@ -204,8 +203,9 @@ def least_key(row, count, top_k, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 def heaviest(
     row, count, top, scale, floor, least, goal, ROWS: tl.constexpr, COLUMNS: tl.constexpr
 ):  # fmt: skip
-    """The bits of a weight above which there is less mass than `goal`, and not so with it."""
-    found = floor * 0
+    """The bits of a weight above which there is less mass than `goal`, and not so with it; and that
+    mass."""
+    found, above = floor * 0, goal * 0
     shift = 32 - DIGIT
     while shift >= 0:
         thresholds = candidates(found, shift)
@@ -214,21 +214,22 @@ def heaviest(
             at = places(start, ROWS, COLUMNS)
             bits, mass = shares_of(row, at, top, scale, floor, least, count)
             sums += tl.sum(tl.where(bits[:, None, :] >= thresholds, mass[:, None, :], 0), 0)
-        found = furthest(found, shift, tl.sum(sums, 1) >= goal)
+        reached = tl.sum(sums, 1)
+        # The next bits after those that are found are a candidate, of this digit or an earlier one.
+        above = tl.maximum(above, tl.max(tl.where(reached < goal, reached, 0)))
+        found = furthest(found, shift, reached >= goal)
         shift -= DIGIT
-    return found
+    return found, above
 
 
 @triton.jit
-def mass_above(
-    row, count, top, scale, floor, least, cut, ROWS: tl.constexpr, COLUMNS: tl.constexpr
-):  # fmt: skip
-    """The mass of all tokens whose weights have bits above the cut."""
+def mass_of(row, count, top, scale, floor, least, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """The mass of all tokens."""
     sums = tl.zeros([ROWS, COLUMNS], tl.int64)
     for start in range(0, count, ROWS * COLUMNS):
         at = places(start, ROWS, COLUMNS)
-        bits, mass = shares_of(row, at, top, scale, floor, least, count)
-        sums += tl.where(bits > cut, mass, 0)
+        _, mass = shares_of(row, at, top, scale, floor, least, count)
+        sums += mass
     return tl.sum(sums)
 
 
@@ -242,9 +243,8 @@ def owner(
     Of the tokens whose weights have the bits of the cut, so many as `ties` have a range.
     """
     TILE: tl.constexpr = ROWS * COLUMNS
-    start, before, left = 0, number * 0, ties
-    at = places(0, ROWS, COLUMNS)
-    mass, tied = tile_mass(row, at, count, top, scale, floor, least, cut, left)
+    start, before, left = -TILE, number * 0, ties
+    mass, tied = before, before  # of the tile before the first; so its code is there once
     while (start < count) & (before + mass <= number):
         start += TILE
         before += mass

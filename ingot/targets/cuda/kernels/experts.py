@@ -2,16 +2,16 @@
 
 A pick is the number of a row times the picks of a row, plus its place among these: experts
 ascend. Few rows look their expert up in their shares. Of many, each expert has a list of its picks.
-Sums are those of `product` for a matrix in one split, in every step.
+Sums are those of `product`: in a step of few rows the splits are for programs of their own and a
+second stage, in one of many a program does all of them.
 """
 
 import triton
 import triton.language as tl
 
-from ingot.targets.cuda.kernels.finish import completed
+from ingot.targets.cuda.kernels.finish import completed, summed
 from ingot.targets.cuda.kernels.math import gated
-from ingot.targets.cuda.kernels.product import halves
-from ingot.targets.cuda.kernels.product_step import scales_of, with_step
+from ingot.targets.cuda.kernels.product import halves, sums
 
 
 @triton.jit
@@ -58,13 +58,13 @@ def list_rows(picks, lists, counts, rows, PICKS: tl.constexpr, COLUMNS: tl.const
 
 @triton.jit
 def multiply_gated(
-    x, w, multipliers, scales, bias, shares, lists, counts, out, rows,
+    x, w, multipliers, scales, shares, lists, counts, bias, out, rows,
     EXPERTS: tl.constexpr, PICKS: tl.constexpr, HALF: tl.constexpr, DEPTH: tl.constexpr,
     MATRIX_BYTES: tl.constexpr, X_STRIDE: tl.constexpr, SHARES_STRIDE: tl.constexpr,
     ROW_BYTES: tl.constexpr, BITS: tl.constexpr, BLOCK: tl.constexpr, GROUP: tl.constexpr,
-    KIND: tl.constexpr, LIMIT: tl.constexpr, WITH_BIAS: tl.constexpr, LISTED: tl.constexpr,
-    SLOTS: tl.constexpr, TILE_ROWS: tl.constexpr, TILE_OUTPUTS: tl.constexpr,
-    TILE_COLUMNS: tl.constexpr,
+    SPLITS: tl.constexpr, STEPS: tl.constexpr, KIND: tl.constexpr, LIMIT: tl.constexpr,
+    WITH_BIAS: tl.constexpr, LISTED: tl.constexpr, SLOTS: tl.constexpr, TILE_ROWS: tl.constexpr,
+    TILE_OUTPUTS: tl.constexpr, TILE_COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """out [rows, PICKS, HALF] = the gated halves of the products of x [rows, DEPTH].
 
@@ -79,8 +79,8 @@ def multiply_gated(
             pick = _listed(lists, counts, expert, first, rows, PICKS, TILE_ROWS)
             _store_gated(
                 x, w, multipliers, scales, bias, out, rows, expert, pick, PICKS, HALF, DEPTH,
-                MATRIX_BYTES, X_STRIDE, ROW_BYTES, BITS, BLOCK, GROUP, KIND, LIMIT, WITH_BIAS,
-                TILE_OUTPUTS, TILE_COLUMNS,
+                MATRIX_BYTES, X_STRIDE, ROW_BYTES, BITS, BLOCK, GROUP, SPLITS, STEPS, KIND, LIMIT,
+                WITH_BIAS, TILE_OUTPUTS, TILE_COLUMNS,
             )  # fmt: skip
     else:
         only = tl.program_id(0)
@@ -90,8 +90,8 @@ def multiply_gated(
             pick = tl.where(tl.arange(0, TILE_ROWS) == 0, only, rows * PICKS)
             _store_gated(
                 x, w, multipliers, scales, bias, out, rows, expert, pick, PICKS, HALF, DEPTH,
-                MATRIX_BYTES, X_STRIDE, ROW_BYTES, BITS, BLOCK, GROUP, KIND, LIMIT, WITH_BIAS,
-                TILE_OUTPUTS, TILE_COLUMNS,
+                MATRIX_BYTES, X_STRIDE, ROW_BYTES, BITS, BLOCK, GROUP, SPLITS, STEPS, KIND, LIMIT,
+                WITH_BIAS, TILE_OUTPUTS, TILE_COLUMNS,
             )  # fmt: skip
         else:
             _clear(out + only.to(tl.int64) * HALF, HALF, TILE_OUTPUTS)
@@ -99,15 +99,20 @@ def multiply_gated(
 
 @triton.jit
 def multiply(
-    x, w, multipliers, scales, bias, shares, lists, counts, parts, rows,
-    EXPERTS: tl.constexpr, PICKS: tl.constexpr, WIDTH: tl.constexpr, DEPTH: tl.constexpr,
-    MATRIX_BYTES: tl.constexpr, X_STRIDE: tl.constexpr, SHARES_STRIDE: tl.constexpr,
-    ROW_BYTES: tl.constexpr, BITS: tl.constexpr, BLOCK: tl.constexpr, GROUP: tl.constexpr,
-    WITH_BIAS: tl.constexpr, LISTED: tl.constexpr, SLOTS: tl.constexpr, TILE_ROWS: tl.constexpr,
-    TILE_OUTPUTS: tl.constexpr, TILE_COLUMNS: tl.constexpr,
+    x, w, multipliers, scales, shares, lists, counts, parts, rows,
+    EXPERTS: tl.constexpr, PICKS: tl.constexpr, SHARING: tl.constexpr, WIDTH: tl.constexpr,
+    DEPTH: tl.constexpr, MATRIX_BYTES: tl.constexpr, X_STRIDE: tl.constexpr,
+    SHARES_STRIDE: tl.constexpr, ROW_BYTES: tl.constexpr, BITS: tl.constexpr, BLOCK: tl.constexpr,
+    GROUP: tl.constexpr, SPLITS: tl.constexpr, STEPS: tl.constexpr, LISTED: tl.constexpr,
+    SLOTS: tl.constexpr, TILE_ROWS: tl.constexpr, TILE_OUTPUTS: tl.constexpr,
+    TILE_COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """parts [rows, PICKS, WIDTH] = the products of x [rows, PICKS, DEPTH], float32; what no expert
-    computes stays as it is. Grid as of `multiply_gated`."""
+    """parts [SPLITS, rows, PICKS, WIDTH] float32 = the products of x [rows * PICKS / SHARING,
+    DEPTH]; what no expert computes stays as it is.
+
+    SHARING picks, all of a row or 1, have one row of x. Grid (picks, WIDTH / TILE_OUTPUTS, SPLITS),
+    or where picks are LISTED as of `multiply_gated`, with parts [rows, PICKS, WIDTH].
+    """
     if LISTED:
         expert = tl.program_id(2)
         for first in range(
@@ -115,9 +120,9 @@ def multiply(
         ):
             pick = _listed(lists, counts, expert, first, rows, PICKS, TILE_ROWS)
             _store_parts(
-                x, w, multipliers, scales, bias, parts, rows * PICKS, expert, pick, WIDTH, DEPTH,
-                MATRIX_BYTES, X_STRIDE, ROW_BYTES, BITS, BLOCK, GROUP, WITH_BIAS, TILE_OUTPUTS,
-                TILE_COLUMNS,
+                x, w, multipliers, scales, parts, rows * PICKS, expert, pick, 0, SHARING, WIDTH,
+                DEPTH, MATRIX_BYTES, X_STRIDE, ROW_BYTES, BITS, BLOCK, GROUP, SPLITS, STEPS, True,
+                TILE_OUTPUTS, TILE_COLUMNS,
             )  # fmt: skip
     else:
         only = tl.program_id(0)
@@ -126,20 +131,56 @@ def multiply(
         if there > 0:
             pick = tl.where(tl.arange(0, TILE_ROWS) == 0, only, rows * PICKS)
             _store_parts(
-                x, w, multipliers, scales, bias, parts, rows * PICKS, expert, pick, WIDTH, DEPTH,
-                MATRIX_BYTES, X_STRIDE, ROW_BYTES, BITS, BLOCK, GROUP, WITH_BIAS, TILE_OUTPUTS,
-                TILE_COLUMNS,
+                x, w, multipliers, scales, parts, rows * PICKS, expert, pick, tl.program_id(2),
+                SHARING, WIDTH, DEPTH, MATRIX_BYTES, X_STRIDE, ROW_BYTES, BITS, BLOCK, GROUP,
+                SPLITS, STEPS, SPLITS == 1, TILE_OUTPUTS, TILE_COLUMNS,
             )  # fmt: skip
 
 
 @triton.jit
-def add_picks(
-    parts, shares, out,
-    EXPERTS: tl.constexpr, PICKS: tl.constexpr, WIDTH: tl.constexpr,
-    SHARES_STRIDE: tl.constexpr, OUT_STRIDE: tl.constexpr, SLOTS: tl.constexpr,
-    COLUMNS: tl.constexpr,
+def gate_picks(
+    parts, bias, shares, out, rows,
+    EXPERTS: tl.constexpr, PICKS: tl.constexpr, HALF: tl.constexpr, PARTS: tl.constexpr,
+    SHARES_STRIDE: tl.constexpr, KIND: tl.constexpr, LIMIT: tl.constexpr,
+    WITH_BIAS: tl.constexpr, SLOTS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """out [rows, WIDTH] = the sum of share * part over the picks of a row, experts ascending.
+    """out [rows, PICKS, HALF] = the gated halves of sums: parts [PARTS, rows, PICKS, 2 * HALF].
+
+    0 where there is no pick. Grid (picks, HALF / COLUMNS).
+    """
+    pick = tl.program_id(0).to(tl.int64)
+    columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    _, rank = _ranked(shares, pick // PICKS, SHARES_STRIDE, EXPERTS, SLOTS)
+    expert, there = _picked(rank, pick % PICKS)
+    inside, mask = columns < HALF, columns < HALF * there
+    gate = _half(parts, bias, pick, rows * PICKS, expert, columns, mask, 0, HALF, PARTS, WITH_BIAS)
+    up = _half(parts, bias, pick, rows * PICKS, expert, columns, mask, 1, HALF, PARTS, WITH_BIAS)
+    y = tl.where(mask, gated(gate, up, KIND, LIMIT), 0.0)
+    tl.store(out + pick * HALF + columns, y.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _half(
+    parts, bias, pick, picks, expert, columns, mask, half,
+    HALF: tl.constexpr, PARTS: tl.constexpr, WITH_BIAS: tl.constexpr,
+):  # fmt: skip
+    """The complete sums of a pick in the first or the second half of its columns."""
+    o = half * HALF + columns
+    total = summed(parts, pick * (2 * HALF) + o, picks, mask, 2 * HALF, PARTS)
+    at = expert * (2 * HALF) + o
+    return completed(total, bias, bias, at, at, mask, mask, 0, WITH_BIAS, False)
+
+
+@triton.jit
+def add_picks(
+    parts, bias, shares, out, rows,
+    EXPERTS: tl.constexpr, PICKS: tl.constexpr, WIDTH: tl.constexpr, PARTS: tl.constexpr,
+    SHARES_STRIDE: tl.constexpr, OUT_STRIDE: tl.constexpr, WITH_BIAS: tl.constexpr,
+    SLOTS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """out [rows, WIDTH] = the sum of share * product over the picks of a row, experts ascending.
+
+    Products are sums whose parts are [PARTS, rows, PICKS, WIDTH], with their bias.
 
     Grid (rows, WIDTH / COLUMNS).
     """
@@ -148,10 +189,13 @@ def add_picks(
     total = tl.zeros([COLUMNS], tl.float32)
     shares_of_row, rank = _ranked(shares, row, SHARES_STRIDE, EXPERTS, SLOTS)
     for place in tl.static_range(PICKS):
-        _, there = _picked(rank, place)
+        expert, there = _picked(rank, place)
         share = tl.sum(tl.where(rank == place + 1, shares_of_row, 0.0), 0)
-        at = parts + (row * PICKS + place) * WIDTH + columns
-        total += share * tl.load(at, mask=columns < WIDTH * there, other=0.0)
+        mask = columns < WIDTH * there
+        at = (row * PICKS + place) * WIDTH + columns
+        made = summed(parts, at, rows * PICKS, mask, WIDTH, PARTS)
+        at = expert * WIDTH + columns
+        total += share * completed(made, bias, bias, at, at, mask, mask, 0, WITH_BIAS, False)
     y = total.to(out.dtype.element_ty)
     tl.store(out + row * OUT_STRIDE + columns, y, mask=columns < WIDTH)
 
@@ -187,8 +231,9 @@ def _store_gated(
     x, w, multipliers, scales, bias, out, rows, expert, pick,
     PICKS: tl.constexpr, HALF: tl.constexpr, DEPTH: tl.constexpr, MATRIX_BYTES: tl.constexpr,
     X_STRIDE: tl.constexpr, ROW_BYTES: tl.constexpr, BITS: tl.constexpr, BLOCK: tl.constexpr,
-    GROUP: tl.constexpr, KIND: tl.constexpr, LIMIT: tl.constexpr, WITH_BIAS: tl.constexpr,
-    TILE_OUTPUTS: tl.constexpr, TILE_COLUMNS: tl.constexpr,
+    GROUP: tl.constexpr, SPLITS: tl.constexpr, STEPS: tl.constexpr, KIND: tl.constexpr,
+    LIMIT: tl.constexpr, WITH_BIAS: tl.constexpr, TILE_OUTPUTS: tl.constexpr,
+    TILE_COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Stores a tile of picks of one expert."""
     begin = tl.program_id(1) * TILE_OUTPUTS
@@ -198,7 +243,7 @@ def _store_gated(
     )
     gate, up = halves(
         x, w, multipliers, scales, pick // PICKS, o, begin, rows, HALF, DEPTH, X_STRIDE, ROW_BYTES,
-        BITS, BLOCK, GROUP, 1, 1, TILE_COLUMNS,
+        BITS, BLOCK, GROUP, SPLITS, STEPS, TILE_COLUMNS,
     )  # fmt: skip
     column, inside = o[:, None], (o < HALF)[:, None]
     at = expert * (2 * HALF) + column
@@ -211,33 +256,24 @@ def _store_gated(
 
 @triton.jit
 def _store_parts(
-    x, w, multipliers, scales, bias, parts, rows, expert, pick,
-    WIDTH: tl.constexpr, DEPTH: tl.constexpr, MATRIX_BYTES: tl.constexpr,
+    x, w, multipliers, scales, parts, picks, expert, pick, split,
+    SHARING: tl.constexpr, WIDTH: tl.constexpr, DEPTH: tl.constexpr, MATRIX_BYTES: tl.constexpr,
     X_STRIDE: tl.constexpr, ROW_BYTES: tl.constexpr, BITS: tl.constexpr, BLOCK: tl.constexpr,
-    GROUP: tl.constexpr, WITH_BIAS: tl.constexpr, TILE_OUTPUTS: tl.constexpr,
-    TILE_COLUMNS: tl.constexpr,
+    GROUP: tl.constexpr, SPLITS: tl.constexpr, STEPS: tl.constexpr, TOGETHER: tl.constexpr,
+    TILE_OUTPUTS: tl.constexpr, TILE_COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Stores a tile of picks of one expert; x has a row for each of them."""
+    """Stores a tile of picks of one expert."""
     begin = tl.program_id(1) * TILE_OUTPUTS
     o = begin + tl.arange(0, TILE_OUTPUTS)
     w, multipliers, scales = _matrix(
         w, multipliers, scales, expert, MATRIX_BYTES, BITS, BLOCK, GROUP
     )
-    ALL: tl.constexpr = (DEPTH + TILE_COLUMNS - 1) // TILE_COLUMNS
-    total = tl.zeros([o.shape[0], pick.shape[0]], tl.float32)
-    scale, by = scales_of(
-        multipliers, scales, o, begin, 0, ALL, WIDTH, BITS, BLOCK, GROUP, TILE_COLUMNS
-    )
-    for step in range(0, ALL):
-        total, scale, by = with_step(
-            total, x, w, multipliers, scales, scale, by, pick, o, begin, step, rows, ALL, WIDTH,
-            DEPTH, X_STRIDE, ROW_BYTES, BITS, BLOCK, GROUP, TILE_COLUMNS,
-        )  # fmt: skip
-    column, inside = o[:, None], (o < WIDTH)[:, None]
-    at = expert * WIDTH + column
-    total = completed(total, bias, bias, at, at, inside, inside, 0, WITH_BIAS, False)
-    place = parts + pick.to(tl.int64)[None, :] * WIDTH + column
-    tl.store(place, total, mask=inside & (pick < rows)[None, :])
+    total = sums(
+        x, w, multipliers, scales, pick // SHARING, o, begin, split, picks // SHARING, WIDTH, DEPTH,
+        X_STRIDE, ROW_BYTES, BITS, BLOCK, GROUP, SPLITS, STEPS, TOGETHER, TILE_COLUMNS,
+    )  # fmt: skip
+    place = parts + (tl.cast(split, tl.int64) * picks + pick)[None, :] * WIDTH + o[:, None]
+    tl.store(place, total, mask=(o < WIDTH)[:, None] & (pick < picks)[None, :])
 
 
 @triton.jit

@@ -36,24 +36,13 @@ def multiply(
     r = tl.program_id(0) * TILE_ROWS + tl.arange(0, TILE_ROWS)
     begin, split = tl.program_id(1) * TILE_OUTPUTS, tl.program_id(2)
     o = begin + tl.arange(0, TILE_OUTPUTS)
-    ALL: tl.constexpr = (DEPTH + TILE_COLUMNS - 1) // TILE_COLUMNS
-    first = split * STEPS
-    last = ALL if TOGETHER else tl.minimum(first + STEPS, ALL)
-    total = tl.zeros([TILE_OUTPUTS, TILE_ROWS], tl.float32)
-    split_sum = tl.zeros([TILE_OUTPUTS, TILE_ROWS], tl.float32)
-    scale, by = scales_of(
-        multipliers, scales, o, begin, first, ALL, WIDTH, BITS, BLOCK, GROUP, TILE_COLUMNS
-    )
-    for step in range(first, last):
-        split_sum, scale, by = with_step(
-            split_sum, x, w, multipliers, scales, scale, by, r, o, begin, step, rows, ALL, WIDTH,
-            DEPTH, X_STRIDE, ROW_BYTES, BITS, BLOCK, GROUP, TILE_COLUMNS,
-        )  # fmt: skip
-        if TOGETHER and SPLITS > 1:
-            total, split_sum = _ended(total, split_sum, step, STEPS)
+    total = sums(
+        x, w, multipliers, scales, r, o, begin, split, rows, WIDTH, DEPTH, X_STRIDE, ROW_BYTES,
+        BITS, BLOCK, GROUP, SPLITS, STEPS, TOGETHER, TILE_COLUMNS,
+    )  # fmt: skip
     _store(
-        total + split_sum, bias, residual, parts, out, r, o, split, rows, WIDTH, RESIDUAL_STRIDE,
-        OUT_STRIDE, STORES_PARTS, CAP, WITH_BIAS, WITH_RESIDUAL,
+        total, bias, residual, parts, out, r, o, split, rows, WIDTH, RESIDUAL_STRIDE, OUT_STRIDE,
+        STORES_PARTS, CAP, WITH_BIAS, WITH_RESIDUAL,
     )  # fmt: skip
 
 
@@ -85,6 +74,32 @@ def multiply_gated(
     up = completed(up, bias, bias, after, after, inside, inside, 0, WITH_BIAS, False)
     y = (activated(gate, KIND) * up).to(out.dtype.element_ty)
     tl.store(out + row * OUT_STRIDE + column, y, mask=inside & (r < rows)[None, :])
+
+
+@triton.jit
+def sums(
+    x, w, multipliers, scales, r, o, begin, split, rows,
+    WIDTH: tl.constexpr, DEPTH: tl.constexpr, X_STRIDE: tl.constexpr, ROW_BYTES: tl.constexpr,
+    BITS: tl.constexpr, BLOCK: tl.constexpr, GROUP: tl.constexpr, SPLITS: tl.constexpr,
+    STEPS: tl.constexpr, TOGETHER: tl.constexpr, TILE_COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """The sums of a tile [outputs, rows]: of a split, or of all splits TOGETHER."""
+    ALL: tl.constexpr = (DEPTH + TILE_COLUMNS - 1) // TILE_COLUMNS
+    first = split * STEPS
+    last = ALL if TOGETHER else tl.minimum(first + STEPS, ALL)
+    total = tl.zeros([o.shape[0], r.shape[0]], tl.float32)
+    split_sum = tl.zeros([o.shape[0], r.shape[0]], tl.float32)
+    scale, by = scales_of(
+        multipliers, scales, o, begin, first, ALL, WIDTH, BITS, BLOCK, GROUP, TILE_COLUMNS
+    )
+    for step in range(first, last):
+        split_sum, scale, by = with_step(
+            split_sum, x, w, multipliers, scales, scale, by, r, o, begin, step, rows, ALL, WIDTH,
+            DEPTH, X_STRIDE, ROW_BYTES, BITS, BLOCK, GROUP, TILE_COLUMNS,
+        )  # fmt: skip
+        if TOGETHER and SPLITS > 1:
+            total, split_sum = _ended(total, split_sum, step, STEPS)
+    return total + split_sum
 
 
 @triton.jit
