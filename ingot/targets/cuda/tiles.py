@@ -40,10 +40,11 @@ class Tile(NamedTuple):
 
 Tiles = tuple[Tile, Tile, Tile]  # of each of the CLASSES
 
-# Warps share outputs and rows of a tile and never columns. A warpgroup needs 64 outputs.
+# Warps share outputs and rows of a tile and never columns. A warpgroup needs 64 outputs. Beyond 32
+# rows float32 is bound by arithmetic, so its weights may come from the cache once more.
 _FEW_16, _FEW_32 = (
     (Tile(16, 64, 4, 6), Tile(64, 64, 4, 4)),
-    (Tile(16, 64, 4, 3), Tile(64, 64, 4, 3)),
+    (Tile(16, 64, 4, 3), Tile(32, 64, 4, 3)),
 )
 # Two halves of unpacked integers leave registers for 32 rows on sm_80.
 _INTEGERS: tuple[Tiles, Tiles] = (

@@ -38,9 +38,9 @@ class Known:
         )
 
 
-OLDEST, NEXT = ("3.6",), ("3.7",)
+OLDEST, NEXT, LAST = ("3.6",), ("3.7",), ("3.8",)
 OLD = (*OLDEST, *NEXT)
-SM_80, SM_90, SM_100, *_ = LEVELS = ("sm_80", "sm_90", "sm_100", "sm_103", "sm_120")
+SM_80, SM_90, SM_100, SM_103, _ = LEVELS = ("sm_80", "sm_90", "sm_100", "sm_103", "sm_120")
 PRODUCT, CHUNKS, TILES = "product.multiply-", "attention.attend_chunks-", "attention.attend_tiles-"
 LATENT_CHUNKS, LATENT_TILES = "latent.attend_chunks-", "latent.attend_tiles-"
 
@@ -64,7 +64,9 @@ KNOWN = (
     # Weights in int4.
     Known(OLD, (SM_80,), PRODUCT, spilled(9, 16)),
     Known(OLD, (SM_80,), PRODUCT, spilled(11, 24)),
-    Known(OLD, (SM_100,), PRODUCT, under_way(32768)),
+    Known((*OLD, *LAST), (SM_100, SM_103), PRODUCT, under_way(32768)),
+    # The gates of experts in a step of many rows.
+    Known(LAST, (SM_80,), "experts.multiply_gated-", spilled(18, 72)),
     # Steps of several rows.
     Known(OLDEST, (SM_90, SM_100), TILES, spilled(7, 16)),
     # A cache in int8.
