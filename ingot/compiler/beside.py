@@ -11,6 +11,8 @@ from threading import Event
 
 import torch
 
+from ingot.compiler.torch_threads import torch_threads
+
 OnRead = Callable[[str], None]
 
 
@@ -50,7 +52,8 @@ def beside(work: Callable[[OnRead], None]) -> Iterator[Beside]:
 
     def run() -> None:
         try:
-            with _a_processor_left():
+            # One thread less, so that none of them waits for the caller's.
+            with torch_threads(max(1, torch.get_num_threads() - 1)):
                 work(on_read)
         finally:
             names.put(None)
@@ -60,18 +63,3 @@ def beside(work: Callable[[OnRead], None]) -> Iterator[Beside]:
             yield Beside(pool.submit(run), names)
         finally:
             left.set()
-
-
-@contextmanager
-def _a_processor_left() -> Iterator[None]:
-    """Lets PyTorch compute in one thread less, so that none of them waits for the caller's.
-
-    Threads that wait for one another do so by spinning: on two processors with other work on them
-    that has taken four times the processor time.
-    """
-    before = torch.get_num_threads()
-    torch.set_num_threads(max(1, before - 1))
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -41,6 +41,7 @@ from ingot.compiler.quantization.store import QuantizedWeights
 from ingot.compiler.reference import ReadParameter
 from ingot.compiler.rounding import Rounded, Roundings, roundings_of
 from ingot.compiler.tokenizer import copy_tokenizer
+from ingot.compiler.torch_threads import torch_threads
 from ingot.compiler.verify import PlanChecker
 from ingot.models.config_file import model_name
 from ingot.targets.compilers import Builder, raise_failed
@@ -140,7 +141,8 @@ def write_parts(
                 )
         raise_failed(builds)
         with beside(partial(add_golden, writer, model, front, parts, weights)) as golden:
-            with clock.stage_over("pack", ", ".join(layouts(parts)), sizes) as weights.on_read:
+            stage = clock.stage_over("pack", ", ".join(layouts(parts)), sizes)
+            with stage as weights.on_read, torch_threads(1):  # pieces are packed side by side
                 add_weights(writer, parts, weights)
             raise_failed(builds)
             with clock.stage_over("golden", "float32 reference", sizes) as began:

@@ -78,8 +78,7 @@ def apply(gm: GraphModule, each: Pass) -> int:
     """Run one pass and tidy up after it."""
     try:
         matched = each.function(gm)
-        gm.graph.eliminate_dead_code()
-        gm.graph.lint()
+        gm.graph.eliminate_dead_code()  # it lints the graph first
     except IngotError:
         raise
     except Exception as error:

@@ -17,9 +17,9 @@ from ingot.compiler.quantization.search import (
     best_scales,
     block_scales,
     multipliers_of,
-    one_thread,
     round_to,
 )
+from ingot.compiler.torch_threads import torch_threads
 from ingot.errors import CompileError
 from ingot.ops.scaled import Scaled, whole_parts
 
@@ -43,7 +43,7 @@ def gptq(weight: Tensor, factor: Tensor, form: Format) -> Scaled:
     for start in range(0, columns, COLUMNS_AT_ONCE):
         stop = min(start + COLUMNS_AT_ONCE, columns)
         errors = torch.empty(stop - start, outputs)
-        with one_thread():
+        with torch_threads(1):
             for i in range(start, stop):
                 if i % form.block == 0:
                     shared = scales[i // form.block] = _block_scale(left[i:], form)

@@ -14,12 +14,12 @@ least, relative to these and weighted by the energy of the groups.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
 from ingot.artifact.formats import Format, Storage
+from ingot.compiler.torch_threads import torch_threads
 from ingot.errors import CheckpointError
 from ingot.ops.scaled import Scaled, whole_parts
 
@@ -57,7 +57,7 @@ def quantize_rows(rows: Tensor, form: Format) -> Scaled:
     multipliers = torch.empty(num_rows, num_groups, dtype=torch.int8)
     scales = torch.empty(num_rows, num_blocks)
     step = max(1, AT_ONCE // columns)
-    with one_thread():
+    with torch_threads(1):
         for start in range(0, num_rows, step):
             part = slice(start, start + step)
             # Zeros that fill up the last block change no scale.
@@ -76,17 +76,6 @@ def quantize_rows(rows: Tensor, form: Format) -> Scaled:
             scales[part] = stored.view(len(blocks), -1)
     found = multipliers if form.has_multipliers else None
     return Scaled(values, found, scales, block=form.block, group=form.group)
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Runs PyTorch on one thread: work this small costs less than handing it out."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def best_scales(groups: Tensor, *, bits: int) -> Tensor:

@@ -12,10 +12,10 @@ from ingot.compiler.quantization.search import (
     best_scales,
     block_scales,
     multipliers_of,
-    one_thread,
     quantize_rows,
     round_to,
 )
+from ingot.compiler.torch_threads import torch_threads
 from ingot.errors import CheckpointError
 from ingot.ops.scaled import stack
 from tests.compiler.quantization.integers import integers
@@ -121,7 +121,7 @@ def test_torch_has_its_threads_back_whatever_happens() -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     try:
-        with one_thread():
+        with torch_threads(1):
             assert torch.get_num_threads() == 1
         with pytest.raises(CheckpointError):
             quantize_rows(torch.full((1, 32), 1e9), integers(8, 32))
