@@ -15,6 +15,7 @@ import asyncio
 import json
 import os
 import sys
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
@@ -42,6 +43,7 @@ SLOPE_MB = 0.5  # a minute, of a process after the first one
 BAD_PAUSE, LEAVE_PAUSE = 0.25, 0.5  # seconds between requests that are refused, or left
 MOST_WAIT = 60.0  # seconds, after which a server sends away by default
 LEAST_NOTICED = 0.8  # of the disconnects: some come before the request is known
+FILES, THREADS = "open files", "threads"
 Sample = tuple[float, float]  # seconds since the beginning, MB
 GAUGES = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
 
@@ -129,12 +131,22 @@ class Soak:
         return {
             f"{what} of the {name}": count(pid)
             for name, pid in self._processes().items()
-            for what, count in (("open files", num_fds), ("threads", num_threads))
+            for what, count in ((FILES, num_fds), (THREADS, num_threads))
         }
 
+    def _given_back(self, before: dict[str, int]) -> dict[str, int]:
+        """What is held as soon as there are no more files than before, or when there was time."""
+        until = time.monotonic() + QUIET_SECONDS
+        while True:
+            held = self._held()
+            more = any(held[name] > before[name] for name in held if name.startswith(FILES))
+            if not more or time.monotonic() > until:
+                return held
+            time.sleep(0.25)  # a server closes a connection a moment after its client
+
     def _same(self, before: dict[str, int]) -> Iterator[Figure]:
-        for name, now in self._held().items():
-            most = float(POOL_THREADS if name.startswith("threads") else 0)
+        for name, now in self._given_back(before).items():
+            most = float(POOL_THREADS if name.startswith(THREADS) else 0)
             yield Figure(f"{name}, more", now - before[name], "", most, note=f"now {now}")
 
     async def _streams(
