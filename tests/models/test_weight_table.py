@@ -210,6 +210,15 @@ def test_names_with_and_without_a_prefix(gpt2: Path, tmp_path: Path) -> None:
             assert torch.equal(checkpoint.read(name), values)
 
 
+def test_a_head_named_as_in_the_module_of_transformers(tmp_path: Path) -> None:
+    model_dir = save_random("gpt_neox", tmp_path / "neox")
+    with build(model_dir)[0] as checkpoint:
+        expected = checkpoint.read("lm_head.weight").clone()
+    edit(model_dir, lambda t: t.update({"lm_head.weight": t.pop("embed_out.weight")}))
+    with build(model_dir)[0] as checkpoint:
+        assert torch.equal(checkpoint.read("lm_head.weight"), expected)
+
+
 def test_masks_may_have_the_prefix(gpt2: Path) -> None:
     name = "transformer.h.1.attn.masked_bias"
     build(edit(gpt2, lambda t: t.update({name: torch.tensor(-1e4)})))[0].close()

@@ -70,5 +70,6 @@ FAMILY = Family(
         f"{THEIRS}.attention.masked_bias",
         f"{THEIRS}.attention.rotary_emb.inv_freq",
     ),
+    spellings={"lm_head.weight": "embed_out.weight"},
     tied={"embed_out.weight": "gpt_neox.embed_in.weight"},
 )

@@ -89,11 +89,18 @@ struct KeySource {
   int first;
 
   [[gnu::always_inline]] typename Dot<T>::Columns load(int vector, int step) const {
-    const int group = first + vector * lanes / key_group, key = vector * lanes % key_group;
-    const int line = step * key_group * Dot<T>::depth;
-    if (key == 0) prefetch(next.at[group] + line);
-    return read_columns<T>(groups.at[group] + line + key * cache_depth<S>, key_group);
+    const S* line = groups.at[group(vector)] + step * line_size;
+    return read_columns<T>(line + key(vector) * cache_depth<S>, key_group);
   }
+  [[gnu::always_inline]] void fetch(int vector, int step) const {
+    if (key(vector) == 0) prefetch(next.at[group(vector)] + step * line_size);
+  }
+
+ private:
+  static constexpr int line_size = key_group * Dot<T>::depth;
+
+  int group(int vector) const { return first + vector * lanes / key_group; }
+  static int key(int vector) { return vector * lanes % key_group; }
 };
 
 // Values as the columns of weights . V.
@@ -103,11 +110,15 @@ struct ValueSource {
   Groups<S> groups, next;
 
   [[gnu::always_inline]] typename Dot<T>::Columns load(int vector, int step) const {
-    const int group = step / steps, d = vector * lanes;
-    const int row = step % steps * D * Dot<T>::depth;
-    prefetch(next.at[group] + row + d * Dot<T>::depth);
-    return read_columns<T>(groups.at[group] + row + d * cache_depth<S>, D, D - d);
+    const int d = vector * lanes;
+    return read_columns<T>(groups.at[step / steps] + row(step) + d * cache_depth<S>, D, D - d);
   }
+  [[gnu::always_inline]] void fetch(int vector, int step) const {
+    prefetch(next.at[step / steps] + row(step) + vector * lanes * Dot<T>::depth);
+  }
+
+ private:
+  static int row(int step) { return step % steps * D * Dot<T>::depth; }
 };
 
 // Tiles start at absolute positions, so the order does not depend on how much of one is seen.

@@ -74,6 +74,7 @@ struct LatentValues {
     const int at = column + vector * lanes;
     return Dot<T>::columns(rows + step * Dot<T>::depth, at, V - at);
   }
+  static void fetch(int, int) {}  // the product of scores has read the rows
 };
 
 // As many rows as a thread's scratch holds: an even number of times those of most models' heads.

@@ -35,9 +35,13 @@ struct StreamedWeights {
   const T* fetched;  // at step 0
 
   typename Dot<T>::Columns load(int vector, int step) const {
-    const std::ptrdiff_t at = step * step_size<T, Width> + vector * lanes * Dot<T>::depth;
-    prefetch(fetched + at);
-    return Dot<T>::columns(panel + at);
+    return Dot<T>::columns(panel + place(vector, step));
+  }
+  void fetch(int vector, int step) const { prefetch(fetched + place(vector, step)); }
+
+ private:
+  static std::ptrdiff_t place(int vector, int step) {
+    return step * step_size<T, Width> + vector * lanes * Dot<T>::depth;
   }
 };
 
@@ -50,10 +54,11 @@ struct SharedWeights {
   std::uint32_t pace;  // steps fetched per step of the tile, in units of 2^-16
 
   typename Dot<T>::Columns load(int vector, int step) const {
-    const int column = vector * lanes * Dot<T>::depth;
+    return Dot<T>::columns(panel + step * step_size<T, Width> + vector * lanes * Dot<T>::depth);
+  }
+  void fetch(int vector, int step) const {
     const std::uint32_t ahead = static_cast<std::uint32_t>(step) * pace >> 16;
-    prefetch(next + ahead * step_size<T, Width> + column);
-    return Dot<T>::columns(panel + step * step_size<T, Width> + column);
+    prefetch(next + ahead * step_size<T, Width> + vector * lanes * Dot<T>::depth);
   }
 };
 
