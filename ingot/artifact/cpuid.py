@@ -18,9 +18,11 @@ from dataclasses import dataclass
 Leaf = tuple[int, int, int, int]
 CpuId = Callable[[int, int], Leaf]
 
-_EAX, _EBX, _ECX = 0, 1, 2
+_EAX, _EBX, _ECX, _EDX = 0, 1, 2, 3
 _OSXSAVE = 27  # bit of ecx of leaf 1: XGETBV can be used
-_YMM, _ZMM = 0x06, 0xE6  # bits of XCR0: registers that the system saves
+_YMM, _ZMM, _TILES = 0x06, 0xE6, 0x60000  # bits of XCR0: registers that the system saves
+# arch_prctl(ARCH_REQ_XCOMP_PERM, tile data): tiles have to be asked for.
+_ASK_FOR_TILES = (158, 0x1023, 18)
 
 # void cpuid(uint32 leaf [edi], uint32 subleaf [esi], uint32 out[4] [rdx])
 _CPUID = bytes.fromhex("53 89f8 89f1 4989d0 0fa2 418900 41895804 41894808 4189500c 5b c3")
@@ -54,6 +56,7 @@ FEATURES: Mapping[str, Bit] = {
     "avx512_vnni": Bit(7, 0, _ECX, 11, _ZMM),
     "avx_vnni": Bit(7, 1, _EAX, 4, _YMM),
     "avx512_bf16": Bit(7, 1, _EAX, 5, _ZMM),
+    "amx_bf16": Bit(7, 0, _EDX, 22, _TILES),
 }
 
 
@@ -77,7 +80,7 @@ def lacking_here() -> frozenset[str]:
         return frozenset()
     try:
         with _executable(_CPUID.ljust(64, b"\x90") + _XGETBV) as address:
-            return _asked(address, address + 64)
+            return _asked(address, address + 64) | _refused()
     except OSError:  # the system does not allow generated code
         return frozenset()
 
@@ -92,6 +95,13 @@ def _asked(cpuid_address: int, xgetbv_address: int) -> frozenset[str]:
         return (out[0], out[1], out[2], out[3])
 
     return lacking(cpuid, xgetbv)
+
+
+def _refused() -> frozenset[str]:
+    """The FEATURES whose registers the system does not let this process use."""
+    if ctypes.CDLL(None).syscall(*map(ctypes.c_long, _ASK_FOR_TILES)) == 0:
+        return frozenset()
+    return frozenset(name for name, bit in FEATURES.items() if bit.state & _TILES)
 
 
 @contextmanager

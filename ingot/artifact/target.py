@@ -17,7 +17,7 @@ CPU_LEVELS: Mapping[str, frozenset[str]] = {
     "portable": _BASELINE,
 }
 CPU_FEATURES: Mapping[str, tuple[str, ...]] = {
-    "x86-64-v4": ("avx512_bf16", "avx512_vnni"),
+    "x86-64-v4": ("amx_bf16", "avx512_bf16", "avx512_vnni"),
     "x86-64-v3": ("avx_vnni",),
 }
 

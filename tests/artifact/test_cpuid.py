@@ -11,9 +11,10 @@ from ingot.artifact.cpuid import FEATURES, Leaf, lacking, lacking_here
 from ingot.artifact.target import CPU_FEATURES, CPU_LEVELS
 
 EVERYTHING = 0xFFFF_FFFF
-ALL_STATE = 0xE7
+ALL_STATE = 0x600E7
 AVX512 = {name for name in FEATURES if name.startswith("avx512")}
 WIDE = {*AVX512, "fma", "f16c", "avx2", "avx_vnni"}
+TILES = {"amx_bf16"}
 
 
 class Processor:
@@ -23,7 +24,7 @@ class Processor:
         self.leaves = {
             (0, 0): (last_leaf, 0, 0, 0),
             (1, 0): (0, 0, EVERYTHING, 0),
-            (7, 0): (last, EVERYTHING, EVERYTHING, 0),
+            (7, 0): (last, EVERYTHING, EVERYTHING, EVERYTHING),
             (7, 1): (EVERYTHING, 0, 0, 0),
         } | leaves
 
@@ -52,11 +53,12 @@ def test_a_feature_is_lacking_by_its_own_bit(name: str) -> None:
 
 # XCR0 without each of the bits that keep registers: SSE, AVX, and three for AVX-512.
 LOST = [(ALL_STATE & ~(1 << bit), WIDE if bit < 5 else AVX512) for bit in (1, 2, 5, 6, 7)]
+# The same without those of tiles.
+NO_TILES = [(ALL_STATE & ~(1 << bit), TILES) for bit in (17, 18)]
+OLD = [(0x07, AVX512 | TILES), (0x03, WIDE | TILES), (0x01, WIDE | TILES), (0xE1, WIDE | TILES)]
 
 
-@pytest.mark.parametrize(
-    ("state", "missing"), [(0x07, AVX512), (0x03, WIDE), (0x01, WIDE), (0xE1, WIDE), *LOST]
-)
+@pytest.mark.parametrize(("state", "missing"), [*OLD, *LOST, *NO_TILES])
 def test_registers_that_the_system_does_not_keep_are_lacking(state: int, missing: set[str]) -> None:
     assert lacking(Processor({}), lambda: state) == missing
 
@@ -67,7 +69,7 @@ def test_without_xgetbv_no_wide_register_is_believed() -> None:
     def xgetbv() -> int:
         raise AssertionError("an illegal instruction here")
 
-    assert lacking(processor, xgetbv) == WIDE
+    assert lacking(processor, xgetbv) == WIDE | TILES
 
 
 def test_leaves_beyond_the_last_are_not_believed() -> None:
@@ -82,9 +84,15 @@ def test_this_host_answers_and_agrees_with_its_kernel() -> None:
     assert not lacking_here() & set(listed)
 
 
+def test_tiles_that_the_system_refuses_are_lacking(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpuid, "_ASK_FOR_TILES", (158, 0x1023, 63))  # registers that none has
+    assert TILES <= lacking_here()
+
+
 def test_only_x86_64_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = frozenset({"fma"})
     monkeypatch.setattr(cpuid, "_asked", lambda *_: asked)
+    monkeypatch.setattr(cpuid, "_refused", frozenset)
     for machine, lacks in (("x86_64", asked), ("aarch64", frozenset())):
         monkeypatch.setattr(cpuid.platform, "machine", lambda machine=machine: machine)
         assert lacking_here() == lacks

@@ -24,7 +24,7 @@ from tests.targets.cpu.units import Case, Unit
 from tests.targets.sketch import STEP, Sketch
 
 TARGETS_OF = {
-    "f32": TARGETS[1:] if "bf16" in TARGETS[0] else TARGETS,  # what it adds is for bfloat16
+    "f32": tuple(name for name in TARGETS if "bf16" not in name),
     "bf16": TARGETS,
     "integer": runnable(
         *("cpu:x86-64-v4+avx512_vnni", "cpu:x86-64-v4"),
@@ -40,8 +40,9 @@ TARGETS_OF |= {f"{MORE}{kind}": TARGETS_OF[kind] for kind in ("f32", "bf16")}
 TARGETS_OF |= {f"{MORE}integer": TARGETS_OF["integer"][:1]}
 
 
-# What `make test-all` has as well: float32, also without vectors, and the others of bfloat16.
-FURTHER = (BEST[0], ("f32", TARGETS[-1]), (f"{MORE}bf16", TARGETS[0]))
+# What `make test-all` has as well: float32, also without vectors, bfloat16 in vectors, and its other
+# cases.
+FURTHER = (BEST[0], ("f32", TARGETS[-1]), ("bf16", TARGETS[1]), (f"{MORE}bf16", TARGETS[0]))
 
 
 def at_levels(*kinds: str) -> pytest.MarkDecorator:

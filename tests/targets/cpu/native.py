@@ -25,31 +25,36 @@ from tests.support.made_once import made_once
 
 Sources = tuple[tuple[str, str], ...]  # file names and texts
 
-# What builds a target's only feature that a host may lack for one that has it in AVX-512 instead.
-IN_AVX512 = {"avx_vnni": ("-mno-avxvnni", "-mavx512vnni", "-mavx512vl")}
+# What builds a feature for a host that lacks it: flags, and what the host has to have instead.
+STAND_INS = {
+    "avx_vnni": (("-mno-avxvnni", "-mavx512vnni", "-mavx512vl"), {"avx512_vnni", "avx512vl"}),
+    "amx_bf16": (("-DINGOT_EMULATES_AMX",), set[str]()),
+}
 
 
 def runnable(*names: str) -> tuple[str, ...]:
-    """Those of the targets that this host can run, if in another encoding."""
-    return tuple(name for name in names if not _lacking(name) - _in_avx512())
+    """Those of the targets that this host can run, if with stand-ins."""
+    return tuple(name for name in names if all(map(_has_stand_in, _lacking(name))))
 
 
 def encoding(target: str) -> tuple[str, ...]:
     """Flags after the target's, so that this host can run what is built."""
-    return tuple(flag for feature in sorted(_lacking(target)) for flag in IN_AVX512[feature])
+    return tuple(flag for feature in sorted(_lacking(target)) for flag in STAND_INS[feature][0])
 
 
 def _lacking(target: str) -> frozenset[str]:
     return Target.parse(target).requires - host_flags()
 
 
-def _in_avx512() -> frozenset[str]:
-    has_both = {"avx512_vnni", "avx512vl"} <= host_flags()
-    return frozenset(IN_AVX512) if has_both else frozenset()
+def _has_stand_in(feature: str) -> bool:
+    return feature in STAND_INS and STAND_INS[feature][1] <= host_flags()
 
 
 # Every level of instructions, the best first.
-TARGETS = runnable("cpu:x86-64-v4+avx512_bf16", "cpu:x86-64-v4", "cpu:x86-64-v3", "cpu:portable")
+TARGETS = runnable(
+    *("cpu:x86-64-v4+amx_bf16+avx512_bf16", "cpu:x86-64-v4+avx512_bf16", "cpu:x86-64-v4"),
+    *("cpu:x86-64-v3", "cpu:portable"),
+)
 INPUTS = tuple(array.name for array in TEXT_INPUTS)
 KEY_GROUP = 16
 CACHE_DEPTHS = {torch.float32: 1, torch.bfloat16: 2, torch.int8: 1}

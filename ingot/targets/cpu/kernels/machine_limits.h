@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstring>
 
+#include "amx.h"
 #include "pool.h"
 #include "simd.h"
 
@@ -83,8 +84,27 @@ inline void run_byte_chains(std::int64_t rounds) {
 }
 #endif
 
+// Multiply-adds of bfloat16: by tiles where the target has them.
+inline void run_pair_chains(std::int64_t rounds) {
+  if constexpr (amx::available) {
+    amx::configure({});
+    for (std::int64_t round = 0; round < rounds; ++round) {
+      amx::multiply<0, 4, 6>();
+      amx::multiply<1, 4, 7>();
+      amx::multiply<2, 5, 6>();
+      amx::multiply<3, 5, 7>();
+    }
+    amx::release();
+  } else {
+    const pairs a = splat_pair(0x3c003c00);  // 2^-7, twice
+    run_chains(rounds, zero(), [=](vf s) { return dot(s, a, a); });
+  }
+}
+
 // Multiply-adds of one round of one thread.
 inline std::int64_t limit_products(Limit limit) {
+  if (limit == Limit::bfloat16 && amx::available)
+    return 4 * amx::most_rows * amx::columns * amx::depth;
   const int wide = limit == Limit::int8 ? byte_products
                                         : limit == Limit::bfloat16 ? 2 * lanes : lanes;
   return std::int64_t{limit_chains} * wide;
@@ -100,8 +120,7 @@ inline void run_limit(const void* argument, Team team, Barrier&) {
     const vf a = splat(0.999f), b = splat(1e-3f);
     run_chains(work.rounds, b, [=](vf s) { return fma(s, a, b); });
   } else if (work.limit == Limit::bfloat16) {
-    const pairs a = splat_pair(0x3c003c00);  // 2^-7, twice
-    run_chains(work.rounds, zero(), [=](vf s) { return dot(s, a, a); });
+    run_pair_chains(work.rounds);
   } else {
     run_byte_chains(work.rounds);
   }
@@ -112,7 +131,7 @@ inline void run_limit(const void* argument, Team team, Barrier&) {
 inline double measure_limit(Limit limit, int threads, const void* data, std::int64_t bytes) {
   constexpr std::int64_t read_bytes = 64 << 20, rounds = 200'000;  // about a millisecond
   const bool reads = limit == Limit::read;
-  if (threads < 1 || (reads && bytes < 4096 * threads)) return 0;
+  if (threads < 1 || (reads && bytes < 4096 * threads) || !amx::allowed()) return 0;
   Pool* pool = Pool::open(threads, run_limit);
   if (pool == nullptr) return 0;
   const LimitWork work{limit, static_cast<const char*>(data), bytes,

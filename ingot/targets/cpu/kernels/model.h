@@ -3,6 +3,7 @@
 
 #include <cstdlib>
 
+#include "amx.h"
 #include "background.h"
 #include "host_load.h"
 #include "pool.h"
@@ -26,7 +27,7 @@ class Model {
  public:
   // Copies the tables of pointers, so that the caller may free them.
   static Model* open(const ingot_model& buffers) {
-    if (buffers.num_threads < 1) return nullptr;
+    if (buffers.num_threads < 1 || !amx::allowed()) return nullptr;
     auto* model = static_cast<Model*>(std::calloc(1, sizeof(Model)));
     if (model == nullptr) return nullptr;
     const int maxima = known_rows * (num_blocks(generated.vocabulary) + 1);
@@ -146,6 +147,7 @@ class Model {
     Clock off(nullptr, generated.num_kernels);
     Clock& clock = team.rank == 0 ? *context.clock : off;
     generated.run(*context.memory, *context.step, team, barrier, clock);
+    amx::release();
   }
 
   // An array of zeros; null if memory is short.
