@@ -1,8 +1,9 @@
-"""Writes a Qwen3 model directory as GGUF, for the peers that read it; runs in a peer's environment.
+"""Writes a Qwen3 or Qwen3-MoE model directory as GGUF, for the peers that read it; runs in a peer's
+environment.
 
     python to_gguf.py MODEL_DIR OUT.gguf bf16|fp16|int8|int4
 
-int8 is q8_0 and int4 is q4_0 with a q8_0 head; both have a scale per 32 weights.
+int8 is q8_0 and int4 is q4_0 with a q8_0 head; both have a scale per 32 weights. Routers are float32.
 """
 
 from __future__ import annotations
@@ -26,21 +27,25 @@ FILE_TYPES = {
     "int4": gguf.LlamaFileType.MOSTLY_Q4_0,
 }
 
+ARCHITECTURES = {"qwen3": gguf.MODEL_ARCH.QWEN3, "qwen3_moe": gguf.MODEL_ARCH.QWEN3MOE}
+
 
 def main() -> None:
     model_dir, out, kind = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
     config = json.loads((model_dir / "config.json").read_text())
-    if config["model_type"] != "qwen3":
-        sys.exit(f"{config['model_type']} is not converted to GGUF; only qwen3 is")
-    writer = gguf.GGUFWriter(out, "qwen3")
+    architecture = ARCHITECTURES.get(config["model_type"])
+    if architecture is None:
+        known = " and ".join(ARCHITECTURES)
+        sys.exit(f"{config['model_type']} is not converted to GGUF; only {known} are")
+    writer = gguf.GGUFWriter(out, gguf.MODEL_ARCH_NAMES[architecture])
     _add_sizes(writer, config, kind)
     _add_tokens(writer, config)
-    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.QWEN3, config["num_hidden_layers"])
-    for name, values in _tensors(model_dir):
+    names = gguf.get_tensor_name_map(architecture, config["num_hidden_layers"])
+    for name, values in _split(_tensors(model_dir)):
         new = names.get_name(name, try_suffixes=(".weight",))
         if new is None:
             sys.exit(f"GGUF has no name for {name}")
-        if values.ndim == 1:
+        if values.ndim == 1 or ".mlp.gate." in name:
             writer.add_tensor(new, values)
             continue
         kinds = HEAD if "embed" in name or "lm_head" in name else BODY
@@ -64,6 +69,11 @@ def _add_sizes(writer: gguf.GGUFWriter, config: dict[str, Any], kind: str) -> No
     writer.add_rope_freq_base(rope.get("rope_theta") or config["rope_theta"])
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_file_type(FILE_TYPES[kind])
+    experts = config.get("num_experts", config.get("num_local_experts"))
+    if experts is not None:
+        writer.add_expert_count(experts)
+        writer.add_expert_used_count(config["num_experts_per_tok"])
+        writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
 
 
 def _add_tokens(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
@@ -89,6 +99,17 @@ def _byte_letters() -> dict[int, str]:
     others = [byte for byte in range(256) if byte not in printable]
     letters = {byte: chr(byte) for byte in printable}
     return letters | {byte: chr(256 + n) for n, byte in enumerate(others)}
+
+
+def _split(tensors: Iterator[tuple[str, np.ndarray]]) -> Iterator[tuple[str, np.ndarray]]:
+    """Stacks of experts by the names that GGUF knows, with gate and up apart."""
+    for name, values in tensors:
+        base, _, last = name.rpartition(".")
+        if last == "gate_up_proj":
+            for part, half in zip(("gate", "up"), np.split(values, 2, axis=1), strict=True):
+                yield f"{base}.{part}_proj.weight", np.ascontiguousarray(half)
+        else:
+            yield f"{name}.weight" if last == "down_proj" else name, values
 
 
 def _tensors(model_dir: Path) -> Iterator[tuple[str, np.ndarray]]:

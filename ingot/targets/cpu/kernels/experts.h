@@ -13,7 +13,7 @@
 namespace ingot {
 
 inline constexpr int jobs_a_thread = 8;     // that make it worthwhile to deal them whole
-inline constexpr int tickets_a_thread = 2;  // of expert_sum in a step of many rows
+inline constexpr int tickets_a_thread = 2;  // of expert_sum; each gathers the rows of all experts
 
 template <class Activation>
 struct Gated {
@@ -180,10 +180,8 @@ class SumProduct {
     const int rows = slice.rows.end - slice.rows.begin;
     const bool whole = rows <= Lists::most_rows;
     if (whole) memory.lists.fill(shares, slice.rows);
-    // Gathering rows for a few columns takes longer than multiplying them.
-    const bool many = rows * Picks > 4 * Experts;
     const int fewest = slice.team.size * tickets_a_thread;
-    const int each = many ? (units + fewest - 1) / fewest : 1, tickets = (units + each - 1) / each;
+    const int each = (units + fewest - 1) / fewest, tickets = (units + each - 1) / each;
     deal(slice.team, stack.data, tickets, [&](int ticket, int following) {
       const Range mine{ticket * each, units < (ticket + 1) * each ? units : (ticket + 1) * each};
       const int next = (following < tickets ? following : ticket) * each;

@@ -49,7 +49,7 @@ inline constexpr int lines_at_once = QuadDot<bits>::most_steps * bits / 8;
 
 // How far ahead a tile fetches if it reads memory itself: the more work a byte is, the less.
 template <int bits>
-inline constexpr int quads_ahead = bits == 4 ? 1536 : 2560;
+inline constexpr int quads_ahead = bits == 4 ? 3072 : 2560;
 
 struct FetchStream {
   std::ptrdiff_t ahead;
