@@ -1,6 +1,6 @@
 """Measures a model of every dense family beside the limits of this machine.
 
-    python -m bench.families [NAME ...] [--quantize int4] [--rounds 3] [--json FILE]
+    python -m bench.families [NAME ...] [--quantize int4] [--target TARGET] [--rounds 3] [--json FILE]
 
 Models have the widths of published ones and random weights; see `bench/family_shapes.py`. Each is
 made, compiled, measured, and removed, so that the largest needs 8 GB of disk.
@@ -52,7 +52,8 @@ def main(argv: list[str] | None = None) -> int:
     """Prints the table; 1 if a limit is missed."""
     args = _parser().parse_args(argv)
     args.work.mkdir(parents=True, exist_ok=True)
-    options = ["--quantize", args.quantize] if args.quantize else []
+    given = {"--quantize": args.quantize, "--target": args.target}
+    options = [word for name, value in given.items() if value for word in (name, value)]
     print(HEADER)
     results = {}
     for shape in args.names or sorted(FAMILY_SHAPES):
@@ -70,6 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench.families", description=doc)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(sorted(FAMILY_SHAPES)))
     parser.add_argument("--quantize", help="as of `ingot compile`")
+    parser.add_argument("--target", help="as of `ingot compile`")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--work", type=Path, default=WORK)
     parser.add_argument("--json", type=Path, help="also write the figures to this file")

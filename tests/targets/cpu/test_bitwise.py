@@ -12,7 +12,7 @@ from torch import Tensor
 from ingot.compiler.interpret import Value
 from ingot.ops.scaled import Scaled
 from tests.support.core import core
-from tests.targets.cpu.cases import BEST, every_program, ungrouped, unit
+from tests.targets.cpu.cases import BEST, at_levels, every_program, ungrouped, unit
 from tests.targets.cpu.steps import Step
 from tests.targets.cpu.units import Unit, Values, parts_of
 
@@ -74,6 +74,22 @@ def test_a_sequence_alone_is_the_sequence_in_a_batch(kind: str, target: str) -> 
     for index in range(len(SEQUENCES)):
         one, rows = step.sequence(index)
         assert_rows(kernels, kernels.run(alone(kernels, values, rows), one), batch, rows)
+
+
+@at_levels("bf16")
+def test_products_that_are_nearly_zero_have_the_same_bits_in_company(kind: str, target: str) -> None:
+    """A level takes subnormal numbers for zeros in all ways that it has for a product, or in none."""
+    kernels, step, values = drawn(kind, target)
+    small = {
+        name: x * 1e-36 if isinstance(x, Tensor) and x.is_floating_point() else x
+        for name, x in values.items()
+        if not is_state(kernels, name)
+    }
+    batch = kernels.run(values | small, step)
+    for index in range(len(SEQUENCES)):
+        one, rows = step.sequence(index)
+        given = alone(kernels, values | small, rows)
+        assert_rows(kernels, kernels.run(given, one), batch, rows)
 
 
 @every_program

@@ -2,8 +2,8 @@
 //
 // A tile of columns is 16 columns of a panel by 32 k, where the panel has them. Up to 16 rows read
 // a panel once and in sequence, all its columns side by side. More rows take it in blocks of k that
-// stay in the L1 cache, 32 rows and 32 columns at a time. Up to four rows take vectors, which round as
-// tiles do. So the bits of an element depend neither on rows nor on threads.
+// stay in the L1 cache, 32 rows and 32 columns at a time. Up to four rows take vectors, which round
+// as tiles do. So the bits of an element depend neither on rows nor on threads.
 #pragma once
 
 #include <cstring>
@@ -17,7 +17,7 @@ namespace ingot {
 
 inline constexpr int amx_block_steps = 8;                  // of 32 k
 inline constexpr int amx_block_rows = 2 * amx::most_rows;  // that pass over a block at once
-inline constexpr int amx_lines = 16;                        // of a tile of columns
+inline constexpr int amx_lines = 16;                       // of a tile of columns
 
 // Calls body(constant) for 0 .. Count - 1.
 template <int Count, int First = 0, class Body>
@@ -106,7 +106,7 @@ inline void amx_stream(const AmxOperands<Width>& all, int rows, const bf16* next
   store_sums<0, count>(sums);
 }
 
-// sums of up to 32 rows and one or two tiles of columns, from number `first` on. Those of the first
+// Sums of up to 32 rows and one or two tiles of columns, from number `first` on. Those of the first
 // 16 rows are in tiles 0 and 1, of the others in 2 and 3; 4 and 5 hold rows, 6 and 7 columns.
 template <int Count, bool High, int Width>
 inline void amx_square(const AmxOperands<Width>& from, int first, Rows<float> upper, Start start,
@@ -146,8 +146,9 @@ inline void amx_square(const AmxOperands<Width>& from, int rows, int first, Rows
     amx_square<Count, false>(from, first, sums, start, fetch);
 }
 
-// The same of more rows, which take the panel in blocks of k and pairs of tiles. While they pass over
-// a block, they fetch the next one, each pass its part.
+// The same of more rows, which take the panel in blocks of k and pairs of tiles. While they pass
+// over a block, they fetch the next one, each pass its part. Fetches are spread evenly: many lines
+// at once keep loads waiting.
 template <int Width, class Ahead>
 inline void amx_share(const AmxOperands<Width>& all, int rows, const bf16* next, Rows<float> sums,
                       Ahead ahead_of) {

@@ -1,7 +1,7 @@
 // What a product of AMX computes, in vector registers: the same sums, bit for bit.
 //
-// A tile of columns is read row by row, each from another line, and that costs a stream of weights a
-// fifth of the bandwidth. So a few rows, which memory holds up anyway, take this way.
+// Where panels follow each other, tiles lose a sixth of the bandwidth. So a few rows, for which
+// memory sets the pace anyway, take this way.
 #pragma once
 
 #include <immintrin.h>
@@ -16,7 +16,8 @@ inline constexpr int amx_vector_rows = 4;  // for more, these operations take lo
 #if defined(__AVX512BF16__)
 inline vf even(pairs both) { return _mm512_castsi512_ps(_mm512_slli_epi32(both, 16)); }
 inline vf odd(pairs both) {
-  return _mm512_castsi512_ps(_mm512_and_si512(both, _mm512_set1_epi32(-1 << 16)));
+  const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xffff0000u));
+  return _mm512_castsi512_ps(_mm512_and_si512(both, upper));
 }
 #else
 inline vf even(pairs both) { return both.even; }
@@ -26,7 +27,7 @@ inline vf odd(pairs both) { return both.odd; }
 // Subnormal numbers are zeros while it lives, as they are for tiles.
 class SubnormalsAreZeros {
  public:
-  SubnormalsAreZeros() : before_(_mm_getcsr()) { _mm_setcsr(before_ | 0x8040); }
+  SubnormalsAreZeros() : before_(_mm_getcsr()) { _mm_setcsr(before_ | 0x8040); }  // FTZ, DAZ
   ~SubnormalsAreZeros() { _mm_setcsr(before_); }
   SubnormalsAreZeros(const SubnormalsAreZeros&) = delete;
   SubnormalsAreZeros& operator=(const SubnormalsAreZeros&) = delete;
@@ -35,7 +36,8 @@ class SubnormalsAreZeros {
   unsigned before_;
 };
 
-// Adds a step of k to the sums of vectors First .. First + Count - 1, and fetches as much from `next`.
+// Adds a step of k to the sums of vectors First .. First + Count - 1, and fetches as much from
+// `next`.
 template <int Height, int Width, int First, int Count>
 inline void add_step(Rows<const bf16> x, const bf16* panel, const bf16* next, Rows<float> sums) {
   vf evens[Height][Count], odds[Height][Count];
@@ -61,8 +63,8 @@ inline void add_step(Rows<const bf16> x, const bf16* panel, const bf16* next, Ro
   });
 }
 
-// sums[Height] of a panel, to which it adds in steps of k. A step fetches the one after it, the last
-// one the start of `next`. It is not inlined, so that nothing is computed before subnormal numbers
+// Adds steps of k to sums[Height] of a panel. A step fetches the one after it, the last one the
+// start of the next panel. It is not inlined, so that nothing is computed before subnormal numbers
 // are zeros, or after that.
 template <int Height, int Width>
 [[gnu::noinline]] void add_steps(Rows<const bf16> x, int steps, PanelPlace<bf16> place,
