@@ -1,6 +1,6 @@
 """Measures a model of every dense family beside the limits of this machine.
 
-    python -m bench.families [NAME ...] [--quantize int4] [--target TARGET] [--rounds 3] [--json FILE]
+    python -m bench.families [NAME ...] [--quantize int4] [--target NAME] [--rounds 3] [--json FILE]
 
 Models have the widths of published ones and random weights; see `bench/family_shapes.py`. Each is
 made, compiled, measured, and removed, so that the largest needs 8 GB of disk.

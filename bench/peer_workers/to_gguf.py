@@ -3,7 +3,8 @@ environment.
 
     python to_gguf.py MODEL_DIR OUT.gguf bf16|fp16|int8|int4
 
-int8 is q8_0 and int4 is q4_0 with a q8_0 head; both have a scale per 32 weights. Routers are float32.
+int8 is q8_0 and int4 is q4_0 with a q8_0 head; both have a scale per 32 weights. Routers are
+float32.
 """
 
 from __future__ import annotations

@@ -40,8 +40,8 @@ TARGETS_OF |= {f"{MORE}{kind}": TARGETS_OF[kind] for kind in ("f32", "bf16")}
 TARGETS_OF |= {f"{MORE}integer": TARGETS_OF["integer"][:1]}
 
 
-# What `make test-all` has as well: float32, also without vectors, bfloat16 in vectors, and its other
-# cases.
+# What `make test-all` has as well: float32, also without vectors, bfloat16 without tiles, and its
+# other cases.
 FURTHER = (BEST[0], ("f32", TARGETS[-1]), ("bf16", TARGETS[1]), (f"{MORE}bf16", TARGETS[0]))
 
 

@@ -20,7 +20,8 @@ from tests.targets.cpu.native import INPUTS, Memory, Sources, encoding, write_so
 
 DRIVER = Path(__file__).with_name("driver.cpp")
 ACCESSES = Path(__file__).with_name("accesses.h")
-# Full debug information would take half of the time of a build. Sanitizers do not see what tiles read.
+# Full debug information would take half of the time of a build. What tiles read, sanitizers do not
+# see.
 FLAGS = (
     *"-std=c++17 -g1 -ffp-contract=off -fno-math-errno -pthread -w".split(),
     *"-DINGOT_EMULATES_AMX -include".split(),
