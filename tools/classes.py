@@ -21,7 +21,7 @@ from ingot.compiler.interpret import new_states, plan_logits
 from ingot.compiler.lower_model import lower_model
 from ingot.compiler.model import read_model
 from ingot.compiler.options import Clock, CompileOptions, silent
-from ingot.errors import IngotError
+from ingot.errors import IngotError, describe
 from ingot.ops.steps import paged_step
 
 VOCAB_SIZE = 320
@@ -47,15 +47,26 @@ COMMON = {
 # Sizes by the names that only some configs have.
 OWN = {
     **dict.fromkeys(("d_model", "n_embd", "embedding_size", "word_embed_proj_dim"), 64),
+    "hidden_size_global": 64,
     **dict.fromkeys(("ffn_dim", "decoder_ffn_dim", "encoder_ffn_dim", "n_inner", "d_ff"), 96),
     **dict.fromkeys(("ffn_hidden_size", "hidden_dim"), 96),
     **dict.fromkeys(("decoder_layers", "encoder_layers", "n_layer", "num_layers"), 2),
     **dict.fromkeys(("decoder_attention_heads", "encoder_attention_heads", "n_head"), 4),
     **dict.fromkeys(("num_heads", "num_experts", "num_local_experts", "n_routed_experts"), 4),
+    **dict.fromkeys(("mamba_n_heads", "mamba_num_heads", "n_mamba_heads"), 4),
+    **dict.fromkeys(("mamba_d_head", "mamba_head_dim"), 32),
+    "mamba_d_ssm": 128,
+    **dict.fromkeys(("state_size", "mamba_d_state", "ssm_state_size"), 16),
+    **dict.fromkeys(("chunk_size", "mamba_chunk_size"), 16),
+    **dict.fromkeys(("n_groups", "mamba_n_groups", "mamba_ngroups"), 2),
     **dict.fromkeys(("n_positions", "max_seq_len", "max_target_positions"), 128),
     **dict.fromkeys(("q_lora_rank", "moe_intermediate_size"), 32),
-    **dict.fromkeys(("kv_lora_rank", "qk_nope_head_dim", "v_head_dim"), 16),
+    **dict.fromkeys(("kv_lora_rank", "v_head_dim"), 16),
     **dict.fromkeys(("qk_rope_head_dim", "rotary_dim", "hidden_size_per_layer_input"), 8),
+    "qk_nope_head_dim": 24,
+    "default_language": "en_XX",
+    "encoder_hash_byte_group_vocab": 500,
+    "num_kv_shared_layers": 0,
     "attention_types": [[["global", "local"], 1]],
     "attention_layers": ["global", "local"],
     "window_size": WINDOW,
@@ -65,6 +76,40 @@ OWN = {
     "n_group": 1,
     "topk_group": 1,
     "vocab_size_per_layer_input": VOCAB_SIZE,
+}
+# Sizes that follow from others where keys and values are made of one row of that rank.
+LATENT = {"num_key_value_heads": 4, "head_dim": 8}
+# Configs within a config that make a part of a text model.
+PARTS = (
+    *("text_config", "attn_config", "ffn_config"),
+    *("patcher_config", "encoder_config", "decoder_config", "global_config"),
+)
+# What a config needs and no name says: kinds of layers, and sizes that must fit others.
+ROTARY = {"rope_type": "default", "rope_theta": 10000.0}
+SPECIAL: dict[str, dict[str, Any]] = {
+    "CohereCompassTextConfig": {"rope_parameters": {"full_attention": ROTARY}},
+    "DbrxAttentionConfig": {"rope_theta": 10000.0, "clip_qkv": 8.0},
+    "DbrxConfig": {"d_model": 64},
+    "GraniteMoeHybridConfig": {"layer_types": ["linear_attention", "full_attention"]},
+    "Lfm2MoeConfig": {"layer_types": ["conv", "full_attention"]},
+    "Mamba2Config": {"head_dim": 32},
+    "Zamba2Config": {"layers_block_type": ["linear_attention", "hybrid"]},
+    "ZambaConfig": {
+        "num_hidden_layers": 3,
+        "layers_block_type": ["linear_attention", "hybrid", "hybrid"],
+    },
+    "ZayaConfig": {"num_experts_per_tok": 1},
+}
+ASSISTANT = "drafts for another model: takes its hidden states and caches, no tokens alone"
+CODEBOOKS = "makes sound: takes several tokens at a time, one of each codebook"
+# Classes that are no model of text by themselves.
+NO_TEXT = {
+    "CsmDepthDecoderForCausalLM": "is a part of a model of sound: each place of the few in a "
+    "sequence has a codebook and a head of its own",
+    "Gemma4AssistantForCausalLM": ASSISTANT,
+    "Gemma4UnifiedAssistantForCausalLM": ASSISTANT,
+    "MusicgenForCausalLM": CODEBOOKS,
+    "MusicgenMelodyForCausalLM": CODEBOOKS,
 }
 
 
@@ -76,11 +121,13 @@ def class_names() -> list[str]:
 
 def judge(name: str) -> str:
     """AGREES, or what stops the class, in a line."""
+    if name in NO_TEXT:
+        return NO_TEXT[name]
     made = getattr(transformers, name)
     try:
         model, prompts, expected = random_model(made)
-    except Exception as error:
-        return f"no tiny model: {type(error).__name__}"
+    except Exception as fault:
+        return f"no tiny model: {describe(fault).splitlines()[0]}"
     with tempfile.TemporaryDirectory() as folder:
         save(model, Path(folder), name)
         try:
@@ -93,11 +140,22 @@ def judge(name: str) -> str:
 def tiny_config(made: type[Any]) -> Any:
     """A config of a class, with those of the sizes above that it knows."""
     kind = made.config_class
+    return kind(**sizes_of(kind))
+
+
+def sizes_of(kind: type[Any]) -> dict[str, Any]:
+    """Those of the sizes above that a config knows, and those of configs within it."""
     renamed = getattr(kind, "attribute_map", {})
-    known = {*kind().to_dict(), *renamed}
-    given = {key: value for key, value in {**OWN, **COMMON}.items() if key in known}
+    default = kind().to_dict()
+    known = {*default, *renamed}
+    latent = LATENT if "kv_lora_rank" in known else {}
+    sizes = {**OWN, **COMMON, **latent}
+    given = {key: value for key, value in sizes.items() if key in known}
     # The same size under two names is given once.
-    return kind(**{k: v for k, v in given.items() if k not in renamed.values() or k in COMMON})
+    given = {k: v for k, v in given.items() if k not in renamed.values() or k in COMMON}
+    nested = [name for name in PARTS if isinstance(default.get(name), dict)]
+    inner = {name: sizes_of(type(getattr(kind(), name))) for name in nested}
+    return {**given, **inner, **SPECIAL.get(kind.__name__, {})}
 
 
 def random_model(made: type[Any]) -> tuple[Any, list[torch.Tensor], list[torch.Tensor]]:

@@ -39,7 +39,8 @@ cache, and the same [passes](passes.md) do the rest. Code of a model directory i
 Every class of a causal language model that the package has was tried with a tiny random config: two
 layers, grouped heads, a window where the config has one. *Agrees* means that the logits are those
 of transformers in float32, to a relative error of 1e-4, for prompts of 1, 2, 17 and 40 tokens.
-Otherwise the table says what stops the class: a call that no primitive stands for, and where it is.
+Otherwise the table says what stops the class, and where it is: a call that no primitive stands for,
+or code that goes another way for other numbers of tokens or other values, which no graph holds.
 Other options of a config may need other calls, which the compile then names.
 
 {agreeing} of {all} classes agree.

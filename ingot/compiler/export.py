@@ -48,9 +48,11 @@ def export(module: nn.Module, config: AnyConfig) -> GraphModule:
     except IngotError:
         raise
     except Exception as error:
-        first = str(error).strip().splitlines()[:1]
+        from ingot.compiler.export_fault import described, fault_of  # rarely needed
+
         raise ExportError(
-            f"{config.architecture} cannot be exported: {type(error).__name__}: {''.join(first)}",
+            f"{config.architecture} cannot be exported: "
+            f"{fault_of(module, EXAMPLE_TOKENS) or described(error)}",
             hint="A model is a plain module: no branch or loop on values of tensors or on the "
             "number of tokens, no cache, no mask.",
         ) from error

@@ -24,8 +24,9 @@ def settle(gm: GraphModule, module: nn.Module) -> GraphModule:
     """Writes constants of one number as that number, and every parameter under its first name.
 
     `module` is the one that the graph was exported from. Raises UnsupportedModelError for constants
-    that are no buffers of it.
+    that are no buffers of it, and for numbers that are read from tensors.
     """
+    refuse_values(gm)
     first, constants = first_names(module), named_constants(module)
     for node in gm.graph.find_nodes(op="get_attr"):
         tensor = constants.get(str(node.target), attribute(gm, str(node.target)))
@@ -40,6 +41,21 @@ def settle(gm: GraphModule, module: nn.Module) -> GraphModule:
                 hint="a module may read its parameters, and buffers of floats",
             )
     return GraphModule(module, gm.graph)
+
+
+def refuse_values(gm: GraphModule) -> None:
+    """Raises UnsupportedModelError where a size follows from what a tensor holds."""
+    from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols  # slow to import
+
+    for node in gm.graph.nodes:
+        val = node.meta.get("val")
+        if isinstance(val, torch.Tensor | torch.SymInt) and free_unbacked_symbols(val):
+            where = origin(node) or "the model itself"
+            raise UnsupportedModelError(
+                f"no op stands for {str(node.target).removesuffix('.default')}, whose result has "
+                f"a size that values decide, at {where}",
+                hint="in a plan all sizes follow from the number of tokens",
+            )
 
 
 def readers(node: Node) -> str:

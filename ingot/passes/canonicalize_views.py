@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from torch.fx import GraphModule, Node
 
-from ingot.passes.graph import argument, aten, call, calls, rank, replace, shape, value
+from ingot.passes.graph import argument, aten, call, calls, is_call, rank, replace, shape, value
 
 RESHAPES = (
     aten.view.default,
@@ -36,10 +36,10 @@ def canonicalize_views(gm: GraphModule) -> int:
 
     Before:
         a = view(x, [1, sym_size(x, 1), 4, 64]);  b, c = chunk(y, 2, -1)
-        d = permute(z, [0, 2, 1, 3])
+        d = permute(z, [0, 2, 1, 3]);  e = select(view(y, [1, 7, 2, 64]), 2, 1)
     After:
         a = reshape(x, [1, -1, 4, 64]);  b = slice(y, 2, 0, 64);  c = slice(y, 2, 64, 128)
-        d = transpose(z, 1, 2)
+        d = transpose(z, 1, 2);  e = slice(y, 2, 64, 128)
     """
     count = 0
     for targets, rule in RULES:
@@ -61,6 +61,25 @@ def split_to_slices(node: Node) -> int:
                     replace(user, call(node.graph, aten.slice.Tensor, *args, like=user, val=part))
         start += size
     node.graph.erase_node(node)
+    return 1
+
+
+def select_to_slice(node: Node) -> int:
+    """Select among the parts that rows were split in: a slice of the rows."""
+    source: Any = node.args[0]
+    dim, index = argument(node, 1, "dim", 0), argument(node, 2, "index")
+    if not is_call(source, *RESHAPES) or dim % rank(source) != rank(source) - 2:
+        return 0
+    rows: Any = source.args[0]
+    *others, parts, width = shape(source)
+    if not isinstance(parts, int) or not isinstance(width, int) or not isinstance(index, int):
+        return 0
+    if shape(rows) != (*others, parts * width):
+        return 0
+    start = index % parts * width
+    with node.graph.inserting_before(node):
+        args = (rows, rank(rows) - 1, start, start + width)
+        replace(node, call(node.graph, aten.slice.Tensor, *args, like=node, val=value(node)))
     return 1
 
 
@@ -166,6 +185,7 @@ RULES: tuple[tuple[tuple[object, ...], Callable[[Node], int]], ...] = (
     (SPLITS, split_to_slices),
     ((aten.cat.default,), cat_of_parts),
     ((aten.expand.default,), no_expand),
+    ((aten.select.int,), select_to_slice),
     (RESHAPES, one_reshape),
     ((aten.permute.default, aten.transpose.int), swap_to_transpose),
     ((aten.slice.Tensor,), full_slice),

@@ -9,16 +9,19 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
+from torch import nn
 
 import ingot
 from ingot.compiler.compile import compile_model
-from ingot.compiler.export import repeated
+from ingot.compiler.export import capture, flatten, repeated
+from ingot.compiler.foreign import settle
 from ingot.compiler.layers import find_layers
 from ingot.compiler.model import read_model
 from ingot.compiler.options import Clock, CompileOptions, silent
 from ingot.errors import CheckpointError, ConfigError, UnsupportedModelError, UsageError
 from ingot.models.foreign import attention
 from ingot.models.foreign.build import plain_module
+from ingot.models.foreign.config import own_config, parse_foreign, with_floats
 from ingot.passes.dump import op_counts
 from tests.support.core import core
 from tools.classes import AGREES, class_names, judge, random_model, save, tiny_config
@@ -63,6 +66,8 @@ def test_the_page_has_a_row_for_every_class():
         class_names()
     )
     assert text.count(f"| {AGREES} |") >= 40
+    for vague in ("no tiny model", "fails: ", "ends the process", "takes over", "TORCH_LOGS"):
+        assert vague not in text
 
 
 @pytest.mark.parametrize(
@@ -152,6 +157,41 @@ def test_a_missing_package_names_the_extra(model_dir, monkeypatch):
 def test_a_model_without_a_family_is_told_of_the_way(model_dir):
     with pytest.raises(UnsupportedModelError, match="--from transformers"):
         read_model(model_dir, CompileOptions(), Clock(silent))
+
+
+@pytest.mark.parametrize(
+    "name", core("CamembertForCausalLM", further=("Gemma3nForCausalLM",), slow=())
+)
+def test_the_library_reads_what_it_wrote(tmp_path, name):
+    """A head that has the first name of a tied tensor; a buffer of a model within the model."""
+    model, _, _ = random_model(getattr(transformers, name))
+    save(model, tmp_path, name)
+    read(tmp_path)
+
+
+@pytest.mark.parametrize("number", ["Infinity", "-Infinity"])
+def test_floats_that_json_has_no_number_for_are_read(number):
+    values = {"time_step_limit": [0.0, {"__float__": number}]}
+    assert own_config(transformers.BambaForCausalLM, values).time_step_limit == (0.0, float(number))
+    assert with_floats({"a": [{"__float__": "one"}, {"__float__": 1}]}) == {
+        "a": [{"__float__": "one"}, {"__float__": 1}]
+    }
+
+
+def test_a_model_of_several_stacks_has_a_config():
+    values = {**transformers.BltConfig().to_dict(), "architectures": ["BltForCausalLM"]}
+    assert parse_foreign(values).num_layers == 0
+
+
+class SizeOfValues(nn.Module):
+    def forward(self, input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        return positions[..., None] + torch.ones(input_ids[0, 0].item()).sum()
+
+
+def test_sizes_that_values_decide_are_refused():
+    module = SizeOfValues()
+    with pytest.raises(UnsupportedModelError, match=r"aten\.item, whose result has a size"):
+        settle(flatten(capture(module)), module)
 
 
 def sees(window: int, future: int = 0) -> object:

@@ -31,18 +31,19 @@ def casts(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
 
 def views(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
     a, b = heads(x).permute(0, 2, 1, 3).chunk(2, dim=-1)
-    x = (
+    parts = (
         torch.cat((a, b), -1)
         .permute(0, 1, 2, 3)
         .transpose(-3, -2)
         .flatten(2)
         .unflatten(-1, (2, 12))
     )
-    return x[..., :100].reshape(1, x.shape[1], -1)
+    return parts[..., :100].reshape(1, x.shape[1], -1) * parts[..., 1, :].sum(-1, keepdim=True)
 
 
 def canonical_views(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
-    return torch.sin(x[..., 4:5]) * x.unsqueeze(1).transpose(1, 2).sum(2)
+    first = x.reshape(1, -1, 2, 12).select(3, 0).sum(-1, keepdim=True)
+    return torch.sin(x[..., 4:5]) * x.unsqueeze(1).transpose(1, 2).sum(2) * first
 
 
 def residual(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
@@ -371,7 +372,7 @@ CASES = {
         casts, 5, {"aten.to": 1, "aten.dropout": 1, "aten.mul": 1}, {}, (identity,)
     ),
     "canonicalize_views": Case(
-        views, 9, {"aten.permute": 2}, {"aten.reshape": 1}, (canonical_views,)
+        views, 10, {"aten.permute": 2, "aten.select": 1}, {"aten.reshape": 2}, (canonical_views,)
     ),
     "canonicalize_rows": Case(
         foreign.rows_without_batch,

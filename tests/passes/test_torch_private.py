@@ -16,9 +16,10 @@ from tests.passes.support import lab
 PACKAGE = Path(__file__).resolve().parents[2] / "ingot"
 # A file for each part; `torch._ops.OpOverload` is the type of what `torch.ops` gives.
 HOMES = {
+    "torch._dispatch": ["compiler/export_fault.py"],
     "torch._dynamo": ["passes/torch_symbols.py"],
     "torch._ops": ["compiler/graph_data.py", "ops/registry.py", "passes/dump.py"],
-    "torch._subclasses": ["onnx/program.py"],
+    "torch._subclasses": ["compiler/export_fault.py", "onnx/program.py"],
 }
 
 

@@ -69,8 +69,8 @@ def set_buffers(model: Any, max_model_len: int) -> None:
         for name, buffer in owner.named_buffers(recurse=False):
             owner._buffers[name] = torch.empty_like(buffer, device="cpu")
     with torch.device("cpu"):
-        for owner in owners.values():
-            model._init_weights(owner)
+        for path, owner in owners.items():
+            initializer(model, path)._init_weights(owner)
             fix_frequencies(owner, max_model_len)
     for owner in owners.values():
         for name, buffer in list(owner.named_buffers(recurse=False)):
@@ -78,6 +78,15 @@ def set_buffers(model: Any, max_model_len: int) -> None:
                 register_constant(owner, name, buffer.float())
             else:
                 owner._buffers[name] = buffer.to("meta")
+
+
+def initializer(model: Any, path: str) -> Any:
+    """The innermost of the library's models that a module is in, which knows its first values."""
+    from transformers import PreTrainedModel
+
+    names = path.split(".") if path else []
+    within = [model.get_submodule(".".join(names[:count])) for count in range(len(names) + 1)]
+    return next(part for part in reversed(within) if isinstance(part, PreTrainedModel))
 
 
 def fix_frequencies(module: Any, max_model_len: int) -> None:
@@ -98,11 +107,15 @@ def own_rows(model: nn.Module) -> dict[str, Rows]:
     """Reads parameters as the passes want them, and tells where they are in the checkpoint.
 
     A table of positions may begin with rows that no position reads, `offset` of them. A `Conv1D` is
-    a linear whose weight is stored transposed. Buffers that a checkpoint holds are parameters.
+    a linear whose weight is stored transposed. Buffers that a checkpoint holds are parameters. Of a
+    tensor with two names the checkpoint has the one that the class calls the original.
     """
     from transformers.pytorch_utils import Conv1D
 
-    rows: dict[str, Rows] = {}
+    own = dict(model.named_parameters())
+    tied: dict[str, str] = model.all_tied_weights_keys  # type: ignore[assignment]
+    moved = {one: original for one, original in tied.items() if one in own and original not in own}
+    rows = {copy: Rows(original) for copy, original in moved.items()}
     for path, module in list(model.named_modules()):
         offset = getattr(module, "offset", None)
         if isinstance(module, nn.Embedding) and isinstance(offset, int) and offset > 0:

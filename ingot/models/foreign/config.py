@@ -77,7 +77,7 @@ def parse_foreign(values: dict[str, Any]) -> ForeignConfig:
     name = architecture_of(values)
     made = class_named(name, values)
     config = own_config(made, values).get_text_config(decoder=True)
-    layers = config.num_hidden_layers
+    layers = getattr(config, "num_hidden_layers", 0)  # some have several stacks, each with its own
     return ForeignConfig(
         architecture=name,
         vocab_size=int(config.vocab_size),
@@ -125,13 +125,26 @@ def class_named(name: str, values: dict[str, Any]) -> type[Any]:
 def own_config(made: type[Any], values: dict[str, Any]) -> PretrainedConfig:
     """The config that `transformers` makes of config.json for a class. Raises ConfigError."""
     try:
-        config: PretrainedConfig = made.config_class.from_dict(values)
+        config: PretrainedConfig = made.config_class.from_dict(with_floats(values))
         return config
     except Exception as error:
         raise ConfigError(
             f"{made.config_class.__name__} of transformers refuses config.json: {describe(error)}",
             hint="fetch config.json again; its keys are those of the model's class",
         ) from error
+
+
+def with_floats(value: Any) -> Any:
+    """Values of a config.json with the floats that JSON has no number for.
+
+    `transformers` writes infinity as {"__float__": "Infinity"}.
+    """
+    if isinstance(value, dict):
+        name = value.get("__float__") if len(value) == 1 else None
+        if name in ("Infinity", "-Infinity", "NaN"):
+            return float(name)
+        return {key: with_floats(each) for key, each in value.items()}
+    return [with_floats(each) for each in value] if isinstance(value, list) else value
 
 
 def windows_of(config: PretrainedConfig, layers: int) -> tuple[int, ...]:

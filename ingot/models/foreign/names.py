@@ -28,14 +28,16 @@ def renaming(model: Any) -> Callable[[str], str]:
     state = model.state_dict()
 
     def renamed(name: str) -> str:
-        new, converter = rename_source_key(
+        new, pattern = rename_source_key(
             name, renamings, converters, model.base_model_prefix, state
         )
-        if new not in state and any(re.search(pattern, new) for pattern in left_out):
+        if new not in state and any(re.search(each, new) for each in left_out):
             return ""
-        if converter is not None:
+        if pattern is not None:
+            converter = next(each for each in converters if pattern in each.source_patterns)
+            steps = " and ".join(type(step).__name__ for step in converter.operations)
             raise UnsupportedModelError(
-                f"transformers computes {new} of several tensors, such as {name}",
+                f"transformers computes {new} of other tensors, such as {name}, by {steps}",
                 hint=f"{type(model).__name__} needs a family of its own: docs/add_a_model.md",
             )
         return str(new)
