@@ -78,7 +78,7 @@ def test_a_sequence_alone_is_the_sequence_in_a_batch(kind: str, target: str) -> 
 
 @at_levels("bf16")
 def test_products_that_are_nearly_zero_have_the_same_bits(kind: str, target: str) -> None:
-    """Of all ways that a level has for a product, subnormal numbers are zeros in each or in none."""
+    """Subnormal numbers are zeros in all ways that a level has for a product, or in none."""
     kernels, step, values = drawn(kind, target)
     small = {
         name: x * 1e-36 if isinstance(x, Tensor) and x.is_floating_point() else x
