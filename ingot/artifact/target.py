@@ -20,6 +20,8 @@ CPU_FEATURES: Mapping[str, tuple[str, ...]] = {
     "x86-64-v4": ("amx_bf16", "avx512_bf16", "avx512_vnni"),
     "x86-64-v3": ("avx_vnni",),
 }
+# What every processor with a feature has as well; names of targets leave it out.
+IMPLIED: Mapping[str, frozenset[str]] = {"amx_bf16": frozenset({"avx512_bf16", "avx512_vnni"})}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,8 @@ NAMES: dict[str, Names] = {
 
 @dataclass(frozen=True, slots=True, order=True)
 class Target:
-    """A kind of machine, such as "cpu"; a level; and the features beyond the level, sorted.
+    """A kind of machine, such as "cpu"; a level; and the features beyond the level, sorted, without
+    those that others imply.
 
     `reach`, one of CUDA_REACHES, says which drivers a GPU's binaries are built for. It is part
     neither of the name nor of what is equal: an artifact has one target of a name.
@@ -74,9 +77,21 @@ class Target:
         return f"{self.kind}:" + "+".join((self.level, *self.features))
 
     @property
+    def all_features(self) -> frozenset[str]:
+        """The features beyond the level, with those that others imply."""
+        return with_implied(self.features)
+
+    @property
     def requires(self) -> frozenset[str]:
         """The flags that a host must have; see `host_flags`."""
-        return NAMES[self.kind].levels[self.level] | frozenset(self.features)
+        return NAMES[self.kind].levels[self.level] | self.all_features
+
+    @classmethod
+    def of(cls, kind: str, level: str, features: Iterable[str]) -> Target:
+        """The target with those features, of which some may imply others."""
+        given = set(features)
+        implied = frozenset[str]().union(*(IMPLIED.get(f, ()) for f in given))
+        return cls(kind, level, tuple(sorted(given - implied)))
 
     @classmethod
     def parse(cls, name: str) -> Target:
@@ -89,7 +104,13 @@ class Target:
             raise UsageError(
                 f"unknown target {name!r}", hint=f"Supported: cpu:native, cuda:native, {hint}."
             )
-        return cls(kind, level, tuple(sorted(set(features))))
+        return cls.of(kind, level, features)
+
+
+def with_implied(features: Iterable[str]) -> frozenset[str]:
+    """Features, and those that they imply."""
+    given = frozenset(features)
+    return given.union(*(IMPLIED.get(f, ()) for f in given))
 
 
 def kind_of_name(target: str) -> str:
@@ -109,5 +130,10 @@ def native_target(flags: frozenset[str]) -> Target:
             hint="Name a target, such as --target cpu:portable, and a compiler for x86-64 in "
             "INGOT_CXX.",
         )
-    features = tuple(f for f in CPU_FEATURES.get(level, ()) if f in flags)
-    return Target("cpu", level, tuple(sorted(features)))
+    return cpu_target(level, flags)
+
+
+def cpu_target(level: str, flags: frozenset[str]) -> Target:
+    """The target of a level with all features of a host with those flags."""
+    known = CPU_FEATURES.get(level, ())
+    return Target.of("cpu", level, (f for f in known if with_implied([f]) <= flags))

@@ -78,13 +78,11 @@ def runnable_targets() -> list[str]:
     """The CPU targets that this host runs, the best first, each with the features that the host
     has beyond its level."""
     from ingot.artifact.host import host_flags
-    from ingot.artifact.target import CPU_FEATURES, CPU_LEVELS, Target
+    from ingot.artifact.target import CPU_LEVELS, cpu_target
 
     flags = host_flags()
     return [
-        Target("cpu", level, tuple(f for f in CPU_FEATURES.get(level, ()) if f in flags)).name
-        for level, needed in CPU_LEVELS.items()
-        if needed <= flags
+        cpu_target(level, flags).name for level, needed in CPU_LEVELS.items() if needed <= flags
     ]
 
 

@@ -6,7 +6,7 @@ from ingot.artifact.target import CPU_LEVELS, Target, native_target
 from ingot.errors import UsageError
 
 NAMES = [*(f"cpu:{level}" for level in CPU_LEVELS), "cpu:x86-64-v3+avx_vnni",
-         "cpu:x86-64-v4+avx512_bf16+avx512_vnni"]  # fmt: skip
+         "cpu:x86-64-v4+avx512_bf16+avx512_vnni", "cpu:x86-64-v4+amx_bf16"]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -17,6 +17,14 @@ def test_a_target_is_its_name(name: str) -> None:
 def test_features_may_come_in_any_order() -> None:
     target = Target.parse("cpu:x86-64-v4+avx512_vnni+avx512_bf16+avx512_vnni")
     assert target == Target("cpu", "x86-64-v4", ("avx512_bf16", "avx512_vnni"))
+
+
+def test_names_leave_out_what_others_imply() -> None:
+    whole = Target.parse("cpu:x86-64-v4+avx512_vnni+avx512_bf16+amx_bf16")
+    assert whole == Target.parse("cpu:x86-64-v4+amx_bf16")
+    assert whole.name == "cpu:x86-64-v4+amx_bf16"
+    assert {"avx512_bf16", "avx512_vnni", "amx_bf16"} <= whole.requires
+    assert whole.all_features == whole.requires - Target("cpu", "x86-64-v4").requires
 
 
 @pytest.mark.parametrize("name", ["", "cpu", "gpu:sm_90", "cpu:x86-64-v5", "cpu:x86-64-v4+avx_vnni",

@@ -82,7 +82,7 @@ def target_flags(target: Target) -> tuple[str, ...]:
     """The flags that make a compiler build for a target and not for this host."""
     if target.level == "portable":
         return ("-march=x86-64",)
-    named = (f.replace("amx_", "amx-").replace("_", "") for f in target.features)
+    named = (f.replace("amx_", "amx-").replace("_", "") for f in sorted(target.all_features))
     features = tuple(f"-m{feature}" for feature in named)
     return (f"-march={target.level}", "-mprefer-vector-width=512", *features)
 

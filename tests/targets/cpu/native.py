@@ -52,8 +52,8 @@ def _has_stand_in(feature: str) -> bool:
 
 # Every level of instructions, the best first.
 TARGETS = runnable(
-    *("cpu:x86-64-v4+amx_bf16+avx512_bf16", "cpu:x86-64-v4+avx512_bf16", "cpu:x86-64-v4"),
-    *("cpu:x86-64-v3", "cpu:portable"),
+    *("cpu:x86-64-v4+amx_bf16", "cpu:x86-64-v4+avx512_bf16", "cpu:x86-64-v4", "cpu:x86-64-v3"),
+    "cpu:portable",
 )
 INPUTS = tuple(array.name for array in TEXT_INPUTS)
 KEY_GROUP = 16
