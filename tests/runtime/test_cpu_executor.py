@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -19,20 +20,24 @@ from ingot.runtime.devices import cpu
 from ingot.runtime.devices.cpu import CpuExecutor
 from ingot.runtime.devices.cpu_kernels import FUNCTIONS, Kernels, ModelStruct, StepStruct
 from ingot.runtime.executor import Draws
+from ingot.runtime.llm import LLM
 from ingot.runtime.page_count import count_pages, widest_window
+from ingot.runtime.params import SamplingParams
 from tests.runtime.fake_model import (
     KERNELS,
     LIMITS,
     PAGE_BYTES,
     PLAN,
+    WEIGHTS,
     kernels,
     make_plan,
     of_plan,
+    weights,
     write_fake,
 )
 
 ROOT = Path(__file__).resolve().parents[2]
-
+GREEDY = SamplingParams(temperature=0, max_tokens=4)
 
 NAMES = [name.removeprefix("ingot_") for name in FUNCTIONS]
 EMPTY = f"int ingot_abi(void) {{ return {ABI}; }}" + "".join(
@@ -60,8 +65,8 @@ def test_closing_gives_back_the_code_the_mapping_and_the_descriptors(fake_artifa
     assert "cpu-float32" not in maps()
     executor = open_executor(fake_artifact)
     assert "cpu-float32.safetensors" in maps() and "memfd:kernels.so" in maps()
-    weights = next(line for line in maps().splitlines() if "cpu-float32" in line)
-    assert " r--p " in weights
+    mapped = next(line for line in maps().splitlines() if "cpu-float32" in line)
+    assert " r--p " in mapped
     executor.close()
     assert "cpu-float32" not in maps() and "memfd:kernels.so" not in maps()
     assert set(os.listdir("/proc/self/fd")) == before
@@ -101,6 +106,40 @@ def test_code_that_was_changed_after_the_check_never_runs(tmp_path):
     (path / KERNELS).write_bytes(code)
     with pytest.raises(ArtifactError, match=r"kernels\.so: its hash"):
         CpuExecutor(artifact, max_model_len=8)
+
+
+def wrote_in_place(path):
+    with open(path, "r+b") as file:
+        file.seek(-8, os.SEEK_END)
+        file.write(b"x")
+
+
+@pytest.mark.parametrize("spoil", [os.utime, wrote_in_place, lambda path: os.truncate(path, 400)])
+def test_no_token_comes_of_weights_that_were_written_to(tmp_path, spoil):
+    path = write_fake(tmp_path / "a.ingot")
+    with LLM(path, num_threads=1) as llm:
+        wanted = llm.generate([[3]], GREEDY)[0].outputs[0].token_ids
+        spoil(path / WEIGHTS)
+        for _ in range(2):
+            with pytest.raises(ArtifactError, match="was written to while it was in use"):
+                llm.generate([[3]], GREEDY)
+    os.remove(path / WEIGHTS)
+    (path / WEIGHTS).write_bytes(weights())
+    with LLM(path, num_threads=1) as llm:
+        assert llm.generate([[3]], GREEDY)[0].outputs[0].token_ids == wanted
+
+
+def test_weights_may_be_renamed_removed_and_closed_to_others(tmp_path):
+    path = write_fake(tmp_path / "a.ingot")
+    with LLM(path, num_threads=1) as llm:
+        wanted = llm.generate([[3]], GREEDY)[0].outputs[0].token_ids
+        (path / WEIGHTS).chmod(0)
+        assert llm.generate([[3]], GREEDY)[0].outputs[0].token_ids == wanted
+        (path / WEIGHTS).rename(path / "moved")
+        (path / WEIGHTS).write_bytes(b"")
+        assert llm.generate([[3]], GREEDY)[0].outputs[0].token_ids == wanted
+        shutil.rmtree(path)
+        assert llm.generate([[3]], GREEDY)[0].outputs[0].token_ids == wanted
 
 
 @pytest.mark.parametrize(
