@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 
-from ingot.errors import ArtifactError
+from ingot.errors import ArtifactError, ResourceError
 from ingot.runtime.devices.memory import map_address
 
 
@@ -18,6 +18,8 @@ class MappedFile:
     Args:
         fd: of the file; it is closed with the mapping.
         name: of the file, for errors.
+
+    Raises ResourceError.
     """
 
     def __init__(self, fd: int, name: str) -> None:
@@ -27,8 +29,10 @@ class MappedFile:
             # Before anything is read of it, so that no change falls between.
             self._seen = _seen(fd)
             self.map = mmap.mmap(fd, 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ)
-        except BaseException:
+        except BaseException as error:
             os.close(fd)
+            if isinstance(error, OSError):
+                raise ResourceError(f"{name} cannot be mapped: {error.strerror}") from error
             raise
         self.address = map_address(self.map)
 
