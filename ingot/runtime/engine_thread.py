@@ -15,7 +15,7 @@ from queue import Empty, SimpleQueue
 from typing import TypeVar, cast
 from weakref import ref
 
-from ingot.errors import UsageError
+from ingot.errors import ResourceError, UsageError
 from ingot.runtime.process import Process
 from ingot.runtime.session import Session
 
@@ -28,7 +28,10 @@ _log = logging.getLogger(__name__)
 
 
 class EngineThread:
-    """Does the jobs that it is given, in order, and runs steps while there are requests."""
+    """Does the jobs that it is given, in order, and runs steps while there are requests.
+
+    Raises ResourceError where no thread can be started; then the session is closed.
+    """
 
     def __init__(self, session: Session) -> None:
         self.inbox: Inbox = SimpleQueue()
@@ -38,7 +41,14 @@ class EngineThread:
         self._thread = threading.Thread(
             target=_serve, args=(session, self.inbox), name="ingot-engine", daemon=True
         )
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:  # the only one that it raises of a thread that is new
+            session.close()
+            raise ResourceError(
+                "no thread can be started for the engine",
+                hint="Raise the limit of processes, or free some memory.",
+            ) from error
 
     @property
     def is_current(self) -> bool:

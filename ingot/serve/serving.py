@@ -18,6 +18,7 @@ from ingot.serve.http.app import app_of
 from ingot.serve.http.site import HttpSettings, Site
 from ingot.serve.isolated.spawn import Spares
 from ingot.serve.openai.params import Terms
+from ingot.serve.registry.entries import ModelStatus
 from ingot.serve.registry.opening import IsolatedOpener, LocalOpener
 from ingot.serve.registry.registry import ModelRegistry
 from ingot.serve.settings import ModelSettings
@@ -134,14 +135,23 @@ async def _grpc_beside(site: Site, edge: Edge, port: int | None) -> AsyncIterato
 
 async def _note_events(registry: ModelRegistry, site: Site, edge: Edge) -> None:
     """Logs what happens to models, and tells the metrics. Ends the server, with an error, when the
-    engines of all models have died and cannot be started again."""
+    engines of all models have died and cannot be started again.
+
+    Where the artifact is at fault, a new server could not open it either: this one waits for
+    somebody to mend and reload it.
+    """
     async for event in registry.events():
         _log.info("model", extra={"fields": {"model": event.name, "state": event.state}})
         edge.telemetry.note(event)
         known = registry.status()
-        if not site.starting and all(each.state == "failed" and each.facts for each in known):
+        if not site.starting and all(map(_has_died, known)):
             edge.stop()
             raise EngineDeadError("no model is left: their engines died too often")
+
+
+def _has_died(model: ModelStatus) -> bool:
+    """Whether a model was loaded, and its engine died too often."""
+    return model.state == "failed" and model.facts is not None and not model.is_damaged
 
 
 async def _load(registry: ModelRegistry, site: Site, edge: Edge) -> None:

@@ -1,9 +1,15 @@
 from __future__ import annotations
 
 import ctypes
+import errno
+import gc
+import itertools
+import mmap
 import os
+import shutil
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,20 +25,26 @@ from ingot.runtime.devices import cpu
 from ingot.runtime.devices.cpu import CpuExecutor
 from ingot.runtime.devices.cpu_kernels import FUNCTIONS, Kernels, ModelStruct, StepStruct
 from ingot.runtime.executor import Draws
+from ingot.runtime.llm import LLM
 from ingot.runtime.page_count import count_pages, widest_window
+from ingot.runtime.params import SamplingParams
 from tests.runtime.fake_model import (
     KERNELS,
     LIMITS,
     PAGE_BYTES,
     PLAN,
+    WEIGHTS,
+    greedy,
     kernels,
     make_plan,
     of_plan,
+    weights,
     write_fake,
 )
 
 ROOT = Path(__file__).resolve().parents[2]
-
+PROMPT = [{"prompt_token_ids": [3]}]
+GREEDY = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True, detokenize=False)
 
 NAMES = [name.removeprefix("ingot_") for name in FUNCTIONS]
 EMPTY = f"int ingot_abi(void) {{ return {ABI}; }}" + "".join(
@@ -60,8 +72,8 @@ def test_closing_gives_back_the_code_the_mapping_and_the_descriptors(fake_artifa
     assert "cpu-float32" not in maps()
     executor = open_executor(fake_artifact)
     assert "cpu-float32.safetensors" in maps() and "memfd:kernels.so" in maps()
-    weights = next(line for line in maps().splitlines() if "cpu-float32" in line)
-    assert " r--p " in weights
+    mapped = next(line for line in maps().splitlines() if "cpu-float32" in line)
+    assert " r--p " in mapped
     executor.close()
     assert "cpu-float32" not in maps() and "memfd:kernels.so" not in maps()
     assert set(os.listdir("/proc/self/fd")) == before
@@ -101,6 +113,109 @@ def test_code_that_was_changed_after_the_check_never_runs(tmp_path):
     (path / KERNELS).write_bytes(code)
     with pytest.raises(ArtifactError, match=r"kernels\.so: its hash"):
         CpuExecutor(artifact, max_model_len=8)
+
+
+def wrote_in_place(path):
+    with open(path, "r+b") as file:
+        file.seek(-8, os.SEEK_END)
+        file.write(b"x")
+
+
+@pytest.mark.parametrize("spoil", [os.utime, wrote_in_place, lambda path: os.truncate(path, 400)])
+def test_no_token_comes_of_weights_that_were_written_to(tmp_path, spoil):
+    path, wanted = write_fake(tmp_path / "a.ingot"), greedy([3], 4)
+    with LLM(path, num_threads=1) as llm:
+        assert llm.generate(PROMPT, GREEDY)[0].outputs[0].token_ids == wanted
+        spoil(path / WEIGHTS)
+        for _ in range(2):
+            with pytest.raises(ArtifactError, match="was written to while it was in use"):
+                llm.generate(PROMPT, GREEDY)
+    os.remove(path / WEIGHTS)
+    (path / WEIGHTS).write_bytes(weights())
+    with LLM(path, num_threads=1) as llm:
+        assert llm.generate(PROMPT, GREEDY)[0].outputs[0].token_ids == wanted
+
+
+def test_weights_may_be_renamed_removed_and_closed_to_others(tmp_path):
+    path, wanted = write_fake(tmp_path / "a.ingot"), greedy([3], 4)
+    with LLM(path, num_threads=1) as llm:
+        (path / WEIGHTS).chmod(0)
+        assert llm.generate(PROMPT, GREEDY)[0].outputs[0].token_ids == wanted
+        (path / WEIGHTS).rename(path / "moved")
+        (path / WEIGHTS).write_bytes(b"")
+        assert llm.generate(PROMPT, GREEDY)[0].outputs[0].token_ids == wanted
+        shutil.rmtree(path)
+        assert llm.generate(PROMPT, GREEDY)[0].outputs[0].token_ids == wanted
+
+
+def held():
+    """Open files, and mappings of weights and code."""
+    gc.collect()  # an artifact lets go of its folder at its end
+    mapped = [line for line in maps().splitlines() if "cpu-float32" in line or "memfd" in line]
+    return set(os.listdir("/proc/self/fd")), len(mapped)
+
+
+class FailsAt:
+    """Calls a function, which has no memory from the n-th time on."""
+
+    def __init__(self, function, number):
+        self._function = function
+        self._left = number
+
+    def __call__(self, *args, **options):
+        self._left -= 1
+        if self._left <= 0:
+            raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+        return self._function(*args, **options)
+
+    @property
+    def has_failed(self):
+        return self._left <= 0
+
+
+@pytest.mark.parametrize("module, name, least", [(mmap, "mmap", 5), (os, "memfd_create", 1)])
+def test_every_memory_that_is_refused_is_an_error_and_nothing_is_left_of_it(
+    fake_artifact, monkeypatch, module, name, least
+):
+    """Of what opening a model takes, and the first draw."""
+    wanted = greedy([3], 4)
+    for number in itertools.count(1):
+        before = held()
+        failing = FailsAt(getattr(module, name), number)
+        monkeypatch.setattr(module, name, failing)
+        try:
+            with LLM(fake_artifact, num_threads=1) as llm:
+                assert llm.generate(PROMPT, GREEDY)[0].outputs[0].token_ids == wanted
+        except ResourceError:
+            assert failing.has_failed
+        monkeypatch.undo()
+        assert held() == before
+        with LLM(fake_artifact, num_threads=1) as llm:
+            assert llm.generate(PROMPT, GREEDY)[0].outputs[0].token_ids == wanted
+        if not failing.has_failed:
+            break
+    assert number > least
+
+
+def test_a_draw_that_got_no_memory_fails_its_requests_and_no_later_one(fake_artifact, monkeypatch):
+    with LLM(fake_artifact, num_threads=1) as llm:
+        monkeypatch.setattr(mmap, "mmap", FailsAt(mmap.mmap, 1))
+        with pytest.raises(ResourceError, match="the sampler"):
+            llm.generate(PROMPT, GREEDY)
+        monkeypatch.undo()
+        assert llm.generate(PROMPT, GREEDY)[0].outputs[0].token_ids == greedy([3], 4)
+
+
+def test_a_model_whose_thread_is_refused_leaves_nothing(fake_artifact, monkeypatch):
+    def refused(self):
+        raise RuntimeError("can't start new thread")
+
+    before = held()
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    with pytest.raises(ResourceError, match="no thread can be started"):
+        LLM(fake_artifact, num_threads=1)
+    monkeypatch.undo()
+    assert held() == before
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import mmap
-import os
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -19,7 +17,8 @@ from ingot.artifact.tensors import ALIGNMENT, TensorFile
 from ingot.errors import ArtifactError, IngotError, InternalError, UsageError
 from ingot.runtime.arrays import Float32, StepInputs
 from ingot.runtime.devices.cpu_kernels import Kernels, ModelStruct, StepStruct
-from ingot.runtime.devices.memory import Region, align, ask_for_huge_pages, map_address
+from ingot.runtime.devices.mapped_file import MappedFile
+from ingot.runtime.devices.memory import Region, align, ask_for_huge_pages
 from ingot.runtime.devices.sampler import Sampler, drawn
 from ingot.runtime.executor import Draw, Drawn, Draws
 from ingot.runtime.page_count import count_pages, widest_window
@@ -38,6 +37,7 @@ class CpuPending:
 
     def wait(self) -> Drawn:
         code = self._wait()
+        self._executor.refuse_changed_weights()
         if code:
             raise InternalError(f"the kernels refused a step with code {code}")
         return self._executor.drawn(self._draws)
@@ -73,7 +73,7 @@ class CpuExecutor:
         self.inputs = (StepInputs(plan.limits), StepInputs(plan.limits))
         self._kernels: Kernels | None = None
         self._regions: list[Region] = []
-        self._weights: mmap.mmap | None = None
+        self._weights: MappedFile | None = None
         try:
             weights = self._map_weights(artifact, entry.layout, plan)
             caches = self._make_caches(plan)
@@ -127,6 +127,11 @@ class CpuExecutor:
         self._tokens = done.token_ids
         return done
 
+    def refuse_changed_weights(self) -> None:
+        """Raises ArtifactError if what a step computed may come of other weights."""
+        if self._weights is not None:
+            self._weights.refuse_changed()
+
     def close(self) -> None:
         if self._kernels is not None:
             self._kernels.close()
@@ -146,13 +151,10 @@ class CpuExecutor:
     def _map_weights(self, artifact: Artifact, layout: str, plan: Plan) -> list[int]:
         """Maps the weights file, and returns the address of each of the plan's weights."""
         fd, header = artifact.open_weights(layout)
-        try:
-            self._weights = mmap.mmap(fd, 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ)
-        finally:
-            os.close(fd)
+        self._weights = MappedFile(fd, weights_name(layout))
         # Huge pages would read neighbours of an expert that nobody may ever pick.
-        ask_for_huge_pages(self._weights, stacks_end(plan, header))
-        base = map_address(self._weights)
+        ask_for_huge_pages(self._weights.map, stacks_end(plan, header))
+        base = self._weights.address
         return [base + offset for offset in weight_offsets(plan, header, weights_name(layout))]
 
     def _model_struct(self, weights: list[int], caches: list[int], arena: int) -> ModelStruct:

@@ -78,7 +78,8 @@ class Kernels:
 
     `code` holds the file's bytes, whose hash was checked. They are loaded from a sealed file in
     memory, so that the code that runs is the code that was hashed, whatever happens to the file.
-    Raises ArtifactError or IncompatibleHostError when they cannot be loaded here.
+    Raises ArtifactError or IncompatibleHostError when they cannot be loaded here, and
+    ResourceError when there is no memory for them.
     """
 
     def __init__(self, code: bytes, name: str) -> None:
@@ -221,7 +222,13 @@ def _check_elf(code: bytes, name: str) -> None:
 
 
 def _load(code: bytes, name: str) -> ctypes.CDLL:
-    fd = _sealed_file(code)
+    try:
+        fd = _sealed_file(code)
+    except OSError as error:
+        raise ResourceError(
+            f"no memory for {name}: {error.strerror}",
+            hint="Free some memory, or raise the limit of open files.",
+        ) from error
     # The loader takes a name that it has seen for the library that it has loaded, and descriptors
     # are used again: every load spells the same path in its own way, by the bits of a counter.
     bits = "".join("/." if bit == "1" else "/" for bit in f"{next(_loads):b}")

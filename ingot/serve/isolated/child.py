@@ -18,8 +18,16 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from threading import Lock
+from typing import NoReturn
 
-from ingot.errors import IngotError, InternalError, ProtocolError, ResourceError, describe
+from ingot.errors import (
+    ArtifactError,
+    IngotError,
+    InternalError,
+    ProtocolError,
+    ResourceError,
+    describe,
+)
 from ingot.runtime.feed import Feed, News
 from ingot.runtime.llm import LLM
 from ingot.runtime.metrics import EngineCounters
@@ -117,11 +125,21 @@ class EngineServer:
         faults: list[tuple[int, Fault]] = []
         for number, request in news:
             item = told(request)
+            if isinstance(item, ArtifactError):
+                self._end(item)
             if isinstance(item, Progress):
                 progress.append((number, item))
             else:
                 faults.append((number, Fault.of(item)))
         self._send(progress, faults)
+
+    def _end(self, error: ArtifactError) -> NoReturn:
+        """Ends the process, whose weights are not what they were, before it tells anybody more.
+
+        The front opens the artifact again, and takes it if it is whole.
+        """
+        self._outbox.send(Logged(logging.ERROR, encodable(error.found)))
+        os._exit(error.exit_code)
 
     def _send(self, progress: list[tuple[int, Progress]], faults: list[tuple[int, Fault]]) -> None:
         self._asked.difference_update(number for number, each in progress if each.finished)
@@ -154,7 +172,7 @@ def serve(connection: socket.socket) -> int:
 
 def _opened(message: Open, outbox: Outbox) -> EngineServer | None:
     try:
-        model = open_model(message.path, message.settings)
+        model = open_model(message.path, message.settings, message.check)
         replay_shortest(model)
         server = EngineServer(model, outbox)
         outbox.send(Ready(facts_of(model, message.settings)))

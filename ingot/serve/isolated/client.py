@@ -14,6 +14,7 @@ from ingot.serve.engine import Job, ModelFacts, Progress
 from ingot.serve.isolated.process import EngineProcess
 from ingot.serve.isolated.spawn import Spawn, spawned
 from ingot.serve.isolated.supervisor import Changed, Patience, Supervisor
+from ingot.serve.isolated.weights_seen import WeightsSeen, look
 from ingot.serve.settings import ModelSettings
 
 
@@ -39,19 +40,23 @@ class IsolatedEngine:
         patience: Patience | None = None,
         changed: Changed = lambda state, why: None,
         spawn: Spawn = spawned,
+        seen: WeightsSeen | None = None,
     ) -> IsolatedEngine:
         """Opens an artifact in a new process. Raises what opening it raises, and EngineDeadError.
 
-        `name` is for errors and the log; `changed` is told of every start and end, and `spawn`
-        gives new processes.
+        `name` is for errors and the log; `changed` is told of every start and end, `spawn` gives
+        new processes, and `seen` knows the weights of artifacts that were opened before.
         """
-        digest = ""
+        digest, seen = "", seen or WeightsSeen()
 
         async def start() -> EngineProcess:
-            process = await EngineProcess.start(name, path, settings, spawn)
+            found = await asyncio.to_thread(look, path)
+            check = seen.check_of(path, found)
+            process = await EngineProcess.start(name, path, settings, spawn, check)
             if digest and process.facts.artifact_id != digest:
                 process.kill("was opened on another artifact")
                 raise ArtifactError(f"{path} has changed", hint="Reload the model.")
+            seen.trust(path, found)
             return process
 
         supervisor = Supervisor(name, start, patience or Patience(), changed)

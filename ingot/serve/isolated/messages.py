@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from ingot import errors
+from ingot.artifact.reader import Check
 from ingot.errors import IngotError, InternalError
 from ingot.runtime.metrics import EngineCounters
 from ingot.serve.engine import Job, ModelFacts, Progress
@@ -16,6 +17,7 @@ class Open(Struct, frozen=True, tag=True, array_like=True):
 
     path: str
     settings: ModelSettings
+    check: Check = "fast"
 
 
 class Ask(Struct, frozen=True, tag=True, array_like=True):

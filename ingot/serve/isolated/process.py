@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from ingot.artifact.reader import Check
 from ingot.errors import (
     EngineDeadError,
     IngotError,
@@ -77,7 +78,12 @@ class EngineProcess(asyncio.Protocol):
 
     @classmethod
     async def start(
-        cls, name: str, path: str, settings: ModelSettings, spawn: Spawn = spawned
+        cls,
+        name: str,
+        path: str,
+        settings: ModelSettings,
+        spawn: Spawn = spawned,
+        check: Check = "fast",
     ) -> EngineProcess:
         """Starts a process that opens an artifact, and waits until it is ready.
 
@@ -88,7 +94,7 @@ class EngineProcess(asyncio.Protocol):
         process = cls(name, child)
         try:
             await process._loop.create_unix_connection(lambda: process, sock=connection)
-            process._send(Open(path, settings))
+            process._send(Open(path, settings, check))
             process.facts = await process._opened
         except BaseException:
             process.kill("was not needed any more")

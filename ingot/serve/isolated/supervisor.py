@@ -13,19 +13,22 @@ from copy import copy
 from msgspec import Struct
 
 from ingot.errors import (
+    ArtifactError,
     DeviceError,
     EngineDeadError,
     IngotError,
     QueueFullError,
     ResourceError,
+    VerificationError,
 )
 from ingot.runtime.metrics import EngineCounters
 from ingot.serve.isolated.process import Death, EngineProcess
 from ingot.serve.isolated.suspects import Suspects
 
 Start = Callable[[], Awaitable[EngineProcess]]
-# Told the new state, "loaded", "loading" or "failed", and why.
+# Told the new state, "loaded", "loading", "failed" or DAMAGED, and why.
 Changed = Callable[[str, str], None]
+DAMAGED = "damaged"  # failed, and will until somebody mends the artifact: no engine is at fault
 
 # What may be gone by the next attempt. All others are the artifact's own faults.
 _PASSING = (EngineDeadError, ResourceError, DeviceError)
@@ -160,7 +163,9 @@ class Supervisor:
             except _PASSING as error:
                 reason = f"could not be started again: {error.found}"
             except IngotError as error:
-                self._fail(f"its engine {reason}, and cannot be started again: {error.found}")
+                damaged = isinstance(error, (ArtifactError, VerificationError))
+                why = f"its engine {reason}, and cannot be started again: {error.found}"
+                self._fail(why, DAMAGED if damaged else "failed")
                 return None
 
     async def _started(self) -> EngineProcess:
@@ -206,10 +211,10 @@ class Supervisor:
         self._process = None
         self._news.clear()
 
-    def _fail(self, why: str) -> None:
+    def _fail(self, why: str, state: str = "failed") -> None:
         _log.error("the model %s has failed: %s", self._name, why)
         self._end(failure(self._name))
-        self._changed("failed", why)
+        self._changed(state, why)
 
     def _end(self, error: EngineDeadError) -> None:
         self._process, self._error = None, error

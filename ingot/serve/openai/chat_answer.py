@@ -10,8 +10,9 @@ from msgspec.structs import asdict
 
 from ingot.serve.chat import AnswerReader
 from ingot.serve.engine import Piece, Progress
+from ingot.serve.openai.after_reasoning import AfterReasoning
 from ingot.serve.openai.answer import Answer
-from ingot.serve.openai.answers import ChatCompletion, Head
+from ingot.serve.openai.answers import ChatCompletion, ChatLogprobs, Head
 from ingot.serve.openai.deltas import Delta, DeltaChoice, delta_of, whole_choice
 from ingot.serve.openai.events import encode
 from ingot.serve.openai.logprobs import chat_logprobs, prompt_logprobs
@@ -31,6 +32,7 @@ class ChatAnswer(Answer):
         self._begun = False
         self._hides_reasoning = getattr(request, "include_reasoning", None) is False
         self._readers = [reader for _ in range(order.n) if (reader := order.reader())]
+        self._after = self._after_reasoning() if self._hides_reasoning else []
         # Nothing but text: what most requests want, at the least cost for each token.
         special = (
             request.return_token_ids, order.scores, order.hides_completion, self._readers
@@ -64,6 +66,13 @@ class ChatAnswer(Answer):
         choices = [whole_choice(index, parts[index]) for index in sorted(parts)]
         head, usage = asdict(self._head), self.counts.usage()
         return encode(ChatCompletion(**head, choices=choices, usage=usage, **further))
+
+    def _after_reasoning(self) -> list[AfterReasoning]:
+        """Finds, for each choice, the tokens that may be told; none where all may."""
+        order, tokenizer = self._order, self._order.tokenizer
+        if tokenizer is None or order.style is None or not order.style.thinks:
+            return []
+        return [AfterReasoning(order, tokenizer, self._texts) for _ in range(order.n)]
 
     def _beginnings(self) -> Iterator[DeltaChoice]:
         for index in range(self._order.n):
@@ -112,11 +121,20 @@ class ChatAnswer(Answer):
     def _told(self, piece: Piece, choices: list[DeltaChoice]) -> list[DeltaChoice]:
         """The same with what is told of the tokens: the first chunk has it."""
         tells_ids = bool(self._order.request.return_token_ids)
-        if not tells_ids and (piece.logprobs is None or self._num_top is None):
+        scores = self._scores(piece)
+        if not tells_ids and scores is None:
             return choices
         choices = choices or [DeltaChoice(index=piece.index, delta=Delta(content=""))]
-        if piece.logprobs is not None and self._num_top is not None:
-            choices[0].logprobs = chat_logprobs(piece, self._texts, self._num_top)
+        choices[0].logprobs = scores
         if tells_ids:
             choices[0].token_ids = piece.token_ids
         return choices
+
+    def _scores(self, piece: Piece) -> ChatLogprobs | None:
+        """What a piece adds to the log-probabilities; None where that is nothing yet."""
+        if piece.logprobs is None or self._num_top is None:
+            return None
+        if not self._after:
+            return chat_logprobs(piece, self._texts, self._num_top)
+        scores = chat_logprobs(self._after[piece.index].told(piece), self._texts, self._num_top)
+        return scores if scores.content or piece.finish_reason is not None else None

@@ -35,6 +35,7 @@ class ModelStatus(Struct, frozen=True, kw_only=True):
     num_leases    who uses it now, or waits until what was loaded before is not used any more
     num_waiting   who waits for it to load
     num_restarts  how often its engine was started again after it died
+    is_damaged    it failed since its artifact was changed while it was in use
     load_seconds  that the last load took
     last_used     when its last lease ended, in seconds since 1970
     """
@@ -52,6 +53,7 @@ class ModelStatus(Struct, frozen=True, kw_only=True):
     num_leases: int = 0
     num_waiting: int = 0
     num_restarts: int = 0
+    is_damaged: bool = False
     load_seconds: float | None = None
     last_used: float | None = None
 
@@ -124,6 +126,7 @@ class Entry:
     nbytes: int | None = None
     num_waiting: int = 0
     num_restarts: int = 0
+    is_damaged: bool = False
     load_seconds: float | None = None
     last_used: float | None = None
     removed: bool = False  # nobody can ask for it any more, and nothing may open an engine for it
@@ -157,6 +160,7 @@ class Entry:
             num_leases=sum(each.num_leases for each in instances),
             num_waiting=self.num_waiting,
             num_restarts=self.num_restarts,
+            is_damaged=self.is_damaged,
             load_seconds=self.load_seconds,
             last_used=self.last_used,
         )

@@ -19,6 +19,7 @@ from ingot.errors import (
     describe,
     listed,
 )
+from ingot.serve.isolated.supervisor import DAMAGED
 from ingot.serve.registry.entries import FAILED, LOADED, LOADING, Entry, Instance, Loading
 from ingot.serve.registry.events import Events
 from ingot.serve.registry.memory import Memory
@@ -200,7 +201,7 @@ class Loader:
 
     def _put(self, entry: Entry, instance: Instance) -> None:
         """Lets new requests go to an instance."""
-        entry.instance, entry.error = instance, None
+        entry.instance, entry.error, entry.is_damaged = instance, None, False
         loading = entry.loading
         if loading is not None and loading.task is not asyncio.current_task():
             # It would wait for the next reload, and those who wait for it would hold memory.
@@ -265,11 +266,12 @@ class Loader:
 
     def _changed(self, entry: Entry, instance: Instance, state: str, why: str) -> None:
         """An engine died, was started again or was given up."""
-        instance.state = state
+        damaged = state == DAMAGED
+        state = instance.state = FAILED if damaged else state
         if entry.instance is instance:
-            entry.error = why if state == FAILED else None
+            entry.error, entry.is_damaged = (why if state == FAILED else None), damaged
             entry.num_restarts += state == LOADING
-            self._events.tell(entry.name, state, why, died=state == LOADING)
+            self._events.tell(entry.name, state, why, died=state == LOADING, damaged=damaged)
 
     def _note(self, entry: Entry, text: str) -> None:
         entry.progress = text

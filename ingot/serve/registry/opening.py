@@ -13,6 +13,7 @@ from ingot.serve.engine import Engine
 from ingot.serve.isolated.client import IsolatedEngine
 from ingot.serve.isolated.spawn import Spawn, spawned
 from ingot.serve.isolated.supervisor import Changed, Patience
+from ingot.serve.isolated.weights_seen import WeightsSeen
 from ingot.serve.registry.compiling import artifact_of
 from ingot.serve.registry.need import Need, need_of
 from ingot.serve.settings import ModelSettings
@@ -67,12 +68,15 @@ class IsolatedOpener(LocalOpener):
     def __init__(self, patience: Patience | None = None, spawn: Spawn = spawned) -> None:
         self._patience = patience or Patience()
         self._spawn = spawn
+        self._seen = WeightsSeen()
 
     async def open(self, name: str, path: str, settings: ModelSettings, changed: Changed) -> Engine:
         patience = self._patience
         if settings.watchdog is not None:
             patience = replace(patience, watchdog_seconds=settings.watchdog)
-        return await IsolatedEngine.open(name, path, settings, patience, changed, self._spawn)
+        return await IsolatedEngine.open(
+            name, path, settings, patience, changed, self._spawn, self._seen
+        )
 
 
 def _open_local(path: str, settings: ModelSettings) -> LocalEngine:

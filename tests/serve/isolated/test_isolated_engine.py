@@ -274,7 +274,7 @@ def test_an_artifact_that_was_damaged_meanwhile_fails_when_it_is_opened_again(
         async with opened(path, events=events) as engine:
             os.truncate(path / WEIGHTS, 70)
             os.kill(await pid_of(engine), signal.SIGKILL)
-            reason = await why(events, "failed")
+            reason = await why(events, "damaged")
             assert "cannot be started again" in reason and WEIGHTS in reason
             with pytest.raises(EngineDeadError) as refused:
                 await whole(engine, job([1]))
@@ -293,7 +293,7 @@ def test_a_deleted_artifact_goes_on_and_a_replaced_one_is_not_taken_for_it(fake_
             assert await tokens(engine, job([5])) == greedy([5], 10)
             write_fake(path, tokenizer=False)
             os.kill(await pid_of(engine), signal.SIGKILL)
-            assert "has changed" in await why(events, "failed")
+            assert "has changed" in await why(events, "damaged")
 
     run(main)
 

@@ -493,7 +493,7 @@ def test_another_event_loop_is_refused():
 def test_a_model_can_have_a_watchdog_of_its_own(monkeypatch):
     given = []
 
-    async def opened(name, path, settings, patience, changed, spawn):
+    async def opened(name, path, settings, patience, changed, spawn, seen):
         given.append(patience.watchdog_seconds)
 
     monkeypatch.setattr("ingot.serve.registry.opening.IsolatedEngine.open", opened)

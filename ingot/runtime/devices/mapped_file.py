@@ -1,0 +1,60 @@
+"""A file in memory, as kernels read weights."""
+
+from __future__ import annotations
+
+import mmap
+import os
+
+from ingot.errors import ArtifactError, ResourceError
+from ingot.runtime.devices.memory import map_address
+
+
+class MappedFile:
+    """A file that is mapped to be read. `map` stays as it is when the file is replaced or removed.
+
+    What is written into the file itself shows in the mapping, and what is cut off is a bus error.
+    So it must not be believed after that: see `refuse_changed`.
+
+    Args:
+        fd: of the file; it is closed with the mapping.
+        name: of the file, for errors.
+
+    Raises ResourceError.
+    """
+
+    def __init__(self, fd: int, name: str) -> None:
+        self._fd = fd
+        self._name = name
+        try:
+            # Before anything is read of it, so that no change falls between.
+            self._seen = _seen(fd)
+            self.map = mmap.mmap(fd, 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ)
+        except BaseException as error:
+            os.close(fd)
+            if isinstance(error, OSError):
+                raise ResourceError(f"{name} cannot be mapped: {error.strerror}") from error
+            raise
+        self.address = map_address(self.map)
+
+    def refuse_changed(self) -> None:
+        """Raises ArtifactError if the file was written to since it was mapped.
+
+        A system call without any reading: it is cheap enough to follow every step.
+        """
+        if _seen(self._fd) != self._seen:
+            raise ArtifactError(
+                f"{self._name} was written to while it was in use",
+                hint="Open the model again. To change a model in use, put another folder in the "
+                "place of its own.",
+            )
+
+    def close(self) -> None:
+        """Ends the mapping, and closes the file."""
+        self.map.close()
+        os.close(self._fd)
+
+
+def _seen(fd: int) -> tuple[int, int]:
+    """What every write to a file changes, and neither a new name nor other permissions do."""
+    found = os.fstat(fd)
+    return found.st_mtime_ns, found.st_size
