@@ -19,7 +19,7 @@ from bench.chart import plotter
 from bench.sitting import OPTIONS, PEER_GROUP, SHAPE
 
 PHASES = {"prefill": "Prefill of 512 tokens", "decode": "Decode at a context of 512"}
-LIMITS = {"prefill": "peak of vector arithmetic", "decode": "memory bandwidth"}
+LIMITS = {"prefill": "peak of arithmetic", "decode": "memory bandwidth"}
 NAMES = {
     "ingot": "ingot",
     "llama.cpp": "llama.cpp",
