@@ -82,6 +82,22 @@ def test_closing_gives_back_the_code_the_mapping_and_the_descriptors(fake_artifa
         executor.submit(executor.inputs[0], Draws())
 
 
+def test_experts_are_not_read_before_a_token_picks_them(fake_artifact, monkeypatch):
+    """So a model runs whose experts do not fit the memory."""
+    stacks, asked, mapped, real = 3 * mmap.PAGESIZE, [], [], mmap.mmap
+
+    def map_one(fd, length, **given):
+        mapped.extend([given] if fd >= 0 else [])
+        return real(fd, length, **given)
+
+    monkeypatch.setattr(cpu, "stacks_end", lambda plan, header: stacks)
+    monkeypatch.setattr(cpu, "ask_for_huge_pages", lambda region, start=0: asked.append(start))
+    monkeypatch.setattr(mmap, "mmap", map_one)
+    open_executor(fake_artifact).close()
+    assert asked == [stacks]
+    assert mapped == [{"flags": mmap.MAP_PRIVATE, "prot": mmap.PROT_READ}]
+
+
 def test_two_executors_of_one_artifact_do_not_share_state(fake_artifact):
     one, other = open_executor(fake_artifact), open_executor(fake_artifact)
     states = [executor._kernels._library.fake_open_states() for executor in (one, other)]
