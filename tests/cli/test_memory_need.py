@@ -86,7 +86,7 @@ def test_an_executor_asks_for_as_much(shakespeare_artifact: Path, seats: int) ->
         assert executor.num_pages * need.page_bytes == pool
         asked = sum(region.nbytes for region in executor._regions)
         assert executor._weights is not None
-        found = asked + len(executor._weights)
+        found = asked + len(executor._weights.map)
     assert need.total_bytes(context, seats) == pytest.approx(found, abs=3 * 4096)
 
 
