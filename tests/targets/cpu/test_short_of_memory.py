@@ -15,6 +15,7 @@ from tests.conftest import ROOT
 from tests.support.made_once import made_once
 
 HERE = Path(__file__).parent
+DEADLINE_SECONDS = 300  # kernels that lose a thread may wait for it for ever
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +30,9 @@ def told(shakespeare_artifact: Path) -> dict[str, Any]:
     library = made_once("fail-allocations", compiled) / "fail.so"
     environment = {**os.environ, "LD_PRELOAD": str(library), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, str(HERE / "open_short_of_memory.py"), str(shakespeare_artifact)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=DEADLINE_SECONDS
+    )
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
