@@ -188,7 +188,8 @@ inline void amx_few(const AmxOperands<Width>& all, int rows, const bf16* next, R
 template <int Width>
 inline void amx_rest(const AmxOperands<Width>& from, int rows, int rest, Rows<float> sums,
                      Start start) {
-  alignas(64) bf16 x[amx::most_rows][amx::depth] = {}, columns[from.step_size] = {};
+  alignas(64) bf16 x[amx::most_rows][amx::depth] = {};
+  alignas(64) bf16 columns[AmxOperands<Width>::step_size] = {};
   std::memcpy(columns, from.panel, (rest + 1) / 2 * 2 * Width * sizeof(bf16));
   for (int row = 0; row < rows; row += amx::most_rows) {
     const int height = rows - row < amx::most_rows ? rows - row : amx::most_rows;
