@@ -2,8 +2,8 @@
 //
 // A tile of columns is 16 columns of a panel by 32 k, where the panel has them. Up to 16 rows read
 // a panel once and in sequence, all its columns side by side. More rows take it in blocks of k that
-// stay in the L1 cache, 32 rows and 32 columns at a time. Up to four rows take vectors, which round
-// as tiles do. So the bits of an element depend neither on rows nor on threads.
+// stay in the L1 cache, 32 rows and 32 columns at a time. Up to three rows take vectors, which
+// round as tiles do. So the bits of an element depend neither on rows nor on threads.
 #pragma once
 
 #include <cstring>

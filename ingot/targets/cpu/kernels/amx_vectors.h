@@ -11,7 +11,7 @@
 
 namespace ingot {
 
-inline constexpr int amx_vector_rows = 4;  // for more, these operations take longer than memory
+inline constexpr int amx_vector_rows = 3;  // for more, these operations take longer than memory
 
 #if defined(__AVX512BF16__)
 inline vf even(pairs both) { return _mm512_castsi512_ps(_mm512_slli_epi32(both, 16)); }
