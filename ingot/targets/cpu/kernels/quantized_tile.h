@@ -47,8 +47,8 @@ struct QuantizedRows {
 template <int bits>
 inline constexpr int lines_at_once = QuadDot<bits>::most_steps * bits / 8;
 
-// How far ahead a tile fetches if it reads memory itself. Measured on Sapphire Rapids: int4 gains 5 %
-// over half of it, and int8 loses 8 % with 4,096.
+// How far ahead a tile fetches if it reads memory itself. Measured on Sapphire Rapids: int4 gains
+// 5 % over half of it, and int8 loses 8 % with 4,096.
 template <int bits>
 inline constexpr int quads_ahead = bits == 4 ? 3072 : 2560;
 
