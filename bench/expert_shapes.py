@@ -35,6 +35,7 @@ EXPERT_SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
     }),
     "qwen3-30b-a3b-1": ("Qwen3Moe", {**QWEN3_30B, "num_hidden_layers": 1}),
     "qwen3-30b-a3b-16": ("Qwen3Moe", {**QWEN3_30B, "num_hidden_layers": 16}),
+    "qwen3-30b-a3b": ("Qwen3Moe", {**QWEN3_30B, "num_hidden_layers": 48}),
     "small-experts": ("Qwen3Moe", {
         "vocab_size": 512, "hidden_size": 512, "intermediate_size": 1024,
         "moe_intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 8,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -188,10 +189,12 @@ def make_model(
     tokenizer: Path | None = None,
     shard_bytes: int = SHARD_BYTES,
     repeat: bool = False,
+    drawn_bytes: float = math.inf,
 ) -> dict[str, int]:
     """Writes a model directory; the same arguments give the same bytes.
 
-    With `repeat` the same numbers come again and again, which is quicker by far.
+    With `repeat` the same numbers come again and again, which is quicker by far. Matrices behind
+    the first `drawn_bytes` are zeros, which take no room on a disk.
 
     Returns:
         Numbers of parameters, of bytes of the weights and of shards.
@@ -199,6 +202,7 @@ def make_model(
     config, shapes = write_config(out, shape)
     rng = torch.Generator().manual_seed(seed)
     values = _repeated_values(rng) if repeat else partial(_random_values, rng)
+    values = _zeros_behind(drawn_bytes, values)
     shards = _write_weights(out, shapes, values, shard_bytes)
     if tokenizer is None:
         write_byte_tokenizer(out, config.vocab_size)
@@ -268,7 +272,11 @@ def _write_shard(path: Path, shapes: dict[str, tuple[int, ...]], values: Values)
         file.write(len(text).to_bytes(8, "little") + text)
         for name, shape in shapes.items():
             for some in values(name, shape):
-                file.write(some.to(torch.bfloat16).view(torch.int16).numpy().data)
+                if some.any():
+                    file.write(some.to(torch.bfloat16).view(torch.int16).numpy().data)
+                else:
+                    file.seek(2 * some.numel(), os.SEEK_CUR)
+        file.truncate()
 
 
 def _random_values(
@@ -293,6 +301,24 @@ def _repeated_values(rng: torch.Generator) -> Values:
         return (scaled[: count - start] for start in range(0, count, len(scaled)))
 
     return values
+
+
+def _zeros_behind(drawn_bytes: float, values: Values) -> Values:
+    """Those values for the matrices that begin within so many bytes, and zeros for the others."""
+    begin = 0
+
+    def some(name: str, shape: tuple[int, ...]) -> Iterator[torch.Tensor]:
+        nonlocal begin
+        is_drawn = len(shape) == 1 or begin < drawn_bytes
+        begin += 2 * math.prod(shape)
+        return values(name, shape) if is_drawn else _zeros(math.prod(shape))
+
+    return some
+
+
+def _zeros(count: int) -> Iterator[torch.Tensor]:
+    for start in range(0, count, ELEMENTS_AT_ONCE):
+        yield torch.zeros(1).expand(min(ELEMENTS_AT_ONCE, count - start))
 
 
 def _scaled(values: torch.Tensor, name: str, shape: tuple[int, ...]) -> torch.Tensor:
@@ -323,10 +349,15 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--tokenizer", type=Path, help="tokenizer.json to copy")
     parser.add_argument("--repeat", action="store_true", help="repeat numbers: quicker by far")
+    parser.add_argument(
+        "--drawn-gb", type=float, default=math.inf, metavar="GB",
+        help="zeros, which take no room on a disk, for all behind the first GB",
+    )  # fmt: skip
     args = parser.parse_args()
     sizes = make_model(
-        args.out, args.shape, seed=args.seed, tokenizer=args.tokenizer, repeat=args.repeat
-    )
+        args.out, args.shape, seed=args.seed, tokenizer=args.tokenizer, repeat=args.repeat,
+        drawn_bytes=args.drawn_gb * 10**9,
+    )  # fmt: skip
     print(json.dumps({"out": str(args.out), "shape": args.shape, **sizes}), file=sys.stdout)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
 from bench import make_model
@@ -55,6 +56,17 @@ def test_models_are_whole_sane_and_reproducible(
     with torch.no_grad():
         logits = module(torch.arange(32)[None], torch.arange(32)[None])
     assert 0.01 < logits.std() < 10
+
+
+def test_matrices_behind_the_drawn_bytes_are_zeros(tmp_path: Path) -> None:
+    make_model.make_model(tmp_path / "all", "tiny")
+    make_model.make_model(tmp_path / "some", "tiny", drawn_bytes=2 * 512 * 128 + 1)
+    drawn, some = (load_file(tmp_path / kind / "model.safetensors") for kind in ("all", "some"))
+    matrices = {name: tensor for name, tensor in some.items() if tensor.ndim == 2}
+    first = ["model.embed_tokens.weight", "model.layers.0.self_attn.q_proj.weight"]
+    assert [name for name, tensor in matrices.items() if tensor.any()] == first
+    assert all(some[name].equal(drawn[name]) for name in first)
+    assert len(some) == len(drawn) and all(some[name].any() for name in set(some) - set(matrices))
 
 
 def test_tokenizer_fits_and_round_trips(tmp_path: Path) -> None:
