@@ -131,11 +131,13 @@ class Calibrator(Interpreter):
         name = matrix_name(stack, index)
         if name not in self.weights:
             with naming(self.gm, stack):
-                self.weights.add(name, search(self.weights.read(name), self.storage[stack]))
+                stored = self.storage[stack]
+                self.weights.add(name, stored.bits, search(self.weights.read(name), stored))
 
     def _round(self, parameter: str, name: str, factor: Tensor) -> None:
         """Rounds a matrix by GPTQ: a parameter, or one of it."""
         values = self.weights.read(name)
+        stored = self.storage[parameter]
         with naming(self.gm, parameter):
-            matrix = gptq(values, factor, self.storage[parameter].of(values.shape[-1]))
-        self.weights.add(name, [matrix])
+            matrix = gptq(values, factor, stored.of(values.shape[-1]))
+        self.weights.add(name, stored.bits, [matrix])

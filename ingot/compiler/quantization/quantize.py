@@ -35,11 +35,12 @@ class Kept:
 
     def add_to(self, weights: QuantizedWeights, name: str) -> None:
         """Adds a parameter, or each matrix of a stack."""
+        bits = self.storage[name].bits
         count, *matrix = self.shape(name)
         if len(matrix) == 1:
-            return weights.add(name, self.pieces(name))
+            return weights.add(name, bits, self.pieces(name))
         for index in range(count):
-            weights.add(matrix_name(name, index), [self.read(name, index, index + 1)[0]])
+            weights.add(matrix_name(name, index), bits, [self.read(name, index, index + 1)[0]])
 
     def pieces(self, name: str) -> Iterator[Scaled]:
         """A matrix in pieces of rows."""
@@ -73,7 +74,7 @@ def quantize_weights(
             for each in matrices_of(gm, name):
                 weight = weights.read(each)
                 with naming(gm, name):
-                    weights.add(each, search(weight, stored))
+                    weights.add(each, stored.bits, search(weight, stored))
     if sequences:
         Calibrator(gm, weights, storage, sequences).run()
 

@@ -16,25 +16,26 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from ingot.errors import InternalError, ResourceError
 from ingot.ops.scaled import Operand, Scaled
 from ingot.targets.target import Read
 
+DTYPES = (torch.int8, torch.int8, torch.float16, torch.int8)  # of the parts of a matrix
+
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a matrix lies in the file; its rows, and the values, scales and zeros that each row
-    has. `block` and `group` are those of `Scaled`."""
+    """Where a matrix lies in the file; its rows, the bits of its integers, and what a row has of
+    each part: values, multipliers, scales, zeros. `block` and `group` are those of `Scaled`."""
 
     offset: int
     rows: int
-    columns: int
+    bits: int
+    widths: tuple[int, ...]
     block: int
     group: int
-    multipliers: int
-    scales: int
-    zeros: int
 
 
 class QuantizedWeights:
@@ -53,48 +54,45 @@ class QuantizedWeights:
     def __contains__(self, name: str) -> bool:
         return name in self._places
 
-    def add(self, name: str, pieces: Iterable[Scaled]) -> None:
-        """Writes a matrix that comes in pieces of rows."""
+    def add(self, name: str, bits: int, pieces: Iterable[Scaled]) -> None:
+        """Writes a matrix of integers of so many bits, 8 or 4, that comes in pieces of rows."""
         offset = self._file.seek(0, 2)
         small: list[list[Tensor]] = [[], [], []]
         rows = 0
         try:
             for piece in pieces:
-                self._file.write(piece.values.contiguous().numpy().data)
-                rows += piece.shape[0]
-                for held, part in zip(small, _small(piece), strict=True):
+                values, *others = _parts(piece)
+                self._write(values, bits)
+                rows += len(values)
+                for held, part in zip(small, others, strict=True):
                     held.append(part)
             for held in small:
-                self._file.write(torch.cat(held).numpy().data)
+                self._write(torch.cat(held), bits)
             self._file.flush()
         except OSError as error:
             raise ResourceError(
                 f"cannot store the quantized weights: {error.strerror}",
-                hint="They need a byte for each parameter on the disk of the artifact.",
+                hint="They need their size on the disk of the artifact twice, until all are packed.",
             ) from error
-        widths = (part.shape[1] for part in _small(piece))
-        self._places[name] = _Place(offset, rows, piece.shape[1], piece.block, piece.group, *widths)
+        widths = tuple(part.shape[1] for part in _parts(piece))
+        self._places[name] = _Place(offset, rows, bits, widths, piece.block, piece.group)
 
     def matrix(self, name: str) -> Scaled:
         """A matrix that was added."""
         self.on_read(name)
         place = self._places[name]
-        shapes = (
-            (place.columns, torch.int8),
-            (place.multipliers, torch.int8),
-            (place.scales, torch.float16),
-            (place.zeros, torch.int8),
-        )
         offset, parts = place.offset, []
-        for columns, dtype in shapes:
-            parts.append(self._at(offset, place.rows, columns, dtype))
-            offset += parts[-1].nbytes
+        for width, dtype in zip(place.widths, DTYPES, strict=True):
+            in_nibbles = dtype == torch.int8 and place.bits == 4
+            stored = self._at(offset, place.rows, (width + 1) // 2 if in_nibbles else width, dtype)
+            parts.append(_from_nibbles(stored, width) if in_nibbles else stored)
+            offset += stored.nbytes
         values, multipliers, scales, zeros = parts
         return Scaled(
             values,
-            multipliers if place.multipliers else None,
+            multipliers if multipliers.numel() else None,
             scales.float(),
-            zeros if place.zeros else None,
+            zeros if zeros.numel() else None,
             block=place.block,
             group=place.group,
         )
@@ -123,6 +121,11 @@ class QuantizedWeights:
         with suppress(OSError):  # closing tries again to write what did not fit
             self._file.close()
 
+    def _write(self, part: Tensor, bits: int) -> None:
+        in_nibbles = part.dtype == torch.int8 and bits == 4
+        stored = _to_nibbles(part) if in_nibbles else part.contiguous()
+        self._file.write(stored.numpy().data)
+
     def _at(self, offset: int, rows: int, columns: int, dtype: torch.dtype) -> Tensor:
         # Reading at a place, and not from where the last reading ended, serves several threads.
         data = torch.empty(rows, columns, dtype=dtype)
@@ -135,8 +138,24 @@ class QuantizedWeights:
         return data
 
 
-def _small(piece: Scaled) -> tuple[Tensor, Tensor, Tensor]:
-    """The multipliers, scales and zeros of some rows; of width 0 where they have none."""
+def _parts(piece: Scaled) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Its values, multipliers, scales and zeros; of width 0 where it has none."""
     none = piece.values[:, :0]
     multipliers = none if piece.multipliers is None else piece.multipliers
-    return multipliers, piece.scales.half(), none if piece.zeros is None else piece.zeros
+    return (
+        piece.values,
+        multipliers,
+        piece.scales.half(),
+        none if piece.zeros is None else piece.zeros,
+    )
+
+
+def _to_nibbles(values: Tensor) -> Tensor:
+    """int8 [R, K] of -8..7 -> int8 [R, K / 2]: the first half of a row, and above it the second."""
+    low, high = pad(values, (0, values.shape[1] % 2)).chunk(2, dim=1)
+    return low & 15 | high << 4
+
+
+def _from_nibbles(stored: Tensor, columns: int) -> Tensor:
+    """What `_to_nibbles` was given: int8 [R, columns]."""
+    return torch.cat((stored << 4 >> 4, stored >> 4), dim=1)[:, :columns].contiguous()

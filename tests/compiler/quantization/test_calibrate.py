@@ -106,7 +106,7 @@ def test_each_linear_is_rounded_for_what_those_before_it_have_become(
     with QuantizedWeights(read, tmp_path) as weights, QuantizedWeights(read, tmp_path) as again:
         quantize_weights(bench.gm, weights, storage, sequences)
         for name in storage.keys() - {last}:
-            again.add(name, [weights.matrix(name)])
+            again.add(name, storage[name].bits, [weights.matrix(name)])
         Calibrator(bench.gm, again, storage, sequences).run()
         assert torch.equal(again.matrix(last).values, weights.matrix(last).values)
 

@@ -30,14 +30,16 @@ def matrix(seed: int, form: Format, rows: int = 6) -> Scaled:
 
 
 def same(one: Scaled, other: Scaled) -> bool:
-    if one.multipliers is None or other.multipliers is None:
-        together = one.multipliers is other.multipliers
-    else:
-        together = torch.equal(one.multipliers, other.multipliers)
+    for part, own in ((one.multipliers, other.multipliers), (one.zeros, other.zeros)):
+        if part is None or own is None:
+            if part is not own:
+                return False
+        elif not torch.equal(part, own):
+            return False
     values = torch.equal(one.values, other.values) and one.values.dtype == other.values.dtype
     scales = torch.equal(one.scales, other.scales) and one.scales.dtype == other.scales.dtype
     widths = (one.block, one.group) == (other.block, other.group)
-    return together and values and scales and widths
+    return values and scales and widths
 
 
 def test_matrices_come_out_as_they_went_in_whatever_is_read_between(tmp_path: Path) -> None:
@@ -45,7 +47,7 @@ def test_matrices_come_out_as_they_went_in_whatever_is_read_between(tmp_path: Pa
     with QuantizedWeights(read, tmp_path) as weights:
         for name, whole in made.items():
             assert name not in weights
-            weights.add(name, [whole])
+            weights.add(name, FORMS[name].bits, [whole])
             assert name in weights
             assert same(weights.matrix("a"), made["a"])  # leaves the file's position behind it
         for name in reversed(made):
@@ -53,12 +55,35 @@ def test_matrices_come_out_as_they_went_in_whatever_is_read_between(tmp_path: Pa
             assert torch.equal(weights.read(name), made[name].dequantize())
 
 
+@pytest.mark.parametrize("columns", [1, 8, 9])
+def test_integers_of_four_bits_come_out_of_their_halves_of_bytes(
+    columns: int, tmp_path: Path
+) -> None:
+    values = torch.arange(-8, 8, dtype=torch.int8)[:, None] + torch.zeros(columns, dtype=torch.int8)
+    values[1::2] = values[1::2].flip(0)
+    whole = Scaled(values, values[:, :1], torch.ones(16, 1), block=columns, group=columns)
+    less = Scaled(values, None, torch.ones(16, 1), values[:, -1:], block=columns)
+    with QuantizedWeights(read, tmp_path) as weights:
+        weights.add("whole", 4, [whole[:5], whole[5:]])
+        weights.add("less", 4, [less[:5], less[5:]])
+        assert same(weights.matrix("whole"), whole) and same(weights.matrix("less"), less)
+
+
+def test_a_matrix_takes_the_bytes_of_its_format(tmp_path: Path) -> None:
+    with QuantizedWeights(read, tmp_path) as weights:
+        for name, form in FORMS.items():
+            before = os.fstat(weights._file.fileno()).st_size
+            weights.add(name, form.bits, [matrix(0, form)])
+            size = os.fstat(weights._file.fileno()).st_size - before
+            assert form.nbytes([6, 256]) - 6 <= size <= form.nbytes([6, 256]) + 6, name
+
+
 def test_another_thread_reads_beside_with_an_ear_of_its_own(tmp_path: Path) -> None:
     made = {name: matrix(seed, form) for seed, (name, form) in enumerate(FORMS.items())}
     told: dict[str, list[str]] = {"here": [], "there": []}
     with QuantizedWeights(read, tmp_path) as weights:
         for name, whole in made.items():
-            weights.add(name, [whole])
+            weights.add(name, FORMS[name].bits, [whole])
         other = weights.beside(lambda name: read(name) + 1)
         weights.on_read, other.on_read = told["here"].append, told["there"].append
 
@@ -73,7 +98,7 @@ def test_another_thread_reads_beside_with_an_ear_of_its_own(tmp_path: Path) -> N
 
 def test_what_is_stored_in_integers_is_given_so(tmp_path: Path) -> None:
     with QuantizedWeights(read, tmp_path) as weights:
-        weights.add("a", [matrix(0, FORMS["a"])])
+        weights.add("a", 8, [matrix(0, FORMS["a"])])
         told: list[str] = []
         weights.on_read = told.append
         given, plain = weights.stored("a"), weights.stored("norm")
@@ -83,7 +108,7 @@ def test_what_is_stored_in_integers_is_given_so(tmp_path: Path) -> None:
 
 def test_a_file_that_is_cut_off_is_no_matrix(tmp_path: Path) -> None:
     with QuantizedWeights(read, tmp_path) as weights:
-        weights.add("a", [matrix(0, FORMS["a"])])
+        weights.add("a", 8, [matrix(0, FORMS["a"])])
         os.truncate(weights._file.fileno(), 100)
         with pytest.raises(InternalError, match="cut off"):
             weights.matrix("a")
@@ -94,14 +119,14 @@ def test_pieces_are_one_matrix(tmp_path: Path) -> None:
         for name, form in FORMS.items():
             rows = torch.randn(7, 256, generator=torch.Generator().manual_seed(1))
             pieces = [quantize_rows(part, form) for part in rows.split(3)]
-            weights.add(name, iter(pieces))
+            weights.add(name, form.bits, iter(pieces))
             assert same(weights.matrix(name), stack(pieces))
 
 
 def test_a_matrix_that_is_added_again_is_the_new_one(tmp_path: Path) -> None:
     with QuantizedWeights(read, tmp_path) as weights:
         for seed in (1, 2):
-            weights.add("a", [matrix(seed, FORMS["a"])])
+            weights.add("a", 8, [matrix(seed, FORMS["a"])])
         assert same(weights.matrix("a"), matrix(2, FORMS["a"]))
 
 
@@ -114,9 +139,9 @@ def test_other_parameters_are_read_as_they_are(tmp_path: Path) -> None:
 def test_each_reading_is_told_once(tmp_path: Path) -> None:
     told: list[str] = []
     with QuantizedWeights(read, tmp_path) as weights:
-        weights.add("a", [matrix(0, FORMS["a"])])
+        weights.add("a", 8, [matrix(0, FORMS["a"])])
         weights.on_read = told.append
-        weights.add("b", [matrix(1, FORMS["b"])])
+        weights.add("b", 4, [matrix(1, FORMS["b"])])
         assert told == []
         weights.read("a"), weights.read("norm"), weights.matrix("b")
         assert told == ["a", "norm", "b"]
@@ -128,7 +153,7 @@ def test_the_file_is_in_the_folder_nameless_and_gone_after(tmp_path: Path) -> No
         return [os.readlink(link) for link in links if os.path.lexists(link)]
 
     with QuantizedWeights(read, tmp_path) as weights:
-        weights.add("a", [matrix(0, FORMS["a"])])
+        weights.add("a", 8, [matrix(0, FORMS["a"])])
         assert any(path.startswith(str(tmp_path)) for path in held())
         assert list(tmp_path.iterdir()) == []
     assert not any(path.startswith(str(tmp_path)) for path in held())
@@ -141,5 +166,5 @@ def test_a_full_disk_is_no_fault_of_ingot(rows: int, tmp_path: Path) -> None:
         os.dup2(full, weights._file.fileno())
         os.close(full)
         with pytest.raises(ResourceError, match="No space left") as caught:
-            weights.add("a", [matrix(0, FORMS["a"], rows)])
-    assert "a byte for each parameter" in caught.value.hint
+            weights.add("a", 8, [matrix(0, FORMS["a"], rows)])
+    assert "disk of the artifact twice" in caught.value.hint
