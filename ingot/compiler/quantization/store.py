@@ -152,10 +152,12 @@ def _parts(piece: Scaled) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 def _to_nibbles(values: Tensor) -> Tensor:
     """int8 [R, K] of -8..7 -> int8 [R, K / 2]: the first half of a row, and above it the second."""
-    low, high = pad(values, (0, values.shape[1] % 2)).chunk(2, dim=1)
-    return low & 15 | high << 4
+    even = pad(values, (0, 1)) if values.shape[1] % 2 else values
+    low, high = even.chunk(2, dim=1)
+    return (low & 15).bitwise_or_(high << 4)
 
 
 def _from_nibbles(stored: Tensor, columns: int) -> Tensor:
     """What `_to_nibbles` was given: int8 [R, columns]."""
-    return torch.cat((stored << 4 >> 4, stored >> 4), dim=1)[:, :columns].contiguous()
+    values = torch.cat((stored << 4, stored), dim=1).bitwise_right_shift_(4)
+    return values[:, :columns].contiguous()
