@@ -72,7 +72,7 @@ class QuantizedWeights:
         except OSError as error:
             raise ResourceError(
                 f"cannot store the quantized weights: {error.strerror}",
-                hint="They need their size on the disk of the artifact twice, until all are packed.",
+                hint="They need their size twice on the disk of the artifact until all are packed.",
             ) from error
         widths = tuple(part.shape[1] for part in _parts(piece))
         self._places[name] = _Place(offset, rows, bits, widths, piece.block, piece.group)

@@ -167,4 +167,4 @@ def test_a_full_disk_is_no_fault_of_ingot(rows: int, tmp_path: Path) -> None:
         os.close(full)
         with pytest.raises(ResourceError, match="No space left") as caught:
             weights.add("a", 8, [matrix(0, FORMS["a"], rows)])
-    assert "disk of the artifact twice" in caught.value.hint
+    assert "twice on the disk of the artifact" in caught.value.hint
