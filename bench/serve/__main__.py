@@ -1,11 +1,17 @@
-"""Measures `ingot serve` beside `LLM` in process and llama.cpp's server, in alternating rounds.
+"""Measures `ingot serve` beside `LLM` in process and beside other servers, in alternating rounds.
 
     python -m bench.serve --bundled build/shakespeare.ingot --artifact build/bench/q4.ingot
-                          [--llama-server PATH --gguf FILE] [--only NAME ...] [--json FILE]
+                          [--peer NAME=COMMAND ...] [--only NAME ...] [--json FILE]
 
-`--artifact` is of the 0.6B shape in int4, `--bundled` the model in golden/models, and FILE the same
-weights as GGUF, as bench/peers.py makes them. What needs one that is not given is left out.
-Clients, front and engine share the machine. Every figure stands beside its limit.
+`--artifact` is of the 0.6B shape in int4, and `--bundled` the model in golden/models. What needs
+one that is not given is left out. COMMAND serves OpenAI's API on `{port}` with the artifact's
+weights, as the model `m`, such as
+
+    llama.cpp=llama-server -m q4.gguf --port {port} --parallel 32 --ctx-size 8192
+    vllm=vllm serve MODEL_DIR --served-model-name m --port {port} --max-model-len 512
+
+(bench/peers.py writes GGUF files.) Clients, front and engine share the machine. Every figure stands
+beside its limit.
 """
 
 from __future__ import annotations
@@ -20,7 +26,7 @@ from pathlib import Path
 from bench.figure import Figure, machine, show
 from bench.serve.lives import kills, starts
 from bench.serve.overload import neighbours, overload
-from bench.serve.peer import beside_llama
+from bench.serve.peer import CLIENTS, Peer, beside
 from bench.serve.sides import front, rate
 
 Bench = Callable[[int], Iterator[Figure]]
@@ -51,8 +57,9 @@ def chosen(args: argparse.Namespace) -> Mapping[str, Bench]:
         found["start"] = partial(starts, args.artifact)
     if args.artifact and args.bundled:
         found["kill"] = partial(kills, args.artifact, args.bundled)
-    if args.artifact and args.llama_server and args.gguf:
-        found["llama.cpp"] = partial(beside_llama, args.artifact, args.llama_server, args.gguf)
+    if args.artifact:
+        for peer in args.peer:
+            found[peer.name] = partial(beside, args.artifact, peer, clients=args.clients)
     return found
 
 
@@ -61,8 +68,14 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench.serve", description=doc)
     parser.add_argument("--artifact", type=Path, help="an artifact of the 0.6B shape in int4")
     parser.add_argument("--bundled", type=Path, help="the artifact of the bundled model")
-    parser.add_argument("--llama-server", type=Path, metavar="PATH", help="llama.cpp's server")
-    parser.add_argument("--gguf", type=Path, metavar="FILE", help="the artifact's weights as GGUF")
+    parser.add_argument(
+        "--peer", type=Peer.of, action="append", default=[], metavar="NAME=COMMAND",
+        help="another server of the artifact's weights, on {port}",
+    )  # fmt: skip
+    parser.add_argument(
+        "--clients", type=int, nargs="+", default=CLIENTS, metavar="N",
+        help="how many ask a peer at once",
+    )  # fmt: skip
     parser.add_argument("--only", nargs="+", metavar="NAME", help="some of the benchmarks")
     parser.add_argument("--rounds", type=int, default=5, help="of which medians are taken")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")

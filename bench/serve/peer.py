@@ -1,16 +1,18 @@
-"""llama.cpp's server beside ours, on the same weights and the same requests."""
+"""Another server beside ours, on the same weights and the same requests."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import argparse
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
 from bench.figure import Figure
 from bench.serve.running import Command, ingot_serve, serving
-from bench.serve.sides import ANSWER, MODEL_LEN, NAME, PROMPT, asks, over_http
-from ingot.artifact.host import usable_processors
+from bench.serve.sides import MODEL_LEN, NAME, asks, over_http
 from ingot.cli.load.server import Server
 
 CLIENTS = (1, 8, 32)
@@ -24,29 +26,39 @@ class Round(NamedTuple):
     ttft: float
 
 
-def llama_server(binary: Path, gguf: Path) -> Command:
-    """llama.cpp's server with a seat for each client, on all processors."""
-    most, threads = max(CLIENTS), str(usable_processors())
-    return lambda port: [
-        str(binary), "--model", str(gguf), "--host", "127.0.0.1", "--port", str(port),
-        "--parallel", str(most), "--ctx-size", str(most * (PROMPT + ANSWER + 16)),
-        "--threads", threads, "--threads-batch", threads,
-    ]  # fmt: skip
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A server of OpenAI's API with `/health`, that calls its model `m`."""
+
+    name: str
+    command: Command
+
+    @staticmethod
+    def of(text: str) -> Peer:
+        """Of NAME=COMMAND, in which `{port}` stands for a port. Raises ArgumentTypeError."""
+        name, _, command = text.partition("=")
+        if not name or "{port}" not in command:
+            raise argparse.ArgumentTypeError(f"{text!r} is no NAME=COMMAND with {{port}} in it")
+        words = shlex.split(command)
+        return Peer(name, lambda port: [word.replace("{port}", str(port)) for word in words])
 
 
-def beside_llama(path: Path, binary: Path, gguf: Path, rounds: int) -> Iterator[Figure]:
+def beside(
+    path: Path, peer: Peer, rounds: int, clients: Sequence[int] = CLIENTS
+) -> Iterator[Figure]:
     """Both servers stay open, and get the same requests one after the other."""
     ours = ingot_serve([f"{NAME}={path}"], "--max-model-len", str(MODEL_LEN))
-    with serving(ours) as mine, serving(llama_server(binary, gguf)) as other:
+    with serving(ours) as mine, serving(peer.command) as other:
+        # The field is llama.cpp's; others ignore it.
         servers = mine.server(NAME), other.server(NAME, cache_prompt=False)
         for server in servers:
-            over_http(server, asks(0, max(CLIENTS), 4))
-        for clients in CLIENTS:
+            over_http(server, asks(0, max(clients), 4))
+        for count in clients:
             pairs = [
-                tuple(_round(server, clients, seed) for server in servers)
+                tuple(_round(server, count, seed) for server in servers)
                 for seed in range(1, rounds + 1)
             ]
-            yield from _figures(clients, pairs)
+            yield from _figures(peer.name, count, pairs)
 
 
 def _round(server: Server, clients: int, seed: int) -> Round:
@@ -59,7 +71,7 @@ def _round(server: Server, clients: int, seed: int) -> Round:
     return Round(tokens / seconds, median(outcome.ttft for outcome in outcomes))
 
 
-def _figures(clients: int, pairs: list[tuple[Round, ...]]) -> Iterator[Figure]:
+def _figures(peer: str, clients: int, pairs: list[tuple[Round, ...]]) -> Iterator[Figure]:
     """Medians of both, and how many times as good ours is: medians of the rounds' ratios."""
     ours, theirs = zip(*pairs, strict=True)
     name = f"{clients} client{'s' if clients > 1 else ''}"
@@ -67,7 +79,7 @@ def _figures(clients: int, pairs: list[tuple[Round, ...]]) -> Iterator[Figure]:
     times = [1e3 * median(each.ttft for each in side) for side in (ours, theirs)]
     more = median(mine.rate / other.rate for mine, other in pairs)
     sooner = median(other.ttft / mine.ttft for mine, other in pairs)
-    note = f"ours {rates[0]:.0f}, llama.cpp {rates[1]:.0f} tok/s"
-    yield Figure(f"{name}, rate to llama.cpp", more, "x", note=note)
-    note = f"ours {times[0]:.1f}, llama.cpp {times[1]:.1f} ms"
-    yield Figure(f"{name}, first token to llama.cpp", sooner, "x", note=f"sooner; {note}")
+    note = f"ours {rates[0]:.0f}, {peer} {rates[1]:.0f} tok/s"
+    yield Figure(f"{name}, rate to {peer}", more, "x", note=note)
+    note = f"ours {times[0]:.1f}, {peer} {times[1]:.1f} ms"
+    yield Figure(f"{name}, first token to {peer}", sooner, "x", note=f"sooner; {note}")

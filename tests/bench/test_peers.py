@@ -67,12 +67,26 @@ def test_one_that_does_not_start_is_reported():
 
 
 @pytest.mark.parametrize(
-    ("kind", "reason"), [("bf16", "no bf16 weights"), ("int4", "--install onnxruntime")]
+    ("name", "kind", "reason"),
+    [
+        ("onnxruntime", "bf16", "no bf16 weights"),
+        ("onnxruntime", "int4", "--install onnxruntime"),
+        ("ik_llama.cpp", "int4", "--binary ik_llama.cpp=PATH"),
+    ],
 )
-def test_what_is_not_there_says_how_to_get_it(tmp_path, monkeypatch, kind, reason):
+def test_what_is_not_there_says_how_to_get_it(tmp_path, monkeypatch, name, kind, reason):
     monkeypatch.setattr(peers, "WORK", tmp_path)
     with pytest.raises(Unavailable, match=reason):
-        peers.peer("onnxruntime", kind, tmp_path, 2)
+        peers.peer(name, kind, tmp_path, 2)
+
+
+def test_a_peer_that_reads_checkpoints_is_given_the_model(tmp_path, monkeypatch):
+    python = tmp_path / "work" / "vllm" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.touch()
+    monkeypatch.setattr(peers, "WORK", tmp_path / "work")
+    command = peers.peer("vllm", "bf16", tmp_path, 2).command
+    assert command == [str(python), str(peers.WORKERS / "run_vllm.py"), str(tmp_path), "2"]
 
 
 def test_the_reason_is_what_was_raised_and_not_the_hint_below_it():
@@ -101,6 +115,46 @@ def convert(tmp_path, monkeypatch):
     return lambda model_dir: Path(peers.peer("llama.cpp", "int8", model_dir, 2).command[2])
 
 
+LLAMA_SERVER = """#!{python}
+import json, sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
+options = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+class Handler(BaseHTTPRequestHandler):
+    def answer(self, value):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps(value).encode())
+    def do_GET(self):
+        self.answer({{}})
+    def do_POST(self):
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        count = len(asked["prompt"]), asked["n_predict"] - 1
+        assert options["--threads"] == "3" and options["--model"].endswith(".gguf")
+        self.answer({{"timings": {{"prompt_ms": 10 * count[0], "predicted_ms": 2 * count[1]}}}})
+HTTPServer(("127.0.0.1", int(options["--port"])), Handler).serve_forever()
+"""
+
+
+def test_a_binary_is_asked_for_what_its_tokens_took(tmp_path, convert):
+    model, binary = tmp_path / "model", tmp_path / "llama-server"
+    model.mkdir()
+    (model / "config.json").touch()
+    (model / "model.safetensors").touch()
+    binary.write_text(LLAMA_SERVER.format(python=sys.executable))
+    binary.chmod(0o755)
+    found = peers.peer("ik_llama.cpp", "int8", model, 3, {"ik_llama.cpp": binary})
+    assert compete([found], rounds=1, prompt_tokens=50, new_tokens=4) == {}
+    assert found.rounds == [[0.5, 0.002, 0.002, 0.002]]
+
+
+def test_a_binary_that_ends_is_reported(tmp_path, convert):
+    (tmp_path / "config.json").touch()
+    (tmp_path / "model.safetensors").touch()
+    found = peers.peer("ik_llama.cpp", "int8", tmp_path, 3, {"ik_llama.cpp": Path("/bin/false")})
+    excuses = compete([found], rounds=1, prompt_tokens=50, new_tokens=4)
+    assert excuses == {"ik_llama.cpp int8": "its server has ended"}
+
+
 def test_another_model_in_a_folder_of_the_same_name_has_weights_of_its_own(tmp_path, convert):
     found = []
     for parent, config, weights in (
@@ -126,6 +180,8 @@ def test_another_model_in_a_folder_of_the_same_name_has_weights_of_its_own(tmp_p
         (["MODEL", "q8.ingot"], "'q8.ingot' is no KIND=ARTIFACT"),
         (["MODEL", "=q8.ingot"], "'=q8.ingot' is no KIND=ARTIFACT"),
         (["nowhere", "int8=q8.ingot"], "nowhere is no model directory"),
+        (["--binary", "ik_llama.cpp=nowhere"], "is no ik_llama.cpp=PATH of a file"),
+        (["--binary", "vllm=/bin/false"], "is no ik_llama.cpp=PATH of a file"),
     ],
 )
 def test_arguments_that_measure_nothing_are_refused(tmp_path, capsys, argv, said):

@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 import shutil
+from argparse import ArgumentTypeError
 from pathlib import Path
 
 import pytest
 
 from bench import soak
 from bench.serve import lives, overload, peer, sides
-from bench.serve.peer import Round
+from bench.serve.peer import Peer, Round, beside
+from bench.serve.running import ingot_serve
 
 
 def test_ratios_are_those_of_rounds():
     pairs = [(Round(100, 0.1), Round(50, 0.2)), (Round(90, 0.1), Round(90, 0.1))]
     pairs.append((Round(30, 0.4), Round(10, 0.1)))
-    rate, ttft = peer._figures(8, pairs)
+    rate, ttft = peer._figures("llama.cpp", 8, pairs)
     assert (rate.name, rate.value) == ("8 clients, rate to llama.cpp", 2.0)
     assert rate.note == "ours 90, llama.cpp 50 tok/s"
     assert (ttft.value, ttft.note) == (1.0, "sooner; ours 100.0, llama.cpp 100.0 ms")
+
+
+def test_a_peer_is_a_command_with_a_port():
+    found = Peer.of("a peer='a server' --port {port} --at http://h:{port}/x={port}")
+    assert found.name == "a peer"
+    assert found.command(80) == ["a server", "--port", "80", "--at", "http://h:80/x=80"]
+    for text in ("server --port {port}", "=server --port {port}", "name=server --port 80"):
+        with pytest.raises(ArgumentTypeError, match="is no NAME=COMMAND with"):
+            Peer.of(text)
 
 
 def test_the_front_adds_what_the_rounds_say(monkeypatch, tmp_path):
@@ -54,7 +65,7 @@ def test_loads_are_judged():
 @pytest.fixture
 def short(monkeypatch) -> None:
     for module, name, value in (
-        (sides, "ANSWER", 8), (sides, "SINGLES", 3), (peer, "ANSWER", 8), (lives, "STREAMS", 2),
+        (sides, "ANSWER", 8), (sides, "SINGLES", 3), (lives, "STREAMS", 2),
         (overload, "SECONDS", 1.0), (overload, "SLOW", 4), (overload, "ANSWER", 8),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, value)
@@ -68,6 +79,7 @@ def test_each_measurement_runs(shakespeare_artifact, short, tmp_path):
         sides.front(path, 1), sides.rate(path, 1), lives.starts(path, 1),
         lives.kills(path, other, 1),
         overload.overload(path, 1), overload.neighbours(path, 1),
+        beside(path, Peer("itself", ingot_serve([f"{sides.NAME}={path}"])), 1, (1, 2)),
     ):  # fmt: skip
         figures = [*found]
         assert figures and all(figure.value >= 0 or "adds" in figure.name for figure in figures)
