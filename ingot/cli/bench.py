@@ -165,7 +165,7 @@ def _compare(
     from ingot.cli.bench_speculation import SpeculationRunner, texts
 
     runner, compared = SpeculationRunner(executor, speculative, args.rounds), []
-    for sequences in (1, *(args.batch or ())):
+    for sequences in dict.fromkeys((1, *(args.batch or ()))):
         for text in texts(executor.vocab_size, context, sequences):
             print(f"measuring speculation, {text.name}", file=sys.stderr)
             compared.append(runner.run(text))
