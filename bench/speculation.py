@@ -4,9 +4,8 @@
                                 [--bundled build/shakespeare.ingot] [--tokens N] [--rounds N]
                                 [--streams N] [--only TEXT ...] [--json FILE]
 
-Weights of a benchmark are random, and write nothing that anyone would. So on `--artifact` the
-answer is given: a logits processor makes its next token the likeliest, in both turns. Steps are
-those of the model, and texts those of this repository, in the tokens of the bundled model. With
+`ingot bench --speculative` measures any artifact with tokens that are drawn. Here its answers are
+texts of this repository, in the tokens of the bundled model; they are given in the same way. With
 `--bundled` that model also writes its own text.
 """
 
@@ -17,34 +16,24 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from contextlib import closing
 from itertools import chain
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import tokenizers
 
 import ingot
 from bench.figure import Figure, machine, show
-from ingot.runtime.llm import LLM
+from ingot.artifact.reader import Artifact
+from ingot.cli.bench_speculation import Comparison, SpeculationRunner, Text, steered
+from ingot.runtime.devices.cpu import CpuExecutor
 
 ROOT = Path(__file__).resolve().parent.parent
 TOKENIZER = ROOT / "golden" / "models" / "shakespeare" / "tokenizer.json"
 PROMPT_TOKENS = 512
 REPETITIVE, OTHER = 1.8, 0.97  # at least that many times as fast
 SPECULATIVE = ingot.EngineConfig(speculative="ngram")
-Request = tuple[list[int], ingot.SamplingParams]
-
-
-@dataclass(frozen=True)
-class Turn:
-    """How requests fared: tokens a second after the first, and what became of drafts."""
-
-    rate: float
-    num_draft_tokens: int
-    num_accepted_tokens: int
-    num_steps: int
 
 
 def code_edit() -> tuple[str, str]:
@@ -98,90 +87,57 @@ TEXTS: dict[str, tuple[Callable[[], tuple[str, str]], float]] = {
 }
 
 
-def given_texts(
-    path: Path, names: list[str], tokens: int, rounds: int, streams: int
-) -> Iterator[Figure]:
-    """Answers that are given, on the steps of any model."""
-    encode = tokenizers.Tokenizer.from_file(str(TOKENIZER)).encode
-    with ingot.LLM(path, max_model_len=PROMPT_TOKENS + tokens + 1) as llm:
-        for name in names:
-            text, limit = TEXTS[name]
-            prompt, answer = (encode(part, add_special_tokens=False).ids for part in text())
-            requests = [
-                (prompt[n : PROMPT_TOKENS + n], steered(answer[n : tokens + n]))
-                for n in range(streams)
-            ]
-            yield from compared(llm, name, requests, rounds, limit)
+def given_texts(names: list[str], tokens: int, streams: int) -> Iterator[tuple[Text, float]]:
+    """Answers that are given, each with its limit."""
+    for name in names:
+        text, limit = TEXTS[name]
+        prompt, answer = map(encode, text())
+        requests = [
+            (prompt[n : PROMPT_TOKENS + n], steered(answer[n : tokens + n])) for n in range(streams)
+        ]
+        yield Text(f"{name}, {streams} at once", requests), limit
 
 
-def own_texts(path: Path, tokens: int, rounds: int, streams: int) -> Iterator[Figure]:
+def own_texts(tokens: int, streams: int) -> Iterator[tuple[Text, float]]:
     """What the bundled model writes by itself."""
-    with ingot.LLM(path) as llm:
-        prompts = ["ROMEO:", "First Citizen:\nWe", "KING HENRY:\nMy lord", "JULIET:\nO"]
-        for name, temperature in (("greedy", 0.0), ("sampled", 1.0)):
-            params = [
+    prompts = ["ROMEO:", "First Citizen:\nWe", "KING HENRY:\nMy lord", "JULIET:\nO"]
+    for name, temperature in (("greedy", 0.0), ("sampled", 1.0)):
+        requests = [
+            (
+                encode(prompts[n % len(prompts)]),
                 ingot.SamplingParams(
                     temperature=temperature, seed=n, max_tokens=tokens, ignore_eos=True
-                )
-                for n in range(streams)
-            ]
-            ids = [llm.get_tokenizer().encode(prompts[n % 4]) for n in range(streams)]
-            pairs = list(zip(ids, params, strict=True))
-            yield from compared(llm, f"own text, {name}", pairs, rounds, OTHER)
+                ),
+            )
+            for n in range(streams)
+        ]
+        yield Text(f"own text, {name}, {streams} at once", requests), OTHER
 
 
-def steered(answer: list[int]) -> ingot.SamplingParams:
-    """Parameters that make the model give this answer."""
-
-    def steer(generated: list[int], logits: Any) -> Any:
-        logits[answer[len(generated)]] = 1e4
-        return logits
-
-    return ingot.SamplingParams(
-        temperature=0, max_tokens=len(answer), ignore_eos=True, detokenize=False,
-        logits_processors=[steer],
-    )  # fmt: skip
+def encode(text: str) -> list[int]:
+    tokenizer = tokenizers.Tokenizer.from_file(str(TOKENIZER))
+    return list(tokenizer.encode(text, add_special_tokens=False).ids)
 
 
 def compared(
-    llm: LLM, name: str, requests: list[Request], rounds: int, limit: float
+    path: Path, texts: Iterator[tuple[Text, float]], tokens: int, rounds: int
 ) -> Iterator[Figure]:
-    """The same requests in both turns; their outputs must be equal."""
-    plain: list[Turn] = []
-    drafted: list[Turn] = []
-    answers: list[list[list[int]]] = []
-    run(llm, [(prompt, replace(params, max_tokens=4)) for prompt, params in requests])
-    for config, turns in [(ingot.EngineConfig(), plain), (SPECULATIVE, drafted)] * rounds:
-        llm.config = config
-        turn, answer = run(llm, requests)
-        turns.append(turn)
-        answers.append(answer)
-    assert all(answer == answers[0] for answer in answers), "drafts have changed an output"
-    pairs = list(zip(plain, drafted, strict=True))
-    ratio, last = median(with_.rate / without.rate for without, with_ in pairs), drafted[-1]
-    tokens = sum(map(len, answers[0]))
-    share = 100 * last.num_accepted_tokens / max(last.num_draft_tokens, 1)
-    note = (
-        f"{median(t.rate for t in plain):.1f} -> {median(t.rate for t in drafted):.1f} "
-        f"tok/s; {last.num_draft_tokens} tokens drafted, {share:.0f} % accepted; "
-        f"{tokens} tokens in {last.num_steps} steps"
+    """Each text on an artifact."""
+    longest = PROMPT_TOKENS + tokens + 1
+    with closing(CpuExecutor(Artifact.open(path, device="cpu"), max_model_len=longest)) as executor:
+        runner = SpeculationRunner(executor, SPECULATIVE, rounds)
+        for text, limit in texts:
+            found = runner.run(text)
+            yield Figure(text.name, found.ratio, "x", limit, "higher", note(found))
+
+
+def note(found: Comparison) -> str:
+    accepted = 100 * (found.acceptance_rate or 0.0)
+    return (
+        f"{found.plain_rate:.1f} -> {found.drafted_rate:.1f} tok/s; "
+        f"{found.num_draft_tokens / len(found.drafted):.0f} tokens drafted, {accepted:.0f} % "
+        f"accepted; {found.tokens_per_step:.2f} tokens a step"
     )
-    yield Figure(f"{name}, {len(requests)} at once", ratio, "x", limit, "higher", note)
-
-
-def run(llm: LLM, requests: list[Request]) -> tuple[Turn, list[list[int]]]:
-    """Runs all requests at once."""
-    before = llm.counters()
-    prompts, params = zip(*requests, strict=True)
-    outputs = llm.generate([*prompts], [*params], use_tqdm=False)
-    after, metrics = llm.counters(), [output.metrics for output in outputs if output.metrics]
-    tokens = [output.outputs[0].token_ids for output in outputs]
-    began = max(each.first_token_time or 0.0 for each in metrics)
-    ended = max(each.finished_time or 0.0 for each in metrics)
-    rate = (sum(map(len, tokens)) - len(tokens)) / (ended - began)
-    drafted = after.num_draft_tokens - before.num_draft_tokens
-    accepted = after.num_accepted_tokens - before.num_accepted_tokens
-    return Turn(rate, drafted, accepted, after.num_steps - before.num_steps), tokens
 
 
 def main() -> int:
@@ -196,9 +152,13 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     args = parser.parse_args()
     print(f"{machine()}\n")
-    sizes = args.tokens, args.rounds, args.streams
-    found = [given_texts(args.artifact, args.only, *sizes)] if args.artifact else []
-    found += [own_texts(args.bundled, *sizes)] if args.bundled else []
+    found: list[Iterator[Figure]] = []
+    if args.artifact:
+        texts = given_texts(args.only, args.tokens, args.streams)
+        found.append(compared(args.artifact, texts, args.tokens, args.rounds))
+    if args.bundled:
+        own = own_texts(args.tokens, args.streams)
+        found.append(compared(args.bundled, own, args.tokens, args.rounds))
     return show(chain.from_iterable(found), args.json)
 
 

@@ -8,7 +8,7 @@ from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ingot.cli.arguments import MODEL, REVISION, Argument, Arguments
+from ingot.cli.arguments import MODEL, NUM_SPECULATIVE_TOKENS, REVISION, Argument, Arguments
 from ingot.cli.numbers import human_int
 from ingot.cli.output import print_json, show
 from ingot.errors import IncompatibleHostError, UsageError
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from ingot.artifact.plan import Limits
     from ingot.artifact.reader import Artifact
     from ingot.cli.bench_phases import Phase, PhaseResult
+    from ingot.cli.bench_speculation import Comparison
+    from ingot.runtime.config import EngineConfig
+    from ingot.runtime.devices.cpu import CpuExecutor
 
 
 PROMPT, CONTEXT = 512, 512
@@ -48,29 +51,58 @@ ARGUMENTS: Arguments = (
     ),
     Argument("--threads N", "default: one per processor that this process may use", human_int),
     Argument("--ops", "also print the time of every kernel"),
+    Argument(
+        "--speculative METHOD",
+        "ngram: also decode with and without guesses of the tokens to come, in turns, on text that "
+        "repeats itself and on other text: one sequence, and as many at once as each --batch says",
+        choices=("ngram",),
+    ),
+    NUM_SPECULATIVE_TOKENS,
 )
 
 
 def main(args: argparse.Namespace) -> int:
     """Measures read bandwidth and arithmetic of this machine, then prefill, decode and batched
     decode of a model in the same process. Prints each beside the least time that its bytes and
-    operations need on this machine."""
+    operations need on this machine. With --speculative, also tells what speculation gains."""
     from ingot.artifact.reader import Artifact
     from ingot.cache import resolve
-    from ingot.cli.bench_report import as_object, kernels_text, text
+    from ingot.cli.bench_report import (
+        as_object,
+        kernels_text,
+        speculation_object,
+        speculation_text,
+        text,
+    )
     from ingot.hub import model_path
 
+    speculative = _speculative(args)
     artifact = Artifact.open(resolve(model_path(args.model, args.revision)), device="cpu")
     _check_target(artifact)
-    results = measure(artifact, args)
+    results, compared = measure(artifact, args, speculative)
     if args.json:
-        print_json(as_object(artifact, results))
+        found = as_object(artifact, results)
+        print_json(found | (speculation_object(speculative, compared) if speculative else {}))
         return 0
     show(text(artifact, results))
+    if speculative:
+        show(f"\n{speculation_text(speculative, compared)}")
     if args.ops:
         for result in results:
             show(f"\n{kernels_text(artifact.plan, result)}")
     return 0
+
+
+def _speculative(args: argparse.Namespace) -> EngineConfig | None:
+    """The switches of speculation, if it was asked for. Raises UsageError for what cannot be."""
+    from ingot.runtime.config import DRAFTED, EngineConfig
+
+    if args.speculative is None:
+        if args.num_speculative_tokens is not None:
+            raise UsageError("--num-speculative-tokens needs --speculative ngram")
+        return None
+    drafted = args.num_speculative_tokens or DRAFTED
+    return EngineConfig(speculative=args.speculative, num_speculative_tokens=drafted)
 
 
 def _check_target(artifact: Artifact) -> None:
@@ -86,31 +118,58 @@ def _check_target(artifact: Artifact) -> None:
         )
 
 
-def measure(artifact: Artifact, args: argparse.Namespace) -> list[PhaseResult]:
-    """Runs all phases in one engine. Says on stderr which one it is at."""
-    from ingot.artifact.cost import StepShape
-    from ingot.artifact.step_cost import step_cost
-    from ingot.cli.bench_phases import PhaseRunner
+def measure(
+    artifact: Artifact, args: argparse.Namespace, speculative: EngineConfig | None = None
+) -> tuple[list[PhaseResult], list[Comparison]]:
+    """Runs everything on one executor. Says on stderr what it is at."""
     from ingot.runtime.devices.cpu import CpuExecutor
-    from ingot.runtime.limits import LimitsMeter
 
     plan = artifact.plan
     todo = phases(plan.limits, args)
     longest = max(phase.tokens(args.rounds) for phase in todo)
+    context, answer = speculated_tokens(plan.limits, args) if speculative else (0, 0)
+    longest = max(longest, context + answer)
     executor = CpuExecutor(artifact, max_model_len=longest, num_threads=args.threads)
-    nbytes = step_cost(plan, StepShape()).weight_bytes
-    results = []
     try:
-        with (
-            LimitsMeter(artifact, nbytes, executor.num_threads) as meter,
-            closing(PhaseRunner(executor, plan, meter, rounds=args.rounds, ops=args.ops)) as runner,
-        ):
-            for phase in todo:
-                print(f"measuring {phase.name}", file=sys.stderr)
-                results.append(runner.run(phase))
+        # Where a step takes no drafts, that is said before anything is measured.
+        compared = _compare(executor, speculative, context, args) if speculative else []
+        return _run_phases(artifact, executor, todo, args), compared
     finally:
         executor.close()
+
+
+def _run_phases(
+    artifact: Artifact, executor: CpuExecutor, todo: list[Phase], args: argparse.Namespace
+) -> list[PhaseResult]:
+    from ingot.artifact.cost import StepShape
+    from ingot.artifact.step_cost import step_cost
+    from ingot.cli.bench_phases import PhaseRunner
+    from ingot.runtime.limits import LimitsMeter
+
+    plan, results = artifact.plan, []
+    nbytes = step_cost(plan, StepShape()).weight_bytes
+    with (
+        LimitsMeter(artifact, nbytes, executor.num_threads) as meter,
+        closing(PhaseRunner(executor, plan, meter, rounds=args.rounds, ops=args.ops)) as runner,
+    ):
+        for phase in todo:
+            print(f"measuring {phase.name}", file=sys.stderr)
+            results.append(runner.run(phase))
     return results
+
+
+def _compare(
+    executor: CpuExecutor, speculative: EngineConfig, context: int, args: argparse.Namespace
+) -> list[Comparison]:
+    """One sequence of each text, and as many at once as each --batch says."""
+    from ingot.cli.bench_speculation import SpeculationRunner, texts
+
+    runner, compared = SpeculationRunner(executor, speculative, args.rounds), []
+    for sequences in dict.fromkeys((1, *(args.batch or ()))):
+        for text in texts(executor.vocab_size, context, sequences):
+            print(f"measuring speculation, {text.name}", file=sys.stderr)
+            compared.append(runner.run(text))
+    return compared
 
 
 def phases(limits: Limits, args: argparse.Namespace) -> list[Phase]:
@@ -140,6 +199,25 @@ def phases(limits: Limits, args: argparse.Namespace) -> list[Phase]:
                 hint="Pass a smaller --batch, or compile it with a larger --max-num-seqs.",
             )
     return found
+
+
+def speculated_tokens(limits: Limits, args: argparse.Namespace) -> tuple[int, int]:
+    """Tokens of prompt and answer where speculation is measured.
+
+    Raises UsageError where they do not fit.
+    """
+    from ingot.cli.bench_speculation import ANSWER
+
+    room = limits.max_model_len - ANSWER
+    context = args.context or max(1, min(CONTEXT, room))
+    if context > room:
+        fits = f"pass at most --context {room}" if room > 0 else "compile it with a larger one"
+        raise UsageError(
+            f"speculation after a context of {context} needs sequences of {context + ANSWER} "
+            "tokens",
+            hint=f"The artifact was compiled with --max-model-len {limits.max_model_len}: {fits}.",
+        )
+    return context, ANSWER
 
 
 def _what_fits(phase: Phase, rounds: int, room: int) -> str:

@@ -14,9 +14,11 @@ from ingot.artifact.plan import Plan
 from ingot.artifact.reader import Artifact
 from ingot.cli.artifact_view import kernel_views
 from ingot.cli.bench_phases import PhaseResult
+from ingot.cli.bench_speculation import Comparison
 from ingot.cli.compile import stored
 from ingot.cli.numbers import format_bytes, format_seconds
 from ingot.cli.output import facts, table
+from ingot.runtime.config import EngineConfig
 from ingot.runtime.limits import MachineLimits
 
 _LAYER = re.compile(r"\.\d+(?=\.|$)")
@@ -80,6 +82,54 @@ def kernel_rows(plan: Plan, result: PhaseResult) -> list[KernelRow]:
         share = least / seconds if least > 0 and seconds > 0 else None
         rows.append(KernelRow(kernel, origin, len(indices), seconds, cost, share))
     return sorted(rows, key=lambda row: -row.seconds)
+
+
+def speculation_text(speculative: EngineConfig, compared: list[Comparison]) -> str:
+    """A line for each text: its speed without and with speculation, and what became of drafts."""
+    header = ("text", "tok/s without", "tok/s with", "gain", "drafted", "accepted", "tokens a step")
+    most = speculative.num_speculative_tokens
+    head = f"speculation by {speculative.speculative}, guesses of at most {most} tokens"
+    return f"{head}\n\n{table(map(_compared_row, compared), header)}"
+
+
+def _compared_row(found: Comparison) -> tuple[str, ...]:
+    rate = found.acceptance_rate
+    return (
+        found.text.name,
+        f"{found.plain_rate:.1f}",
+        f"{found.drafted_rate:.1f}",
+        f"{found.ratio:.2f} x",
+        str(found.num_draft_tokens),
+        "-" if rate is None else f"{100 * rate:.0f} %",
+        f"{found.tokens_per_step:.2f}",
+    )
+
+
+def speculation_object(speculative: EngineConfig, compared: list[Comparison]) -> dict[str, Any]:
+    """What speculation gained, for programs: every turn beside the figures made of them."""
+    return {
+        "speculation": {
+            "method": speculative.speculative,
+            "num_speculative_tokens": speculative.num_speculative_tokens,
+            "texts": [
+                {
+                    "name": found.text.name,
+                    "sequences": len(found.text.requests),
+                    "prompt_tokens": len(found.text.requests[0][0]),
+                    "tokens": found.tokens,
+                    "plain_tokens_per_second": found.plain_rate,
+                    "tokens_per_second": found.drafted_rate,
+                    "ratio": found.ratio,
+                    "num_draft_tokens": found.num_draft_tokens,
+                    "acceptance_rate": found.acceptance_rate,
+                    "tokens_per_step": found.tokens_per_step,
+                    "plain_turns": found.plain,
+                    "turns": found.drafted,
+                }
+                for found in compared
+            ],
+        }
+    }
 
 
 def as_object(artifact: Artifact, results: list[PhaseResult]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ no token.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from time import perf_counter
 
 from ingot.errors import UsageError
 from ingot.runtime.config import EngineConfig
@@ -16,11 +17,13 @@ from ingot.runtime.scheduler import Chunk
 from ingot.runtime.sequence import Sequence
 
 GAIN = 1.05  # a draft must promise that many times the tokens a second
-LOSS = 1 / 64  # of the time may go into drafts in vain
+LOSS = 1 / 64  # of the time may go into drafts in vain,
+LOOKS = 1 / 128  # and into looking for guesses in vain
 MOST_SAVED = 4.0  # plain steps
 FIRST_LOAN = 0.5  # plain steps
 FIRST_ROW = 0.25  # what a drafted token is thought to take of the time of a plain one
 PLAIN_EVERY = 32  # steps: the time of a plain step has to be known
+LONGEST_REST = 16  # steps without guesses
 WAITS = 0.25
 
 
@@ -80,7 +83,8 @@ class Speculation:
 
     The pace of steps and the chance of a guess say how long a draft should be. Should both be
     wrong, `saved` bounds what is lost: seconds that drafts have gained, and LOSS of all others.
-    Drafts that cost more are not made.
+    Drafts that cost more are not made. Where steps are so short that looking for guesses takes a
+    part of them that counts, some steps pass without after each that has found nothing.
 
     `waits`: the next step should wait for the tokens of the one under way, since a draft has to
     follow them.
@@ -91,7 +95,7 @@ class Speculation:
         self._grams = config.prompt_lookup_min, config.prompt_lookup_max
         self._paces: dict[int, Pace] = {}
         self.saved = 0.0
-        self._since_plain = 0
+        self._since_plain = self._rest = 0
         self._wanted = 1.0  # the part of the last steps that had something to draft
 
     @property
@@ -100,7 +104,10 @@ class Speculation:
 
     def drafts(self, sequences: list[Sequence], room: int) -> list[list[int]]:
         """The draft of each sequence of a step, of `room` tokens in all; most may be empty."""
-        pace, found, wanted = self._pace(len(sequences)), [], False
+        if self._rest:
+            self._rest -= 1
+            return [[] for _ in sequences]
+        began, pace, found, wanted = perf_counter(), self._pace(len(sequences)), [], False
         room = self._within_means(pace, room)
         for sequence in sequences:
             lookup = sequence.lookup
@@ -113,11 +120,14 @@ class Speculation:
             room -= len(draft)
             found.append(draft)
         self._wanted += (wanted - self._wanted) / 16
+        if pace.is_known and not (wanted or self.waits):
+            rest = (perf_counter() - began) / max(LOOKS * pace.plain, 1e-9)
+            self._rest = min(LONGEST_REST, int(rest))
         return found
 
     def landed(self, chunks: list[Chunk], seconds: float) -> None:
         """Learns from a step that is over, with all that the host did for it."""
-        if not all(chunk.decodes for chunk in chunks):
+        if self._rest or not all(chunk.decodes for chunk in chunks):
             return
         pace, num_drafted = self._pace(len(chunks)), sum([len(chunk.draft) for chunk in chunks])
         self._since_plain = self._since_plain + 1 if num_drafted else 0

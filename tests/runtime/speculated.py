@@ -12,6 +12,7 @@ from unittest.mock import patch
 
 import numpy as np
 
+from ingot.runtime import speculation
 from ingot.runtime.config import EngineConfig
 from ingot.runtime.llm import LLM
 from ingot.runtime.metrics import EngineCounters
@@ -115,6 +116,7 @@ def always() -> Iterator[None]:
         patch.object(Pace, "is_known", True),
         patch.object(Pace, "length", lambda self, chance, most: most),
         patch.object(Speculation, "_within_means", lambda self, pace, room: room),
+        patch.object(speculation, "LONGEST_REST", 0),
     ):
         yield
 

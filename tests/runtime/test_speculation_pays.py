@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from ingot.runtime import speculation
 from ingot.runtime.params import SamplingParams
+from ingot.runtime.prompt_lookup import PromptLookup
 from ingot.runtime.scheduler import Chunk
 from ingot.runtime.sequence import Sequence
 from ingot.runtime.speculation import Pace, Speculation
@@ -129,6 +131,32 @@ def test_what_drafts_lose_is_bounded_where_all_estimates_are_wrong(monkeypatch):
     rng = random.Random(0)
     prompt, answer = noise_of("misleading", 384, rng)
     assert speed_up([prompt], [answer], 0.2) > 0.97
+
+
+@pytest.fixture
+def looks(monkeypatch):
+    """The time of each look for guesses: a tenth of a step, as with a very small model."""
+    found: list[float] = []
+    guess = PromptLookup.guess
+
+    def slow(self, tokens, most):
+        found.append(0.1)
+        return guess(self, tokens, most)
+
+    monkeypatch.setattr(PromptLookup, "guess", slow)
+    monkeypatch.setattr(speculation, "perf_counter", lambda: sum(found))
+    return found
+
+
+def test_looking_for_guesses_takes_a_small_part_of_short_steps(looks):
+    prompt, answer = noise_of("few words", 2000, random.Random(0))
+    speed_up([prompt], [answer], 0.14)
+    seconds = 1.14 * len(answer)
+    assert 0 < sum(looks) < 0.015 * seconds, "and 0.09 without rests"
+
+
+def test_looking_for_guesses_goes_on_where_they_come_true(looks):
+    assert speed_up(*repeated(1), 0.14) > 2.2, "and less than 2 with rests"
 
 
 def repeated(sequences: int) -> tuple[list[list[int]], list[list[int]]]:
