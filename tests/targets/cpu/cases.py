@@ -68,7 +68,7 @@ OFTEN = (
     *("table-13", "rope-80", "rope-16", "rope-write-20", "rope-write-64-i8", "write-20"),
     *("write-20-i8", "heads-64-i8", "heads-128", "attention-12", "attention-80"),
     *("attention-80-i8", "attention-quantize-64", "gate-silu-37", "gelu-37", "add-37", "mul-37"),
-    *("attention-80-sinks", "attention-quantize-64-sinks"),
+    *("attention-80-sinks", "attention-quantize-64-sinks", "attention-128"),
     *("head-linear-20x27", "concat-20-37", "latent-36", "latent-20", "latent-window"),
     *("latent-quantize", "latent-20-i8", "latent-window-i8", "route-groups-24"),
     *("experts-3-1-200x27", "experts-33-4-36x20"),
@@ -325,8 +325,8 @@ def products_of_heads(dtype: DType, kept: DType) -> Iterator[tuple[str, Case]]:
 
 
 def attentions(dtype: DType, kept: DType) -> Iterator[tuple[str, Case]]:
-    """Groups of 1 to 7 queries, head sizes off the vectors, pages of 1 to 4 key groups; each
-    without sinks and with them."""
+    """Groups of 1 to 8 queries, head sizes off the vectors, pages of 1 to 4 key groups; most of
+    them without sinks and with them."""
 
     def case(
         s: Sketch, heads: int, kv_heads: int, size: int, page_size: int, window: int,
@@ -365,6 +365,10 @@ def attentions(dtype: DType, kept: DType) -> Iterator[tuple[str, Case]]:
     for name, each in made.items():
         yield name, each
         yield f"{name}-sinks", partial(each, with_sinks=True)
+    if dtype == kept == "bfloat16":  # sizes of which matrix units take several tiles
+        sizes = {"heads": 8, "kv_heads": 1, "page_size": 16}
+        yield "attention-128", partial(case, **sizes, size=128, window=37, softcap=5.0)
+        yield "attention-256", partial(case, **sizes, size=256, window=0, softcap=0.0)
 
 
 def elementwise(dtype: DType) -> Iterator[tuple[str, Case]]:

@@ -12,7 +12,7 @@ from torch import Tensor
 from ingot.compiler.interpret import Value
 from ingot.ops.scaled import Scaled
 from tests.support.core import core
-from tests.targets.cpu.cases import BEST, at_levels, every_program, ungrouped, unit
+from tests.targets.cpu.cases import BEST, MORE, at_levels, every_program, ungrouped, unit
 from tests.targets.cpu.steps import Step
 from tests.targets.cpu.units import Unit, Values, parts_of
 
@@ -90,6 +90,37 @@ def test_products_that_are_nearly_zero_have_the_same_bits(kind: str, target: str
         one, rows = step.sequence(index)
         given = alone(kernels, values | small, rows)
         assert_rows(kernels, kernels.run(given, one), batch, rows)
+
+
+@at_levels("bf16", f"{MORE}bf16")
+def test_sums_of_attention_that_are_nearly_zero_have_the_same_bits(kind: str, target: str) -> None:
+    """Values so small that a larger score makes sums of them subnormal."""
+    kernels, step, values = drawn(kind, target)
+    small = {
+        name: x * 1e-37
+        for name, x in values.items()
+        if name.endswith("v_cache") and isinstance(x, Tensor)
+    }
+    assert small
+    batch = kernels.run(values | small, step)
+    for index in range(len(SEQUENCES)):
+        one, rows = step.sequence(index)
+        given = alone(kernels, values | small, rows)
+        assert_rows(kernels, kernels.run(given, one), batch, rows)
+
+
+@at_levels("bf16", f"{MORE}bf16")
+def test_any_number_of_rows_has_the_bits_of_all(kind: str, target: str) -> None:
+    """The last rows of a prompt, of which a step has from 1 to 40."""
+    kernels, step, values = drawn(kind, target)
+    batch = kernels.run(values, step)
+    whole, rows = step.sequence(LONGEST)
+    states = {n: batch[n] for n in values if is_state(kernels, n)}
+    for count in range(1, 41):
+        part = slice(rows.stop - count, rows.stop)
+        last = whole.part(slice(-count, None), whole.inputs["page_table"], SEQUENCES[LONGEST][1])
+        got = kernels.run(alone(kernels, values, part) | states, last)
+        assert_rows(kernels, got, batch, part)
 
 
 @every_program

@@ -44,13 +44,15 @@ template <int tile>
 inline void load(const void* from, std::ptrdiff_t stride) {
   zero<tile>();
   for (int r = 0; r < registers.shape.rows[tile]; ++r)
-    std::memcpy(registers.words[tile][r], static_cast<const char*>(from) + r * stride, 64);
+    std::memcpy(registers.words[tile][r], static_cast<const char*>(from) + r * stride,
+                registers.shape.row_bytes[tile]);
 }
 
 template <int tile>
 inline void store(void* to, std::ptrdiff_t stride) {
   for (int r = 0; r < registers.shape.rows[tile]; ++r)
-    std::memcpy(static_cast<char*>(to) + r * stride, registers.words[tile][r], 64);
+    std::memcpy(static_cast<char*>(to) + r * stride, registers.words[tile][r],
+                registers.shape.row_bytes[tile]);
 }
 
 template <int sums, int rows, int columns>
@@ -59,7 +61,7 @@ inline void multiply() {
   for (int r = 0; r < registers.shape.rows[rows]; ++r)
     for (int c = 0; c < amx::columns; ++c) {
       float evens = 0, odds = 0;
-      for (int k = 0; k < depth / 2; ++k) {
+      for (int k = 0; k < registers.shape.row_bytes[rows] / 4; ++k) {
         const std::uint32_t x = words[rows][r][k], w = words[columns][k][c];
         evens = as_float(as_bits(__builtin_fmaf(even(x), even(w), evens)));
         odds = as_float(as_bits(__builtin_fmaf(odd(x), odd(w), odds)));

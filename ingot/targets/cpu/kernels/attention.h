@@ -5,6 +5,7 @@
 // visited in tiles of 64 at absolute positions.
 #pragma once
 
+#include "amx_rows.h"
 #include "latent_rows.h"
 #include "query_rows.h"
 #include "sequences.h"
@@ -16,7 +17,9 @@ template <class T, class Cache, bool Capped>
 struct RowsOver;
 template <class T, class S, int KvHeads, int PageSize, int D, bool Capped>
 struct RowsOver<T, Cache<S, KvHeads, PageSize, D>, Capped> {
-  using type = QueryRows<T, S, D, Capped>;
+  static constexpr bool in_tiles = amx::available && std::is_same_v<T, bf16> &&
+                                   std::is_same_v<S, bf16> && D % amx::columns == 0;
+  using type = std::conditional_t<in_tiles, AmxRows<D, Capped>, QueryRows<T, S, D, Capped>>;
 };
 template <class T, class S, int PageSize, int D, int V, int block, bool Capped>
 struct RowsOver<T, LatentCache<S, PageSize, D, V, block>, Capped> {
@@ -142,6 +145,7 @@ class PagedAttention {
       block.add(query(q, unit, r), first_key(position), position + 1,
                 sinks == nullptr ? -__builtin_inff() : sinks[head_of(unit, r)]);
     }
+    block.ready();
   }
 };
 

@@ -94,7 +94,7 @@ class LatentRows<T, LatentCache<S, PageSize, D, V, block>, Capped>
   void visit(const LatentTile<S>& now, const LatentTile<S>& next, Scoring scoring) {
     place(now);
     score_all(now, next);
-    this->find_weights(now.start, scoring, [](vf scores, int) { return scores; });
+    this->find_weights({0, count}, now.start, scoring, [](vf scores, int) { return scores; });
     add_all(now);
   }
 

@@ -20,7 +20,7 @@ class QueryRows : public SoftmaxRows<T, D, D, D <= 256 ? 48 : 24, Capped> {
     reader_.keys(now, once, [&](const auto& keys, const auto& fetched) {
       score_all(now, keys, fetched);
     });
-    this->find_weights(now.start, scoring,
+    this->find_weights({0, count}, now.start, scoring,
                        [&](vf scores, int v) { return reader_.scale_scores(scores, v); });
     reader_.values(now, next, once, [&](const auto& values, const auto& fetched) {
       if constexpr (is_scaled<S>) scale_weights();

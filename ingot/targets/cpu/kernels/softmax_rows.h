@@ -37,6 +37,9 @@ class SoftmaxRows {
     rows_[r] = {first, end, -__builtin_inff(), sink * log2_e};
   }
 
+  // Follows the last row.
+  void ready() const {}
+
   // The result of a row that has visited all keys that it sees. The caller may overwrite it.
   float* result(int r) {
     const vf inverse = splat(1.0f / (sum(load(totals_[r])) + sink_weight(rows_[r])));
@@ -56,11 +59,12 @@ class SoftmaxRows {
     return {first > 0 ? first : 0, end < key_tile ? end : key_tile};
   }
 
-  // Turns the scores of a tile into weights. `scale` is applied to vectors of scores first.
+  // Turns the scores of some rows and a tile into weights. `scale` is applied to vectors of scores
+  // first.
   template <class Scale>
-  void find_weights(int tile_start, Scoring scoring, Scale scale) {
-    for (int r = 0; r < count; ++r) find_largest(r, tile_start, scoring, scale);
-    for (int r = 0; r < count; ++r) weigh(r, tile_start);
+  void find_weights(Range rows, int tile_start, Scoring scoring, Scale scale) {
+    for (int r = rows.begin; r < rows.end; ++r) find_largest(r, tile_start, scoring, scale);
+    for (int r = rows.begin; r < rows.end; ++r) weigh(r, tile_start);
   }
 
   alignas(64) T queries_[most_rows][D];

@@ -11,8 +11,9 @@ namespace ingot {
 // A reader of a cache in the element type S. For a tile and the one that follows it, it calls
 //   keys, values   use(where products read them, what they fetch meanwhile); one replaces the other
 // and it scales vector v of a row's scores or weights by the scales of what was used last. `once`
-// says that all rows go through one product, so that a copy does not pay.
-template <class T, class S, int D>
+// says that all rows go through one product, so that a copy does not pay. Products add up the values
+// of `together` neighbouring keys at once.
+template <class T, class S, int D, int together = Dot<T>::depth>
 class TileReader;
 
 // Fetches those keys of the next tile for which this tile has too few values to set the pace.
@@ -22,10 +23,10 @@ inline void prefetch_rest(const Tile<S>& tile, const Tile<S>& next) {
     if (next.sees(g)) prefetch_group<D>(next.keys.at[g], tile.before_end(g));
 }
 
-// A value that shares a pair with one that is seen is multiplied by a weight of 0. If no row of the
-// block sees it, it may be anything, even NaN. Such a group is read from a copy with zeros.
-template <class T, int D>
-class TileReader<T, T, D> {
+// A value that is added up together with one that is seen is multiplied by a weight of 0. If no row
+// of the block sees it, it may be anything, even NaN. Such a group is read from a copy with zeros.
+template <class T, int D, int together>
+class TileReader<T, T, D, together> {
  public:
   template <class Use>
   void keys(const Tile<T>& tile, bool, Use use) {
@@ -36,9 +37,10 @@ class TileReader<T, T, D> {
   void values(const Tile<T>& tile, const Tile<T>& next, bool, Use use) {
     prefetch_rest<D>(tile, next);
     Groups<T> found = tile.values;
-    if constexpr (Dot<T>::depth == 2) {
-      if (tile.begin % 2 != 0) hide(found, tile.begin - 1, copies_[0]);
-      if (tile.end % 2 != 0) hide(found, tile.end, copies_[1]);
+    if constexpr (together > 1) {
+      const int before = tile.begin % together, behind = tile.end % together;
+      if (before > 0) hide(found, {tile.begin - before, tile.begin}, copies_[0]);
+      if (behind > 0) hide(found, {tile.end, tile.end - behind + together}, copies_[1]);
     }
     use(found, next.keys);
   }
@@ -47,11 +49,20 @@ class TileReader<T, T, D> {
   static vf scale_weights(vf weights, int) { return weights; }
 
  private:
-  static void hide(Groups<T>& groups, int key, T* copy) {
-    const T*& group = groups.at[key / key_group];
+  // Has a group read from a copy, in which the values of some keys are zeros.
+  static void hide(Groups<T>& groups, Range keys, T* copy) {
+    const T*& group = groups.at[keys.begin / key_group];
     std::memcpy(copy, group, sizeof copies_[0]);
-    T* pair = copy + key % key_group / 2 * 2 * D + key % 2;
-    for (int d = 0; d < D; ++d) pair[2 * d] = T{};
+    const int first = keys.begin % key_group, end = first + keys.end - keys.begin;
+    for (int key = first; key < end;) {
+      T* pair = copy + key / 2 * 2 * D;
+      const bool both = key % 2 == 0 && key + 1 < end;
+      if (both)
+        std::memset(pair, 0, 2 * D * sizeof(T));
+      else
+        for (int d = 0; d < D; ++d) pair[2 * d + key % 2] = T{};
+      key += both ? 2 : 1;
+    }
     group = copy;
   }
 
@@ -59,8 +70,8 @@ class TileReader<T, T, D> {
 };
 
 // int8 is widened by the product or before it. Scales are applied to scores and to weights.
-template <class T, int D>
-class TileReader<T, std::int8_t, D> {
+template <class T, int D, int together>
+class TileReader<T, std::int8_t, D, together> {
  public:
   using S = std::int8_t;
 
