@@ -27,7 +27,7 @@ TARGETS_OF = {
     "f32": tuple(name for name in TARGETS if "bf16" not in name),
     "bf16": TARGETS,
     "integer": runnable(
-        *("cpu:x86-64-v4+avx512_vnni", "cpu:x86-64-v4"),
+        *("cpu:x86-64-v4+amx_int8", "cpu:x86-64-v4+avx512_vnni", "cpu:x86-64-v4"),
         *("cpu:x86-64-v3+avx_vnni", "cpu:x86-64-v3", "cpu:portable"),
     ),
 }
@@ -40,9 +40,12 @@ TARGETS_OF |= {f"{MORE}{kind}": TARGETS_OF[kind] for kind in ("f32", "bf16")}
 TARGETS_OF |= {f"{MORE}integer": TARGETS_OF["integer"][:1]}
 
 
-# What `make test-all` has as well: float32, also without vectors, bfloat16 without tiles, and its
-# other cases.
-FURTHER = (BEST[0], ("f32", TARGETS[-1]), ("bf16", TARGETS[1]), (f"{MORE}bf16", TARGETS[0]))
+# What `make test-all` has as well: float32, also without vectors, bfloat16 and integers without
+# tiles, and other cases of bfloat16.
+FURTHER = (
+    *(BEST[0], ("f32", TARGETS[-1]), ("bf16", TARGETS[1]), (f"{MORE}bf16", TARGETS[0])),
+    ("integer", TARGETS_OF["integer"][1]),
+)
 
 
 def at_levels(*kinds: str) -> pytest.MarkDecorator:
