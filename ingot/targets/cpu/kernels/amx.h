@@ -13,7 +13,8 @@
 //
 // Rows of columns hold pairs of neighbouring k, as panels do. A product sums even and odd k apart,
 // in ascending order and fused, then adds the one to the other, and that to the sum it had.
-// Subnormal numbers are zeros. Products of bytes take quads of k, and are exact. (Intel 64 and IA-32 Software Developer's Manual, TDPBF16PS.)
+// Subnormal numbers are zeros. (Intel 64 and IA-32 Software Developer's Manual, TDPBF16PS.)
+// Rows of columns of bytes hold quads of k, as quantized panels do; their sums are exact.
 #pragma once
 
 #include <cstddef>

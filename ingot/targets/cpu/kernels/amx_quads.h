@@ -23,6 +23,7 @@ constexpr int amx_step(int depth) {
 // Whether tiles are at least half full.
 constexpr bool fits_tiles(int depth) { return amx_step(depth) >= amx::byte_depth / 2; }
 
+// Weights of a block, times their multipliers and in int4 less their zeros, as signed bytes.
 template <int bits, int group, int block, int depth>
 inline void unpack_signed(PackedBlock<bits, group, block, depth> from, std::uint8_t* to) {
   if constexpr (bits == 4) unpack(from, to);
@@ -69,7 +70,7 @@ class BlockScales {
 template <int depth>
 struct AmxBlock {
   static constexpr int step = amx_step(depth), steps = depth / step;
-  static constexpr bool stays = steps <= 2;        // whether tiles hold all columns
+  static constexpr bool stays = steps <= 2;            // whether tiles hold all columns
   static constexpr int parts = stays ? 2 * steps : 4;  // of other work, done between products
 
   static void configure() {
