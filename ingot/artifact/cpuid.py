@@ -57,6 +57,7 @@ FEATURES: Mapping[str, Bit] = {
     "avx_vnni": Bit(7, 1, _EAX, 4, _YMM),
     "avx512_bf16": Bit(7, 1, _EAX, 5, _ZMM),
     "amx_bf16": Bit(7, 0, _EDX, 22, _TILES),
+    "amx_int8": Bit(7, 0, _EDX, 25, _TILES),
 }
 
 

@@ -17,11 +17,12 @@ CPU_LEVELS: Mapping[str, frozenset[str]] = {
     "portable": _BASELINE,
 }
 CPU_FEATURES: Mapping[str, tuple[str, ...]] = {
-    "x86-64-v4": ("amx_bf16", "avx512_bf16", "avx512_vnni"),
+    "x86-64-v4": ("amx_bf16", "amx_int8", "avx512_bf16", "avx512_vnni"),
     "x86-64-v3": ("avx_vnni",),
 }
 # What every processor with a feature has as well; names of targets leave it out.
-IMPLIED: Mapping[str, frozenset[str]] = {"amx_bf16": frozenset({"avx512_bf16", "avx512_vnni"})}
+_WITH_TILES = frozenset({"avx512_bf16", "avx512_vnni"})
+IMPLIED: Mapping[str, frozenset[str]] = {"amx_bf16": _WITH_TILES, "amx_int8": _WITH_TILES}
 
 
 @dataclass(frozen=True, slots=True)

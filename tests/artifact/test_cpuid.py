@@ -14,7 +14,7 @@ EVERYTHING = 0xFFFF_FFFF
 ALL_STATE = 0x600E7
 AVX512 = {name for name in FEATURES if name.startswith("avx512")}
 WIDE = {*AVX512, "fma", "f16c", "avx2", "avx_vnni"}
-TILES = {"amx_bf16"}
+TILES = {"amx_bf16", "amx_int8"}
 
 
 class Processor:

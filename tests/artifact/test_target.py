@@ -6,7 +6,8 @@ from ingot.artifact.target import CPU_LEVELS, Target, native_target
 from ingot.errors import UsageError
 
 NAMES = [*(f"cpu:{level}" for level in CPU_LEVELS), "cpu:x86-64-v3+avx_vnni",
-         "cpu:x86-64-v4+avx512_bf16+avx512_vnni", "cpu:x86-64-v4+amx_bf16"]  # fmt: skip
+         "cpu:x86-64-v4+avx512_bf16+avx512_vnni", "cpu:x86-64-v4+amx_bf16",
+         "cpu:x86-64-v4+amx_int8", "cpu:x86-64-v4+amx_bf16+amx_int8"]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -25,6 +26,7 @@ def test_names_leave_out_what_others_imply() -> None:
     assert whole.name == "cpu:x86-64-v4+amx_bf16"
     assert {"avx512_bf16", "avx512_vnni", "amx_bf16"} <= whole.requires
     assert whole.all_features == whole.requires - Target("cpu", "x86-64-v4").requires
+    assert Target.parse("cpu:x86-64-v4+avx512_vnni+amx_int8").name == "cpu:x86-64-v4+amx_int8"
 
 
 @pytest.mark.parametrize("name", ["", "cpu", "gpu:sm_90", "cpu:x86-64-v5", "cpu:x86-64-v4+avx_vnni",

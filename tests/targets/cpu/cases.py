@@ -27,7 +27,7 @@ TARGETS_OF = {
     "f32": tuple(name for name in TARGETS if "bf16" not in name),
     "bf16": TARGETS,
     "integer": runnable(
-        *("cpu:x86-64-v4+avx512_vnni", "cpu:x86-64-v4"),
+        *("cpu:x86-64-v4+amx_int8", "cpu:x86-64-v4+avx512_vnni", "cpu:x86-64-v4"),
         *("cpu:x86-64-v3+avx_vnni", "cpu:x86-64-v3", "cpu:portable"),
     ),
 }
@@ -40,9 +40,12 @@ TARGETS_OF |= {f"{MORE}{kind}": TARGETS_OF[kind] for kind in ("f32", "bf16")}
 TARGETS_OF |= {f"{MORE}integer": TARGETS_OF["integer"][:1]}
 
 
-# What `make test-all` has as well: float32, also without vectors, bfloat16 without tiles, and its
-# other cases.
-FURTHER = (BEST[0], ("f32", TARGETS[-1]), ("bf16", TARGETS[1]), (f"{MORE}bf16", TARGETS[0]))
+# What `make test-all` has as well: float32, also without vectors, bfloat16 and integers without
+# tiles, and other cases of bfloat16.
+FURTHER = (
+    *(BEST[0], ("f32", TARGETS[-1]), ("bf16", TARGETS[1]), (f"{MORE}bf16", TARGETS[0])),
+    ("integer", TARGETS_OF["integer"][1]),
+)
 
 
 def at_levels(*kinds: str) -> pytest.MarkDecorator:
@@ -75,6 +78,7 @@ OFTEN = (
     *("soft_cap-37", "cast-37", "embedding-37", "select-37", "tied"),
     *("int8-b128-72x300", "int8-b50-33x50", "int8-b416-128x416", "int8-b64-zeros-96x192"),
     *("int4-g32-b128-72x330", "int4-g64-b128-256x256", "int4-b32-zeros-72x288"),
+    *("int4-g32-b128-40x96", "int8-b128-33x10240"),
     *("experts-6-3-160x96-int4-b32", "experts-5-2-72x72-int8-b32"),
     "experts-5-3-96x72-int4-b32-zeros",
 )

@@ -109,7 +109,8 @@ def with_zeros(form: Format) -> Format:
 
 
 # Sizes that fill panels and that do not; groups of every size, and one a row; many groups; rows
-# whose last block is short, by whole quads and within one.
+# whose last block is short, by whole quads and within one, or is the only one; a row so long that
+# few stay in the cache.
 MATRICES = (
     Matrix(int8(32), 256, 96, capped=True),
     Matrix(int8(128), 300, 72, extended=True, capped=True),
@@ -128,6 +129,8 @@ MATRICES = (
     Matrix(with_zeros(int4(128, 128)), 640, 256, extended=True, result_block=128, is_heads=True),
     Matrix(with_zeros(int4(32, 32)), 288, 72, capped=True),
     Matrix(with_zeros(int8(64)), 192, 96, extended=True),
+    Matrix(int4(32, 128), 96, 40),
+    Matrix(int8(128), 10240, 33),
 )
 
 

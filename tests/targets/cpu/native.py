@@ -29,6 +29,7 @@ Sources = tuple[tuple[str, str], ...]  # file names and texts
 STAND_INS = {
     "avx_vnni": (("-mno-avxvnni", "-mavx512vnni", "-mavx512vl"), {"avx512_vnni", "avx512vl"}),
     "amx_bf16": (("-DINGOT_EMULATES_AMX",), set[str]()),
+    "amx_int8": (("-DINGOT_EMULATES_AMX",), set[str]()),
 }
 
 

@@ -163,6 +163,19 @@ def fill_with_noise(m: Matrix, kernels: Unit, places: dict[str, np.ndarray]) -> 
     return is_other
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize("rows", [1, 7, 8, 11, 12, 16, 17, 33, 70, 130])
+def test_tiles_have_the_bits_of_vectors(rows: int) -> None:
+    """Of the best two levels, one has tiles where the host has."""
+    results = []
+    for target in TARGETS_OF["integer"][:2]:
+        kernels, step, values = drawn("integer", target, rows)
+        results.append(kernels.run(values, step, threads=1))
+    one, other = results
+    for m in matrices(unit("integer", TARGETS_OF["integer"][0])):
+        assert torch.equal(one[f"{m.name}.out"], other[f"{m.name}.out"]), m.name
+
+
 def test_a_wrong_weight_is_noticed() -> None:
     """The control: one bit of one weight."""
     kernels, step, values = drawn("integer", TARGETS_OF["integer"][0], 7)

@@ -6,8 +6,6 @@
 
 namespace ingot::amx {
 
-inline constexpr bool available = true;
-
 struct Registers {
   Shape shape;
   std::uint32_t words[tiles][most_rows][columns];
@@ -69,6 +67,21 @@ inline void multiply() {
       const float sum = as_float(as_bits(evens + odds));
       words[sums][r][c] = as_bits(as_float(words[sums][r][c]) + sum);
     }
+}
+
+template <int sums, int rows, int columns>
+inline void multiply_bytes() {
+  auto& words = registers.words;
+  const auto byte = [](std::uint32_t quad, int i) {
+    return static_cast<std::int8_t>(quad >> 8 * i);
+  };
+  for (int r = 0; r < registers.shape.rows[rows]; ++r)
+    for (int c = 0; c < amx::columns; ++c)
+      for (int k = 0; k < registers.shape.row_bytes[rows] / 4; ++k) {
+        const std::uint32_t x = words[rows][r][k], w = words[columns][k][c];
+        for (int i = 0; i < 4; ++i)
+          words[sums][r][c] += static_cast<std::uint32_t>(byte(x, i) * byte(w, i));
+      }
 }
 
 inline void release() { registers = {}; }

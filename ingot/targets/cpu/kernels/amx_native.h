@@ -7,8 +7,6 @@
 
 namespace ingot::amx {
 
-inline constexpr bool available = true;
-
 inline bool allowed() {
   constexpr long request_permission = 0x1023, tile_data = 18;  // of arch_prctl
   return syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
@@ -34,6 +32,11 @@ inline void store(void* to, std::ptrdiff_t stride) {
 template <int sums, int rows, int columns>
 inline void multiply() {
   asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "n"(sums), "n"(rows), "n"(columns));
+}
+
+template <int sums, int rows, int columns>
+inline void multiply_bytes() {
+  asm volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "n"(sums), "n"(rows), "n"(columns));
 }
 
 inline void release() { asm volatile("tilerelease"); }

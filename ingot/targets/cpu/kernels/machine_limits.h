@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstring>
+#include <type_traits>
 
 #include "amx.h"
 #include "pool.h"
@@ -84,27 +85,46 @@ inline void run_byte_chains(std::int64_t rounds) {
 }
 #endif
 
-// Multiply-adds of bfloat16: by tiles where the target has them.
-inline void run_pair_chains(std::int64_t rounds) {
-  if constexpr (amx::available) {
-    amx::configure({});
-    for (std::int64_t round = 0; round < rounds; ++round) {
-      amx::multiply<0, 4, 6>();
-      amx::multiply<1, 4, 7>();
-      amx::multiply<2, 5, 6>();
-      amx::multiply<3, 5, 7>();
-    }
-    amx::release();
-  } else {
-    const pairs a = splat_pair(0x3c003c00);  // 2^-7, twice
-    run_chains(rounds, zero(), [=](vf s) { return dot(s, a, a); });
+// Whether tiles multiply-add such numbers, and the k that they add up at once.
+inline bool in_tiles(Limit limit) {
+  return (limit == Limit::bfloat16 && amx::available) || (limit == Limit::int8 && amx::has_bytes);
+}
+inline int tile_depth(Limit limit) { return limit == Limit::int8 ? amx::byte_depth : amx::depth; }
+
+template <class Number, int sums, int rows, int columns>
+inline void multiply_tiles() {
+  if constexpr (std::is_same_v<Number, std::int8_t>)
+    amx::multiply_bytes<sums, rows, columns>();
+  else
+    amx::multiply<sums, rows, columns>();
+}
+
+template <class Number>
+inline void run_tiles(std::int64_t rounds) {
+  amx::configure({});
+  for (std::int64_t round = 0; round < rounds; ++round) {
+    multiply_tiles<Number, 0, 4, 6>();
+    multiply_tiles<Number, 1, 4, 7>();
+    multiply_tiles<Number, 2, 5, 6>();
+    multiply_tiles<Number, 3, 5, 7>();
   }
+  amx::release();
+}
+
+inline void run_pairs(std::int64_t rounds) {
+  if constexpr (amx::available) return run_tiles<bf16>(rounds);
+  const pairs a = splat_pair(0x3c003c00);  // 2^-7, twice
+  run_chains(rounds, zero(), [=](vf s) { return dot(s, a, a); });
+}
+
+inline void run_bytes(std::int64_t rounds) {
+  if constexpr (amx::has_bytes) return run_tiles<std::int8_t>(rounds);
+  run_byte_chains(rounds);
 }
 
 // Multiply-adds of one round of one thread.
 inline std::int64_t limit_products(Limit limit) {
-  if (limit == Limit::bfloat16 && amx::available)
-    return 4 * amx::most_rows * amx::columns * amx::depth;
+  if (in_tiles(limit)) return 4 * amx::most_rows * amx::columns * tile_depth(limit);
   const int wide = limit == Limit::int8 ? byte_products
                                         : limit == Limit::bfloat16 ? 2 * lanes : lanes;
   return std::int64_t{limit_chains} * wide;
@@ -120,9 +140,9 @@ inline void run_limit(const void* argument, Team team, Barrier&) {
     const vf a = splat(0.999f), b = splat(1e-3f);
     run_chains(work.rounds, b, [=](vf s) { return fma(s, a, b); });
   } else if (work.limit == Limit::bfloat16) {
-    run_pair_chains(work.rounds);
+    run_pairs(work.rounds);
   } else {
-    run_byte_chains(work.rounds);
+    run_bytes(work.rounds);
   }
 }
 

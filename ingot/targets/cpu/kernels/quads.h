@@ -9,6 +9,7 @@
 //                            keeps the sign, the others wrap around
 //   load_words(x)            `lanes` unsigned integers of 8 or 16 bits as 32-bit ones
 //   low_nibbles, high_nibbles   the halves of every byte, as bytes of 0..15
+//   less_128                 unsigned bytes, each less 128, as signed ones
 //   sum_values<n>(x)         the sum of n bytes
 //   load_halves              `lanes` float16 as float32
 //   store_int8(to, v, n)     the first n of integral values in [-127, 127]; n may exceed `lanes`

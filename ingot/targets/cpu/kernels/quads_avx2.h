@@ -38,6 +38,7 @@ inline vi load_words(const std::uint8_t* from) {
 
 inline vi low_nibbles(vi v) { return _mm256_and_si256(v, _mm256_set1_epi8(15)); }
 inline vi high_nibbles(vi v) { return low_nibbles(_mm256_srli_epi16(v, 4)); }
+inline vi less_128(vi v) { return _mm256_xor_si256(v, _mm256_set1_epi8(-128)); }
 
 inline vf load_halves(const std::uint16_t* from) {
   return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));

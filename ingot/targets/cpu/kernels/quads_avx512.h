@@ -34,6 +34,7 @@ inline vi load_words(const std::uint8_t* from) {
 
 inline vi low_nibbles(vi v) { return _mm512_and_si512(v, _mm512_set1_epi8(15)); }
 inline vi high_nibbles(vi v) { return low_nibbles(_mm512_srli_epi16(v, 4)); }
+inline vi less_128(vi v) { return _mm512_xor_si512(v, _mm512_set1_epi8(-128)); }
 
 inline vf load_halves(const std::uint16_t* from) {
   return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));

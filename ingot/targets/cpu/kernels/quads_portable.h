@@ -36,6 +36,7 @@ inline vi load_words(const T* from) {
 
 inline vi low_nibbles(vi v) { return v & 0x0f0f0f0f; }
 inline vi high_nibbles(vi v) { return low_nibbles(v >> 4); }
+inline vi less_128(vi v) { return reinterpret_cast<vi>(bits_of(v) ^ 0x80808080u); }
 
 // Exponents of float16 are 112 below those of float32. The product is exact, even for subnormals.
 // The largest exponent says that a value is infinite or NaN, and so does that of float32.

@@ -40,7 +40,7 @@ struct QuantizedHalf {
                       Rows<float> sums) {
     Linear::product(operands(memory), rows,
                     reinterpret_cast<const std::uint8_t*>(unit(half, index)),
-                    reinterpret_cast<const std::uint8_t*>(next), memory.own.unpacked, sums,
+                    reinterpret_cast<const std::uint8_t*>(next), memory.own, sums,
                     [](int, int) {});
   }
 

@@ -4,10 +4,11 @@
 // Threads divide the panels of columns. A few rows read every weight once, in sequence, at the
 // speed of memory. Many rows come in blocks that stay in the L2 cache while all panels pass over
 // them. For these, int4 is first unpacked to int8, in chunks of a panel that fit the L1 cache.
+// Where the target has tiles of bytes, these multiply all but a few rows; see amx_quads.h.
 #pragma once
 
+#include "amx_quads.h"
 #include "linear.h"
-#include "unpack.h"
 
 namespace ingot {
 
@@ -17,6 +18,20 @@ inline constexpr int rows_bytes = 384 << 10;
 inline constexpr int least_block_rows = 24, most_block_rows = 96;  // multiples of the tiles
 inline constexpr int least_unpacked_rows = 20;  // for fewer, unpacking costs more than it saves
 inline constexpr int unpacked_bytes = 32 << 10;
+
+// The same of rows that tiles multiply. These need a panel so soon that more rows have to share it.
+inline constexpr int amx_rows_bytes = 1 << 20, most_amx_rows = 256;
+inline constexpr int least_amx_block = 64;  // sums of fewer k take as long to scale as to add up
+inline constexpr int most_amx_block = 16 << 10, most_amx_inputs = 64 << 10;  // for their memory
+// Vectors are as fast with fewer rows. Blocks that do not stay in tiles are read for every 16 rows.
+template <int bits, int block>
+inline constexpr int least_amx_rows = block > 2 * amx::byte_depth ? 40 : bits == 4 ? 8 : 12;
+
+// Rows that so many bytes hold, in multiples.
+constexpr int rows_within(int bytes, int row_bytes, int multiple, int least, int most) {
+  const int rows = bytes / row_bytes / multiple * multiple;
+  return rows < least ? least : rows > most ? most : rows;
+}
 
 // The lowest of several tiles of nearly equal height.
 inline constexpr int least_tile_rows = (quad_tile_rows + 1) / 2;
@@ -53,7 +68,7 @@ class QuantizedLinear {
     using Unit = UnitPanels<Sink, quantized_columns>;
     const Range mine = share(Sink::count, slice.team);
     const int begin = mine.begin * Unit::count, end = mine.end * Unit::count;
-    auto& memory = slice.team.workspace<Memory<Sink>>();
+    auto& memory = slice.team.large_workspace<Memory<Sink>>();
     const Rows<float> sums = memory.unit.rows();
     for (int row = slice.rows.begin; row < slice.rows.end; row += block_rows) {
       const int left = slice.rows.end - row, count = left < block_rows ? left : block_rows;
@@ -63,7 +78,7 @@ class QuantizedLinear {
         const int next = Unit::panel(sink, slice.team, at + 1 < end ? at + 1 : begin);
         const int unit = sink.unit(slice.team, at / Unit::count), inside = at % Unit::count;
         product(part, count, panels.panel(Unit::panel(sink, slice.team, at)), panels.panel(next),
-                memory.own.unpacked, {sums.data + inside * quantized_columns, sums.stride},
+                memory.own, {sums.data + inside * quantized_columns, sums.stride},
                 [&](int r, int n) {
                   for (const int last = r + n; inside == 0 && r < last; ++r)
                     sink.fetch(unit, row + r);
@@ -94,18 +109,25 @@ class QuantizedLinear {
 
   // A row of x with its scales and starts.
   static constexpr int row_bytes = Inputs + In::count * 8;
-  static constexpr int most_rows = rows_bytes / row_bytes / quad_tile_rows * quad_tile_rows;
-  static constexpr int block_rows = most_rows < least_block_rows  ? least_block_rows
-                                    : most_rows > most_block_rows ? most_block_rows
-                                                                  : most_rows;
-  static constexpr int chunk = unpacked_bytes / (block * quantized_columns) + 1;  // in blocks
+  static constexpr bool tiled = amx::has_bytes && fits_tiles(In::whole > 0 ? block : In::last) &&
+                                (!In::any_left || fits_tiles(In::last)) &&
+                                block >= least_amx_block && block <= most_amx_block &&
+                                Inputs <= most_amx_inputs;
+  static constexpr int block_rows =
+      tiled ? rows_within(amx_rows_bytes, row_bytes, amx::most_rows, amx::most_rows, most_amx_rows)
+            : rows_within(rows_bytes, row_bytes, quad_tile_rows, least_block_rows, most_block_rows);
+  static constexpr bool needs_starts = !tiled || keeps_zeros<typename Panels::Block>;
+  static constexpr int chunk = tiled ? 1 : unpacked_bytes / (block * quantized_columns) + 1;
   static constexpr Start after_whole = In::whole > 0 ? Start::resume : Start::zero;
 
   // What a thread makes of rows of x and of panels.
   struct Own {
-    alignas(64) std::uint8_t unpacked[bits == 4 ? chunk * block * quantized_columns : 1];
-    alignas(64) int starts[block_rows * In::whole * Stored::spans + 1];
-    int last[In::any_left ? block_rows * Last::spans : 1];
+    static constexpr int rows = needs_starts ? block_rows : least_amx_rows<bits, block>;
+    alignas(64) std::uint8_t unpacked[bits == 4 || tiled ? chunk * block * quantized_columns : 1];
+    alignas(64) int integers[tiled ? amx::most_rows * quantized_columns : 1];
+    alignas(64) std::int8_t rest[tiled ? amx::most_rows * Inputs : 1];
+    alignas(64) int starts[rows * In::whole * Stored::spans + 1];
+    int last[In::any_left ? rows * Last::spans : 1];
   };
 
   static Operands operands(const std::int8_t* values, const float* scales, const Own& own) {
@@ -113,12 +135,18 @@ class QuantizedLinear {
             {values + In::whole * block, scales + In::whole, own.last}};
   }
 
+  static bool takes_tiles(int rows) { return tiled && rows >= least_amx_rows<bits, block>; }
   static bool unpacks(int rows) {
-    return bits == 4 && fast_bytes && rows >= least_unpacked_rows;
+    return bits == 4 && fast_bytes && !tiled && rows >= least_unpacked_rows;
   }
 
   // What a product of these rows needs.
   static void start(const Operands& x, int rows, Own& memory) {
+    if (takes_tiles(rows)) {
+      const int rest = rows % amx::most_rows;
+      std::memcpy(memory.rest, x.whole.values + (rows - rest) * Inputs, rest * Inputs);
+      if (!needs_starts) return;
+    }
     constexpr int before_last = In::whole * block;
     constexpr int left = In::any_left ? In::last : 0;
     constexpr int zero_point = Stored::has_zeros ? 1 : QuadDot<bits>::zero_point;
@@ -147,14 +175,17 @@ class QuantizedLinear {
   // sums[rows] = x times one panel; `next` is the panel that follows.
   template <class Ahead>
   [[gnu::noinline]] static void product(const Operands& x, int rows, const std::uint8_t* panel,
-                                        const std::uint8_t* next, std::uint8_t* unpacked,
-                                        Rows<float> sums, Ahead ahead_of) {
+                                        const std::uint8_t* next, Own& own, Rows<float> sums,
+                                        Ahead ahead_of) {
+    if constexpr (tiled) {
+      if (takes_tiles(rows)) return tiled_product(x, rows, panel, next, own, sums, ahead_of);
+    }
     if (rows <= quad_tile_rows)
       stream_product(x, rows, panel, next, sums);
     else if (!unpacks(rows))
       shared_product(x, rows, panel, next, sums, ahead_of);
     else if constexpr (bits == 4)
-      unpacked_product(x, rows, panel, next, unpacked, sums, ahead_of);
+      unpacked_product(x, rows, panel, next, own.unpacked, sums, ahead_of);
   }
 
  private:
@@ -215,6 +246,35 @@ class QuantizedLinear {
       unpack(last_of(panel).packed(0), unpacked);
       share_blocks(rest, rows, UnpackedBlocks<Last, In::last>{last_of(panel), unpacked, 0}, {0, 1},
                    after_whole, next, Panels::Last::bytes, sums, ahead_of);
+    }
+  }
+
+  template <class Ahead>
+  static void tiled_product(const Operands& x, int rows, const std::uint8_t* panel,
+                            const std::uint8_t* next, Own& own, Rows<float> sums, Ahead ahead_of) {
+    const int passes = num_row_tiles<amx::most_rows>(rows) * In::count;
+    constexpr int lines = Panels::panel_bytes / line_bytes;
+    AmxFetch fetch{reinterpret_cast<const bf16*>(next), lines / passes + 1};
+    bool first = true;
+    const auto before = [&](int row, int height) {
+      fetch();
+      if (!first) return;
+      ahead_of(row, height);
+      for (const int end = row + height; row < end; ++row)
+        for (int v = 0; v < quantized_vectors; ++v) store(sums[row] + v * lanes, zero());
+    };
+    if constexpr (In::whole > 0) {
+      const WholeRows<1> all{x.whole.values, x.whole.scales, x.whole.starts};
+      AmxBlock<block>::configure();
+      for (int i = 0; i < In::whole; ++i, first = false)
+        amx_block<block>(AmxRows(all, rows, own.rest), Stored{panel}.packed(i), i, own.unpacked,
+                         own.integers, sums, before);
+    }
+    if constexpr (In::any_left) {
+      const LastRows<1> all{x.last.values, x.last.scales, x.last.starts};
+      AmxBlock<In::last>::configure();
+      amx_block<In::last>(AmxRows(all, rows, own.rest + In::whole * block),
+                          last_of(panel).packed(0), 0, own.unpacked, own.integers, sums, before);
     }
   }
 

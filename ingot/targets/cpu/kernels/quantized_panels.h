@@ -39,8 +39,9 @@ inline constexpr int stored(int count) {
 // the multiplier of its group of k, times the scale of the block. If a group is a whole block,
 // there are no multipliers. If `group_` is 0, it is the whole block as well, and a weight is its
 // integer less the zero of the block, times the scale.
-template <int bits, int group_, int block, int depth = block>
+template <int bits_, int group_, int block, int depth = block>
 struct PackedBlock {
+  static constexpr int bits = bits_;
   static constexpr bool has_zeros = group_ == 0;
   static constexpr int group = has_zeros ? block : group_;
   static constexpr int groups = block / group;

@@ -24,6 +24,7 @@ inline constexpr int quad_tile_rows = 2, quad_tile_vectors = 2;
 // more k than x: of these x has `Depth`, or all if that is 0.
 template <int Values, int Scales, int Starts, int Depth = 0>
 struct QuantizedRows {
+  static constexpr int stride = Values;
   const std::int8_t* values;
   const float* scales;
   const int* starts;

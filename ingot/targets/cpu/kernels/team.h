@@ -29,7 +29,7 @@ struct Team {
     return *static_cast<T*>(scratch);
   }
 
-  // The same for kernels that gather rows; of what is large they use little at a time.
+  // The same for kernels that gather rows or hold many; of what is large they use little at a time.
   template <class T>
   T& large_workspace() const {
     static_assert(sizeof(T) <= all_scratch_bytes, "a kernel needs more scratch than a thread has");
