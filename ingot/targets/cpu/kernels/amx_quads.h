@@ -125,11 +125,11 @@ struct AmxBlock {
 
 // Rows of x. The last of them, if fewer than 16, are in memory for as many.
 template <class X>
-struct AmxRows {
+struct TiledRows {
   X all, last;
   int count;
 
-  AmxRows(const X& x, int rows, const std::int8_t* rest)
+  TiledRows(const X& x, int rows, const std::int8_t* rest)
       : all(x), last(x.from(rows / amx::most_rows * amx::most_rows)), count(rows) {
     last.values = rest;
   }
@@ -141,7 +141,7 @@ struct AmxRows {
 // Adds to the sums of all rows those over a block. Calls before(row, rows) before tiles add up so
 // many rows.
 template <int depth, class X, class Block, class Before>
-inline void amx_block(const AmxRows<X>& x, Block block, int index, std::uint8_t* weights,
+inline void amx_block(const TiledRows<X>& x, Block block, int index, std::uint8_t* weights,
                       int* integers, Rows<float> sums, Before before) {
   using Tiles = AmxBlock<depth>;
   constexpr int each = amx::most_rows / Tiles::parts;

@@ -20,7 +20,7 @@ inline constexpr int least_unpacked_rows = 20;  // for fewer, unpacking costs mo
 inline constexpr int unpacked_bytes = 32 << 10;
 
 // The same of rows that tiles multiply. These need a panel so soon that more rows have to share it.
-inline constexpr int amx_rows_bytes = 1 << 20, most_amx_rows = 256;
+inline constexpr int amx_rows_bytes = 1 << 20, most_tiled_rows = 256;
 inline constexpr int least_amx_block = 64;  // sums of fewer k take as long to scale as to add up
 inline constexpr int most_amx_block = 16 << 10, most_amx_inputs = 64 << 10;  // for their memory
 // Vectors are as fast with fewer rows. Blocks that do not stay in tiles are read for every 16 rows.
@@ -114,7 +114,7 @@ class QuantizedLinear {
                                 block >= least_amx_block && block <= most_amx_block &&
                                 Inputs <= most_amx_inputs;
   static constexpr int block_rows =
-      tiled ? rows_within(amx_rows_bytes, row_bytes, amx::most_rows, amx::most_rows, most_amx_rows)
+      tiled ? rows_within(amx_rows_bytes, row_bytes, amx::most_rows, amx::most_rows, most_tiled_rows)
             : rows_within(rows_bytes, row_bytes, quad_tile_rows, least_block_rows, most_block_rows);
   static constexpr bool needs_starts = !tiled || keeps_zeros<typename Panels::Block>;
   static constexpr int chunk = tiled ? 1 : unpacked_bytes / (block * quantized_columns) + 1;
@@ -267,13 +267,13 @@ class QuantizedLinear {
       const WholeRows<1> all{x.whole.values, x.whole.scales, x.whole.starts};
       AmxBlock<block>::configure();
       for (int i = 0; i < In::whole; ++i, first = false)
-        amx_block<block>(AmxRows(all, rows, own.rest), Stored{panel}.packed(i), i, own.unpacked,
+        amx_block<block>(TiledRows(all, rows, own.rest), Stored{panel}.packed(i), i, own.unpacked,
                          own.integers, sums, before);
     }
     if constexpr (In::any_left) {
       const LastRows<1> all{x.last.values, x.last.scales, x.last.starts};
       AmxBlock<In::last>::configure();
-      amx_block<In::last>(AmxRows(all, rows, own.rest + In::whole * block),
+      amx_block<In::last>(TiledRows(all, rows, own.rest + In::whole * block),
                           last_of(panel).packed(0), 0, own.unpacked, own.integers, sums, before);
     }
   }
