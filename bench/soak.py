@@ -4,8 +4,9 @@
 
 Streams ask again as soon as they are answered, the same requests again and again, so an answer that
 differs from the first to the same request shows. Meanwhile others send what must be refused, or
-leave, and the model is reloaded once. Then come short connections, and more clients that leave in
-the middle of their answers. Memory, files, threads, seats and pages must be what they were.
+leave, and the model is reloaded once and its whole KV cache used. Then come short connections, and
+more clients that leave in the middle of their answers. Memory, files, threads, seats and pages must
+be what they were.
 """
 
 from __future__ import annotations
@@ -13,50 +14,56 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import sys
-import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import uvloop
 
 from bench.figure import Figure, machine, show
+from bench.growth import LEAST_SECONDS, Sample, growth
+from bench.serve.fill import fill
+from bench.serve.held import AT_ONCE, Held, side_by_side
 from bench.serve.rude import ask_badly, leave, now_and_then
-from bench.serve.running import Running, ingot_serve, num_fds, num_threads, rss_mb, serving
+from bench.serve.running import Running, ingot_serve, rss_mb, serving
 from bench.serve.sides import NAME, asks
 from ingot.cli.load.demand import Ask
 from ingot.cli.load.http import Connection, request_bytes
 from ingot.cli.load.server import Pool
 
 SAMPLE_SECONDS = 2.0
-QUIET_SECONDS = 15.0  # after which what a client left must be given back
-AT_ONCE = 64  # short connections, and clients that leave
 ANSWER = 48  # tokens
-POOL_THREADS = (os.cpu_count() or 1) + 4  # that asyncio starts when they are needed, and keeps
-SLOPE_MB = 0.5  # a minute, of a process after the first one
+NEW_PROMPTS = 20_000  # a seed
 BAD_PAUSE, LEAVE_PAUSE = 0.25, 0.5  # seconds between requests that are refused, or left
 MOST_WAIT = 60.0  # seconds, after which a server sends away by default
 LEAST_NOTICED = 0.8  # of the disconnects: some come before the request is known
-FILES, THREADS = "open files", "threads"
-Sample = tuple[float, float]  # seconds since the beginning, MB
-GAUGES = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much of everything; memory counts from `settle` seconds on."""
+    """How much of everything. Memory counts from `settle` seconds on, or from the middle of a run
+    that is short. `kv_cache_bytes` None: as much as a server takes by default."""
 
     streams: int = 500
     seconds: float = 600.0
     settle: float = 60.0
     connections: int = 10_000
     leavers: int = 1_000
+    kv_cache_bytes: int | None = None
+
+    @property
+    def is_short(self) -> bool:
+        """Whether less than LEAST_SECONDS of it would count."""
+        return self.seconds < self.settle + LEAST_SECONDS
+
+    @property
+    def settled(self) -> float:
+        """Seconds after which memory counts."""
+        return self.seconds / 2 if self.is_short else self.settle
 
 
 @dataclass(slots=True)
@@ -72,7 +79,10 @@ class Answers:
 
 def soak(artifact: Path, plan: Plan) -> Iterator[Figure]:
     """All figures, as they are measured."""
-    with serving(ingot_serve([f"{NAME}={artifact}"], "--open-admin")) as running:
+    options = ["--open-admin"]
+    if plan.kv_cache_bytes:
+        options += ["--kv-cache-bytes", str(plan.kv_cache_bytes)]
+    with serving(ingot_serve([f"{NAME}={artifact}"], *options)) as running:
         yield from Soak(running, plan).run()
 
 
@@ -81,30 +91,29 @@ class Soak:
 
     def __init__(self, running: Running, plan: Plan) -> None:
         self._server = running.server(NAME)
-        self._running = running
+        self._held = Held(running, self._server)
         self._plan = plan
+        self._filled = 0.0
 
     def run(self) -> Iterator[Figure]:
         warm = uvloop.run(self._streams(AT_ONCE, 1.0))  # opens what stays open, such as /proc files
         assert not warm[0].errors, warm[0].errors[0]
-        uvloop.run(self.idle())
-        before = self._held()
+        uvloop.run(self._held.idle())
+        before = self._held.now()
         yield from self._load()
-        uvloop.run(self.idle())
-        yield from self._same(before)
-        refused = uvloop.run(_side_by_side(self._plan.connections, self._connect))
+        uvloop.run(self._held.idle())
+        yield from self._held.more(before)
+        refused = uvloop.run(side_by_side(range(self._plan.connections), self._connect))
         yield Figure(
             "short connections, not answered", refused, "", 0.0, note=f"of {self._plan.connections}"
         )
-        uvloop.run(_side_by_side(self._plan.leavers, partial(leave, self._server)))
-        left = uvloop.run(self.idle())
-        (noticed,) = uvloop.run(self._values(("requests_cancelled_total",)))
+        uvloop.run(side_by_side(range(self._plan.leavers), partial(leave, self._server)))
+        left = self._held.gauges(f"after {self._plan.leavers} disconnects")
+        (noticed,) = uvloop.run(self._held.values(("requests_cancelled_total",)))
         least = LEAST_NOTICED * self._plan.leavers
         yield Figure("disconnects that were noticed", noticed, "", least, "higher")
-        note = f"after {self._plan.leavers} disconnects"
-        for name, unit, value in zip(GAUGES, ("", "", "of 1"), left, strict=True):
-            yield Figure(name.replace("_", " "), value, unit, 0.0, note=note)
-        yield from self._same(before)
+        yield from left
+        yield from self._held.more(before)
 
     def _load(self) -> Iterator[Figure]:
         plan = self._plan
@@ -117,37 +126,10 @@ class Soak:
         yield Figure("longest wait for a first token", found.longest, "s", MOST_WAIT)
         for name, (count, wrong) in rude.items():
             yield Figure(f"{name}, not as they must be", wrong, "", 0.0, note=f"of {count}")
+        yield Figure("all of the KV cache was used after", self._filled, "s", plan.settled)
         for name, samples in memory.items():
-            settled = [(when, value) for when, value in samples if when >= plan.settle]
-            note = f"from {settled[0][1]:.1f} to {settled[-1][1]:.1f} MB"
-            yield Figure(f"memory of the {name}", slope(settled), "MB/min", SLOPE_MB, note=note)
-
-    def _processes(self) -> dict[str, int]:
-        """Those of the server by name; a reload starts another engine."""
-        engines = self._running.engines()
-        return {"front": self._running.pid, **({"engine": engines[-1]} if engines else {})}
-
-    def _held(self) -> dict[str, int]:
-        return {
-            f"{what} of the {name}": count(pid)
-            for name, pid in self._processes().items()
-            for what, count in ((FILES, num_fds), (THREADS, num_threads))
-        }
-
-    def _given_back(self, before: dict[str, int]) -> dict[str, int]:
-        """What is held as soon as there are no more files than before, or when there was time."""
-        until = time.monotonic() + QUIET_SECONDS
-        while True:
-            held = self._held()
-            more = any(held[name] > before[name] for name in held if name.startswith(FILES))
-            if not more or time.monotonic() > until:
-                return held
-            time.sleep(0.25)  # a server closes a connection a moment after its client
-
-    def _same(self, before: dict[str, int]) -> Iterator[Figure]:
-        for name, now in self._given_back(before).items():
-            most = float(POOL_THREADS if name.startswith(THREADS) else 0)
-            yield Figure(f"{name}, more", now - before[name], "", most, note=f"now {now}")
+            counted = [each for each in samples if each[0] >= plan.settled]
+            yield growth(name, counted, short=plan.is_short)
 
     async def _streams(
         self, streams: int, seconds: float, *, rudely: bool = False
@@ -167,7 +149,7 @@ class Soak:
                         for name, work in self._rude(begin + seconds).items()
                     }
                 while loop.time() < begin + seconds:
-                    for name, pid in self._processes().items():
+                    for name, pid in self._held.processes().items():
                         with suppress(FileNotFoundError):  # it was replaced just now
                             memory[name].append((loop.time() - begin, rss_mb(pid)))
                     await asyncio.sleep(min(SAMPLE_SECONDS, seconds / 10))
@@ -177,17 +159,21 @@ class Soak:
         return {
             "bad requests": now_and_then(partial(ask_badly, self._server), BAD_PAUSE, until),
             "disconnects": now_and_then(partial(leave, self._server), LEAVE_PAUSE, until),
-            "reloads": self._reload(self._plan.settle / 2),
+            "reloads": self._reload(),
         }
 
-    async def _reload(self, after: float) -> tuple[int, int]:
-        """Replaces the engine by another one, under load."""
-        await asyncio.sleep(after)
+    async def _reload(self) -> tuple[int, int]:
+        """Replaces the engine by another one, under load, and uses its whole KV cache."""
+        loop = asyncio.get_running_loop()
+        begin = loop.time()
+        await asyncio.sleep(self._plan.settled / 4)
         body = json.dumps({"model": NAME}).encode()
         request = request_bytes(self._server.address, "POST", "/models/reload", {}, body)
         with closing(Connection(self._server.address)) as connection:
             answer = await connection.ask(request, lambda part: None)
-        return 1, int(answer.status != 200)
+        failed = await fill(self._server, NEW_PROMPTS)
+        self._filled = loop.time() - begin
+        return 1, int(answer.status != 200 or failed > 0)
 
     async def _connect(self, number: int) -> bool:
         """Opens a connection, asks one small thing and closes it; whether that went wrong."""
@@ -197,32 +183,6 @@ class Soak:
                 return (await connection.ask(request, lambda body: None)).status != 200
             except OSError:
                 return True
-
-    async def idle(self) -> list[float]:
-        """The gauges, as soon as all are 0, or when they had time enough for it."""
-        loop = asyncio.get_running_loop()
-        begin, values = loop.time(), [1.0]
-        while any(values) and loop.time() < begin + QUIET_SECONDS:
-            await asyncio.sleep(0.25)
-            values = await self._values(GAUGES)
-        return values
-
-    async def _values(self, names: Sequence[str]) -> list[float]:
-        parts: list[bytes] = []
-        request = request_bytes(self._server.address, "GET", "/metrics", {}, b"")
-        with closing(Connection(self._server.address)) as connection:
-            await connection.ask(request, parts.append)
-        lines = b"".join(parts).decode().splitlines()
-        return [
-            float(next(line for line in lines if line.startswith(f"ingot_{name}{{")).split()[-1])
-            for name in names
-        ]
-
-
-def slope(samples: Sequence[Sample]) -> float:
-    """How fast values grow in a minute: the line that fits them best."""
-    seconds, values = np.array(samples).T
-    return float(60 * np.polyfit(seconds, values, 1)[0])
 
 
 async def _client(pool: Pool, number: int, ask: Ask, until: float, found: Answers) -> None:
@@ -236,16 +196,6 @@ async def _client(pool: Pool, number: int, ask: Ask, until: float, found: Answer
             continue
         found.longest = max(found.longest, outcome.ttft)
         found.different += found.texts.setdefault(number, outcome.text) != outcome.text
-
-
-async def _side_by_side(total: int, do: Callable[[int], Awaitable[bool]]) -> int:
-    """Does something so often, some at once; returns how often it said true."""
-    numbers = iter(range(total))
-
-    async def work() -> int:
-        return sum([await do(number) for number in numbers])
-
-    return sum(await asyncio.gather(*(work() for _ in range(AT_ONCE))))
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -263,6 +213,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--streams", type=int, default=Plan().streams)
     parser.add_argument("--seconds", type=float, default=Plan().seconds)
     parser.add_argument("--settle", type=float, default=Plan().settle, help="before memory counts")
+    parser.add_argument("--kv-cache-bytes", type=int, metavar="BYTES", help="of the server")
     parser.add_argument("--connections", type=int, default=Plan().connections)
     parser.add_argument("--leavers", type=int, default=Plan().leavers)
     parser.add_argument("--json", type=Path, help="also write the figures to this file")

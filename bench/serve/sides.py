@@ -26,10 +26,10 @@ SINGLES = 30  # requests of a round, one after the other
 NAME = "m"
 
 
-def asks(seed: int, count: int, output: int = ANSWER) -> list[Ask]:
+def asks(seed: int, count: int, output: int = ANSWER, length: int = PROMPT) -> list[Ask]:
     """Requests; another seed gives others, so that nobody finds their prompts in a cache."""
     return Demand(
-        num_prompts=count, input_len=PROMPT, output_len=output, seed=seed, vocabulary=VOCABULARY
+        num_prompts=count, input_len=length, output_len=output, seed=seed, vocabulary=VOCABULARY
     ).asks()
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import soak
+from bench.growth import growth, slope
 from bench.serve import lives, overload, peer, sides
 from bench.serve.peer import Peer, Round, beside
 from bench.serve.running import ingot_serve
@@ -47,8 +47,15 @@ def test_the_front_adds_what_the_rounds_say(monkeypatch, tmp_path):
 
 def test_a_slope_is_of_a_minute():
     rises = [(60.0 + 2 * i, 100 + 0.05 * i) for i in range(100)]
-    assert soak.slope(rises) == pytest.approx(1.5)
-    assert abs(soak.slope([(2.0 * i, 100.0) for i in range(100)])) < 1e-6
+    assert slope(rises) == pytest.approx(1.5)
+    assert abs(slope([(2.0 * i, 100.0) for i in range(100)])) < 1e-6
+
+
+def test_growth_is_judged_by_the_minute_or_where_there_is_less_in_all():
+    creeps = [(60.0 + 2 * i, 100 + 0.02 * i) for i in range(270)]
+    assert not growth("engine", creeps, short=False).ok
+    assert growth("engine", creeps[:15], short=True).ok
+    assert not growth("engine", [(15.0, 100.0), (30.0, 105.0)], short=True).ok
 
 
 def test_loads_are_judged():

@@ -1,9 +1,9 @@
 // Rows of queries of one KV head over tiles of its keys and values, in tiles of AMX.
 //
-// The cache holds tiles of columns as they are: 16 keys by 32 d of scores, 16 d by 16 keys of values.
-// However many rows there are, they take the same way, so the bits of one do not depend on company.
-// A tile of 16 rows goes through scores, softmax and values before the next one, so that the L1
-// cache keeps its scores.
+// The cache holds tiles of columns as they are: 16 keys by 32 d for scores, and 16 d by 16 keys for
+// values. However many rows there are, they take the same way, so the bits of one do not depend on
+// company. A tile of 16 rows goes through scores, softmax and values before the next one, so that
+// the L1 cache keeps its scores.
 //
 // Products turn subnormal sums into zeros. Only a larger n leaves such sums, and a product with the
 // row's own keys follows: so it does not matter whether others' keys came in between.
@@ -106,7 +106,8 @@ class AmxRows : public SoftmaxRows<bf16, D, D, most_amx_rows<D>, Capped> {
 
   // Adds the values of Count tiles of columns, from d on.
   template <int Count>
-  void add_columns(int r, int d, Range keys, const Groups<bf16>& values, const Groups<bf16>& fetched) {
+  void add_columns(int r, int d, Range keys, const Groups<bf16>& values,
+                   const Groups<bf16>& fetched) {
     const Rows<float> sums{sums_[r] + d, padded};
     begin_sums<0, Count>(sums, Start::resume);
     for (int group = keys.begin / key_group; group * key_group < keys.end; ++group) {

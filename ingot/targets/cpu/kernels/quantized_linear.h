@@ -114,7 +114,8 @@ class QuantizedLinear {
                                 block >= least_amx_block && block <= most_amx_block &&
                                 Inputs <= most_amx_inputs;
   static constexpr int block_rows =
-      tiled ? rows_within(amx_rows_bytes, row_bytes, amx::most_rows, amx::most_rows, most_tiled_rows)
+      tiled ? rows_within(amx_rows_bytes, row_bytes, amx::most_rows, amx::most_rows,
+                          most_tiled_rows)
             : rows_within(rows_bytes, row_bytes, quad_tile_rows, least_block_rows, most_block_rows);
   static constexpr bool needs_starts = !tiled || keeps_zeros<typename Panels::Block>;
   static constexpr int chunk = tiled ? 1 : unpacked_bytes / (block * quantized_columns) + 1;

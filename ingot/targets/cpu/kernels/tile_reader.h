@@ -11,8 +11,8 @@ namespace ingot {
 // A reader of a cache in the element type S. For a tile and the one that follows it, it calls
 //   keys, values   use(where products read them, what they fetch meanwhile); one replaces the other
 // and it scales vector v of a row's scores or weights by the scales of what was used last. `once`
-// says that all rows go through one product, so that a copy does not pay. Products add up the values
-// of `together` neighbouring keys at once.
+// says that all rows go through one product, so that a copy does not pay. Products add up the
+// values of `together` neighbouring keys at once.
 template <class T, class S, int D, int together = Dot<T>::depth>
 class TileReader;
 
