@@ -57,6 +57,14 @@ def assert_rows(kernels: Unit, got: Values, expected: Values, rows: slice) -> No
             assert same(got[name], expected[name][rows]), name
 
 
+def assert_alone(kernels: Unit, step: Step, values: Values) -> None:
+    """Each sequence alone has the bits that it has in the step."""
+    batch = kernels.run(values, step)
+    for index in range(len(SEQUENCES)):
+        one, rows = step.sequence(index)
+        assert_rows(kernels, kernels.run(alone(kernels, values, rows), one), batch, rows)
+
+
 @every_program
 def test_threads_do_not_matter(kind: str, target: str) -> None:
     kernels, step, values = drawn(kind, target)
@@ -70,10 +78,7 @@ def test_threads_do_not_matter(kind: str, target: str) -> None:
 @every_program
 def test_a_sequence_alone_is_the_sequence_in_a_batch(kind: str, target: str) -> None:
     kernels, step, values = drawn(kind, target)
-    batch = kernels.run(values, step)
-    for index in range(len(SEQUENCES)):
-        one, rows = step.sequence(index)
-        assert_rows(kernels, kernels.run(alone(kernels, values, rows), one), batch, rows)
+    assert_alone(kernels, step, values)
 
 
 @at_levels("bf16")
@@ -85,11 +90,7 @@ def test_products_that_are_nearly_zero_have_the_same_bits(kind: str, target: str
         for name, x in values.items()
         if not is_state(kernels, name)
     }
-    batch = kernels.run(values | small, step)
-    for index in range(len(SEQUENCES)):
-        one, rows = step.sequence(index)
-        given = alone(kernels, values | small, rows)
-        assert_rows(kernels, kernels.run(given, one), batch, rows)
+    assert_alone(kernels, step, values | small)
 
 
 @at_levels("bf16", f"{MORE}bf16")
@@ -102,11 +103,7 @@ def test_sums_of_attention_that_are_nearly_zero_have_the_same_bits(kind: str, ta
         if name.endswith("v_cache") and isinstance(x, Tensor)
     }
     assert small
-    batch = kernels.run(values | small, step)
-    for index in range(len(SEQUENCES)):
-        one, rows = step.sequence(index)
-        given = alone(kernels, values | small, rows)
-        assert_rows(kernels, kernels.run(given, one), batch, rows)
+    assert_alone(kernels, step, values | small)
 
 
 @at_levels("bf16", f"{MORE}bf16")

@@ -20,12 +20,12 @@ inline constexpr int least_unpacked_rows = 20;  // for fewer, unpacking costs mo
 inline constexpr int unpacked_bytes = 32 << 10;
 
 // The same of rows that tiles multiply. These need a panel so soon that more rows have to share it.
-inline constexpr int amx_rows_bytes = 1 << 20, most_tiled_rows = 256;
+inline constexpr int tiled_rows_bytes = 1 << 20, most_tiled_rows = 256;
 inline constexpr int least_amx_block = 64;  // sums of fewer k take as long to scale as to add up
 inline constexpr int most_amx_block = 16 << 10, most_amx_inputs = 64 << 10;  // for their memory
 // Vectors are as fast with fewer rows. Blocks that do not stay in tiles are read for every 16 rows.
 template <int bits, int block>
-inline constexpr int least_amx_rows = block > 2 * amx::byte_depth ? 40 : bits == 4 ? 8 : 12;
+inline constexpr int least_tiled_rows = block > 2 * amx::byte_depth ? 40 : bits == 4 ? 8 : 12;
 
 // Rows that so many bytes hold, in multiples.
 constexpr int rows_within(int bytes, int row_bytes, int multiple, int least, int most) {
@@ -114,7 +114,7 @@ class QuantizedLinear {
                                 block >= least_amx_block && block <= most_amx_block &&
                                 Inputs <= most_amx_inputs;
   static constexpr int block_rows =
-      tiled ? rows_within(amx_rows_bytes, row_bytes, amx::most_rows, amx::most_rows,
+      tiled ? rows_within(tiled_rows_bytes, row_bytes, amx::most_rows, amx::most_rows,
                           most_tiled_rows)
             : rows_within(rows_bytes, row_bytes, quad_tile_rows, least_block_rows, most_block_rows);
   static constexpr bool needs_starts = !tiled || keeps_zeros<typename Panels::Block>;
@@ -123,7 +123,7 @@ class QuantizedLinear {
 
   // What a thread makes of rows of x and of panels.
   struct Own {
-    static constexpr int rows = needs_starts ? block_rows : least_amx_rows<bits, block>;
+    static constexpr int rows = needs_starts ? block_rows : least_tiled_rows<bits, block>;
     alignas(64) std::uint8_t unpacked[bits == 4 || tiled ? chunk * block * quantized_columns : 1];
     alignas(64) int integers[tiled ? amx::most_rows * quantized_columns : 1];
     alignas(64) std::int8_t rest[tiled ? amx::most_rows * Inputs : 1];
@@ -136,7 +136,7 @@ class QuantizedLinear {
             {values + In::whole * block, scales + In::whole, own.last}};
   }
 
-  static bool takes_tiles(int rows) { return tiled && rows >= least_amx_rows<bits, block>; }
+  static bool takes_tiles(int rows) { return tiled && rows >= least_tiled_rows<bits, block>; }
   static bool unpacks(int rows) {
     return bits == 4 && fast_bytes && !tiled && rows >= least_unpacked_rows;
   }
