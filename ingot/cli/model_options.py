@@ -37,6 +37,11 @@ MODEL_OPTIONS = (
         "where memory is short, idle models of larger numbers go first (default: 0)",
         int,
     ),
+    Argument(
+        "--stream-interval S",
+        "where steps are shorter, a stream has an event so often (default: 0.01; 0: every step)",
+        seconds,
+    ),
     Argument("--pin", "keep it loaded when it is idle or memory is short"),
     Argument(
         "--watchdog S",
@@ -74,4 +79,5 @@ def own_options(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
 def given_options(args: argparse.Namespace) -> dict[str, Any]:
     """The options of models that the command line says."""
     values = {name: getattr(args, name) for name in _OPTIONS}
-    return {name: value for name, value in values.items() if value not in (None, False)}
+    # Zero is a value, and equal to False.
+    return {name: v for name, v in values.items() if v is not None and v is not False}

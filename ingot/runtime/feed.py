@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from time import perf_counter
 
 from ingot.errors import IngotError, InternalError, describe
 from ingot.runtime.claim import Claim
@@ -24,14 +25,20 @@ class Feed:
     """Requests under numbers that their asker gives them, each used once.
 
     `tell` is called in the engine's thread, once for all requests that got further together. An
-    engine with overlap calls it while the kernels run the next step. Safe to use from several
-    threads.
+    engine with overlap calls it while the kernels run the next step. First tokens and ends are told
+    at once. What comes between them may wait for the end of the first step that ends `interval`
+    seconds after the last time, so that short steps do not spend theirs on telling. Safe to use
+    from several threads.
     """
 
-    def __init__(self, thread: EngineThread, make_ticket: MakeTicket, tell: Tell) -> None:
+    def __init__(
+        self, thread: EngineThread, make_ticket: MakeTicket, tell: Tell, interval: float = 0.0
+    ) -> None:
         self._thread = thread
         self._make_ticket = make_ticket
         self._tell = tell
+        self._interval = interval
+        self._told_at = 0.0  # all that was new then
         self._claims: dict[int, Claim] = {}
         self._news: dict[int, Request | IngotError] = {}  # of the engine's thread alone
         thread.session.after_news(self._flush)
@@ -81,7 +88,7 @@ class Feed:
             self._news[number] = request
 
     def _flush(self) -> None:
-        news, self._news = self._news, {}
+        news = self._due()
         wanted = [(number, what) for number, what in news.items() if number in self._claims]
         if not wanted:
             return
@@ -89,3 +96,18 @@ class Feed:
         for number, what in wanted:
             if isinstance(what, IngotError) or what.finished:
                 self.drop(number)
+
+    def _due(self) -> dict[int, Request | IngotError]:
+        """Takes what is to be told now."""
+        now, news = perf_counter(), self._news
+        if now - self._told_at >= self._interval:
+            self._told_at, self._news = now, {}
+            return news
+        urgent = {number: what for number, what in news.items() if _is_urgent(what)}
+        self._news = {number: what for number, what in news.items() if number not in urgent}
+        return urgent
+
+
+def _is_urgent(what: Request | IngotError) -> bool:
+    """Whether news is a first token, an end or an error."""
+    return isinstance(what, IngotError) or what.is_untold or what.finished or bool(what.error)

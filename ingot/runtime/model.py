@@ -120,9 +120,10 @@ class Model(Refusals):
         counters = self._engine.counters
         return counters() if self._thread.is_current else self._thread.ask(counters)
 
-    def feed(self, tell: Tell) -> Feed:
-        """A way to ask for many requests at once, which hands on their news by `tell`."""
-        return Feed(self._thread, self._ticket, tell)
+    def feed(self, tell: Tell, interval: float = 0.0) -> Feed:
+        """A way to ask for many requests at once, which hands on their news by `tell`; of what lies
+        between first tokens and ends, only every `interval` seconds."""
+        return Feed(self._thread, self._ticket, tell, interval)
 
     def get_tokenizer(self) -> Tokenizer:
         """The model's tokenizer, parsed when first asked for. Raises TokenizerError."""

@@ -30,6 +30,11 @@ class Request:
         return next((c.sequence.error for c in self.completions if c.sequence.error), None)
 
     @property
+    def is_untold(self) -> bool:
+        """Whether no delta has been taken of any completion."""
+        return all(completion.is_untold for completion in self.completions)
+
+    @property
     def num_generated(self) -> int:
         return sum(completion.sequence.num_generated for completion in self.completions)
 

@@ -31,7 +31,7 @@ class LocalEngine:
         settings = settings or ModelSettings(context=model.max_model_len)
         self.facts: ModelFacts = facts_of(model, settings)
         self._model = model
-        self._feed = model.feed(self._tell)
+        self._feed = model.feed(self._tell, settings.stream_interval)
         self._numbers = itertools.count()
         self._inboxes: dict[int, Inbox] = {}
         self._closed = False

@@ -61,7 +61,7 @@ def _progress(request: Request) -> Progress:
     if request.error is not None:
         raise request.error
     completions = request.completions
-    first = all(completion.is_untold for completion in completions)
+    first = request.is_untold
     pieces = [_piece(completion) for completion in completions if completion.has_news]
     if not first and not request.finished:
         return Progress(pieces)

@@ -14,6 +14,7 @@ from msgspec import Struct
 from ingot.errors import EngineDeadError, IngotError, UsageError, listed
 from ingot.serve.edge.edge import Edge
 from ingot.serve.edge.settings import EdgeSettings
+from ingot.serve.garbage import search_rarely
 from ingot.serve.http.app import app_of
 from ingot.serve.http.site import HttpSettings, Site
 from ingot.serve.isolated.spawn import Spares
@@ -93,6 +94,7 @@ async def serve(
         noting = asyncio.create_task(_note_events(registry, site, edge))
         loading = asyncio.create_task(_load(registry, site, edge))
         loading.add_done_callback(lambda _: spares.close())
+        search_rarely()
         try:
             async with _grpc_beside(site, edge, serving.grpc_port):
                 code = await edge.serve(edge.wrap(app_of(site)))

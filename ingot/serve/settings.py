@@ -24,6 +24,9 @@ class ModelSettings(Struct, frozen=True, kw_only=True, omit_defaults=True):
     speculative  "ngram": compute guesses of the tokens to come, where that pays; None: off
     num_speculative_tokens
                  the most tokens of a guess
+    stream_interval
+                 seconds between two events of a stream, at least, where steps are shorter; the
+                 first token and the end never wait
     watchdog     seconds without a step, although there are requests, after which an engine process
                  is killed and started again; None: 60
 
@@ -39,6 +42,7 @@ class ModelSettings(Struct, frozen=True, kw_only=True, omit_defaults=True):
     seed: int = 0
     priority: int = 0
     keep_alive: float | None = None
+    stream_interval: float = 0.01
     watchdog: float | None = None
     speculative: str | None = None
     num_speculative_tokens: int = DRAFTED
@@ -52,7 +56,11 @@ class ModelSettings(Struct, frozen=True, kw_only=True, omit_defaults=True):
             raise UsageError(
                 f"keep_alive is {self.keep_alive}", hint="keep_alive is 0 seconds or more."
             )
-
+        if not 0 <= self.stream_interval <= 60:
+            raise UsageError(
+                f"stream_interval is {self.stream_interval}",
+                hint="stream_interval is 0 to 60 seconds.",
+            )
         if self.watchdog is not None and not 1 <= self.watchdog < 10**9:
             raise UsageError(f"watchdog is {self.watchdog}", hint="watchdog is 1 second or more.")
         self.switches()

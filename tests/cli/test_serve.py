@@ -116,6 +116,12 @@ def test_options_become_settings() -> None:
     assert edge_settings(args).port == 8000
 
 
+def test_no_seconds_are_a_setting_too() -> None:
+    model = serve.serving(filled("--keep-alive 0 --stream-interval 0")[0]).model.settings
+    assert (model.keep_alive, model.stream_interval) == (0, 0)
+    assert ModelSettings().keep_alive is None and ModelSettings().stream_interval > 0
+
+
 def test_the_page_on_models_gives_each_options_of_its_own() -> None:
     (block,) = (each for each in blocks_of(PAGE) if each.text.startswith("ingot serve"))
     (command,) = commands(block.text)
@@ -150,6 +156,7 @@ def test_options_of_one_model_are_beside_those_of_all(tmp_path: Path) -> None:
         ("--set bard.threads=many", "--set bard.threads is 'many'"),
         ("--set bard.pin=perhaps", "--set bard.pin is 'perhaps'"),
         ("--set bard.watchdog=0", "watchdog is 0.0"),
+        ("--stream-interval 61", "stream_interval is 61.0"),
         ("--in-process --watchdog 5", "--watchdog is given with --in-process"),
         ("--in-process --set bard.watchdog=5", "--watchdog is given with --in-process"),
     ],

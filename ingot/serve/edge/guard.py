@@ -7,6 +7,7 @@ import ipaddress
 import logging
 import re
 from collections.abc import Awaitable, Callable, MutableMapping
+from functools import lru_cache
 from typing import Any, Protocol
 
 from ingot.serve.edge.keys import ADMIN, USE, Key, KeyRing
@@ -63,6 +64,9 @@ class Guard:
     def __init__(self, app: App, host: Host) -> None:
         self._app = app
         self._host = host
+        settings = host.settings
+        # By its address, as no key guards it and no file: see `_check_site`.
+        self._by_address = host.keys is None and settings.is_local and settings.uds is None
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -111,8 +115,7 @@ class Guard:
     def _key(self, scope: Message, headers: dict[bytes, bytes]) -> Key | None:
         """Whose request it is. Raises BadKey and Forbidden for what may not be done."""
         settings = self._host.settings
-        unguarded = self._host.keys is None and settings.is_local and settings.uds is None
-        _check_site(headers, by_address=unguarded)
+        _check_site(headers, by_address=self._by_address)
         wanted = scope_of(scope["method"], scope["path"])
         if self._host.keys is None:
             if wanted == ADMIN and not settings.admin_without_key:
@@ -192,6 +195,7 @@ def _check_site(headers: dict[bytes, bytes], *, by_address: bool) -> None:
         )
 
 
+@lru_cache(64)
 def _is_address(host: str) -> bool:
     name = re.sub(r":\d+$", "", host, flags=re.ASCII).strip("[]").lower()
     if name == "localhost":

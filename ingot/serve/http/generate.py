@@ -98,9 +98,11 @@ def asked_of(order: Order, key: str, name: str, engine: Engine) -> Asked:
 async def _stream(steps: Steps, watch: Watch, answer: Answer, reply: Reply) -> None:
     async for number, progress in steps:
         watch.see(progress, number)
-        if events := answer.chunks(number, progress):
+        events = answer.chunks(number, progress)
+        if progress.finished:
+            await reply.end(events + answer.last())
+        elif events:
             await reply.write(events)
-    await reply.end(answer.last())
 
 
 async def _whole(steps: Steps, watch: Watch, answer: Answer, reply: Reply, *, scores: bool) -> None:

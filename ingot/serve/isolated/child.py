@@ -33,6 +33,7 @@ from ingot.runtime.llm import LLM
 from ingot.runtime.metrics import EngineCounters
 from ingot.runtime.verify import replay_shortest
 from ingot.serve.engine import Job, Progress
+from ingot.serve.garbage import search_rarely
 from ingot.serve.isolated.frames import FrameReader, FrameWriter
 from ingot.serve.isolated.messages import (
     Ask,
@@ -51,6 +52,7 @@ from ingot.serve.isolated.messages import (
 from ingot.serve.isolated.spawn import tie_to_parent
 from ingot.serve.open_model import open_model
 from ingot.serve.progress import add_job, facts_of, told
+from ingot.serve.settings import ModelSettings
 
 CHECKERS = 4  # threads that check jobs: as many may take long before others have to wait
 READ_BYTES = 1 << 18
@@ -81,9 +83,9 @@ class Outbox:
 class EngineServer:
     """Runs jobs on an open model and sends what becomes of them."""
 
-    def __init__(self, model: LLM, outbox: Outbox) -> None:
+    def __init__(self, model: LLM, settings: ModelSettings, outbox: Outbox) -> None:
         self._outbox = outbox
-        self._feed: Feed = model.feed(self._tell)
+        self._feed: Feed = model.feed(self._tell, settings.stream_interval)
         self._checkers = ThreadPoolExecutor(CHECKERS, "ingot-check")
         self._asked: set[int] = set()  # jobs that have neither ended nor been dropped
 
@@ -174,7 +176,8 @@ def _opened(message: Open, outbox: Outbox) -> EngineServer | None:
     try:
         model = open_model(message.path, message.settings, message.check)
         replay_shortest(model)
-        server = EngineServer(model, outbox)
+        server = EngineServer(model, message.settings, outbox)
+        search_rarely()
         outbox.send(Ready(facts_of(model, message.settings)))
     except IngotError as error:
         outbox.send(Refused(Fault.of(error)))
