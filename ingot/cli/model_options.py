@@ -39,7 +39,8 @@ MODEL_OPTIONS = (
     ),
     Argument(
         "--stream-interval S",
-        "where steps are shorter, a stream has an event so often (default: 0.01; 0: every step)",
+        "where a step takes less than a quarter of that, a stream is sent tokens so often "
+        "(default: 0.03; 0: after each step)",
         seconds,
     ),
     Argument("--pin", "keep it loaded when it is idle or memory is short"),

@@ -26,8 +26,8 @@ class Feed:
 
     `tell` is called in the engine's thread, once for all requests that got further together. An
     engine with overlap calls it while the kernels run the next step. First tokens and ends are told
-    at once. What comes between them may wait for the end of the first step that ends `interval`
-    seconds after the last time, so that short steps do not spend theirs on telling. Safe to use
+    at once. What comes between them waits where steps are short, of less than a quarter of
+    `interval`: until a step ends so many seconds after all that was new had been told. Safe to use
     from several threads.
     """
 
@@ -38,7 +38,7 @@ class Feed:
         self._make_ticket = make_ticket
         self._tell = tell
         self._interval = interval
-        self._told_at = 0.0  # all that was new then
+        self._told_at = self._looked_at = 0.0  # all that was new; whether to tell
         self._claims: dict[int, Claim] = {}
         self._news: dict[int, Request | IngotError] = {}  # of the engine's thread alone
         thread.session.after_news(self._flush)
@@ -99,8 +99,9 @@ class Feed:
 
     def _due(self) -> dict[int, Request | IngotError]:
         """Takes what is to be told now."""
-        now, news = perf_counter(), self._news
-        if now - self._told_at >= self._interval:
+        now, news, looked_at = perf_counter(), self._news, self._looked_at
+        self._looked_at = now
+        if now - self._told_at >= self._interval or now - looked_at >= self._interval / 4:
             self._told_at, self._news = now, {}
             return news
         urgent = {number: what for number, what in news.items() if _is_urgent(what)}

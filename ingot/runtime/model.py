@@ -121,8 +121,8 @@ class Model(Refusals):
         return counters() if self._thread.is_current else self._thread.ask(counters)
 
     def feed(self, tell: Tell, interval: float = 0.0) -> Feed:
-        """A way to ask for many requests at once, which hands on their news by `tell`; of what lies
-        between first tokens and ends, only every `interval` seconds."""
+        """A way to ask for many requests at once, which hands on their news by `tell`; what lies
+        between first tokens and ends may wait for `interval` seconds."""
         return Feed(self._thread, self._ticket, tell, interval)
 
     def get_tokenizer(self) -> Tokenizer:

@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import enum
 import inspect
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
@@ -142,9 +143,10 @@ class SamplingParams:
         return object.__new__(cls)
 
     def __post_init__(self) -> None:
-        for name in _GIVEN:
-            if (value := plain(given := getattr(self, name))) is not given:
-                self._set(name, value)
+        if "numpy" in sys.modules:
+            for name in _GIVEN:
+                if (value := plain(given := getattr(self, name))) is not given:
+                    self._set(name, value)
         for name, absent in _ABSENT.items():
             if getattr(self, name) is None:
                 self._set(name, absent)

@@ -25,8 +25,8 @@ class ModelSettings(Struct, frozen=True, kw_only=True, omit_defaults=True):
     num_speculative_tokens
                  the most tokens of a guess
     stream_interval
-                 seconds between two events of a stream, at least, where steps are shorter; the
-                 first token and the end never wait
+                 seconds that tokens of a stream wait to be sent together, where a step takes less
+                 than a quarter of that; the first token and the end never wait
     watchdog     seconds without a step, although there are requests, after which an engine process
                  is killed and started again; None: 60
 
@@ -42,7 +42,7 @@ class ModelSettings(Struct, frozen=True, kw_only=True, omit_defaults=True):
     seed: int = 0
     priority: int = 0
     keep_alive: float | None = None
-    stream_interval: float = 0.01
+    stream_interval: float = 0.03
     watchdog: float | None = None
     speculative: str | None = None
     num_speculative_tokens: int = DRAFTED

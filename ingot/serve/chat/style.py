@@ -12,6 +12,7 @@ from ingot.errors import UsageError
 from ingot.serve.chat.formats import FORMATS, ToolFormat, format_of
 from ingot.serve.chat.reader import CLOSE, OPEN, AnswerReader
 from ingot.serve.chat.tools import forced, tool_names
+from ingot.serve.unique import unique_id
 
 AUTO, NONE = "auto", "none"
 TOOL_CALL_PARSERS = (AUTO, NONE, *(each.name for each in FORMATS))
@@ -76,7 +77,7 @@ def style_of(template: str | None, tool_call_parser: str = AUTO) -> Style:
 
 
 def _id() -> str:
-    return f"call_{secrets.token_hex(12)}"
+    return f"call_{unique_id()}"
 
 
 def _short_id() -> str:

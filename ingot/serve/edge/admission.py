@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass
 from time import monotonic
 
@@ -123,13 +123,15 @@ class Seats:
     async def wait(self) -> AsyncIterator[None]:
         """Waits for the seats of the first job. Raises QueueFull and QueueTimeout."""
         limit = self._limits.queue_timeout
+        place, turn = self._join(admitted=False)
         try:
-            async with asyncio.timeout(limit or None):
-                self._first = await self._place(admitted=False)
+            async with asyncio.timeout(limit or None) if not turn.is_set() else nullcontext():
+                await self._seated(place, turn)
         except TimeoutError:
             found = f"no seat became free within {limit:g} seconds"
             wait = self._line.retry_after()
             raise QueueTimeout(found, hint="Try again later.", retry_after=wait) from None
+        self._first = place
         try:
             yield
         finally:
@@ -142,25 +144,30 @@ class Seats:
         async with self._turn:
             place, self._first = self._first, None
             if place is None:
-                place = await self._place(admitted=True)
+                place, turn = self._join(admitted=True)
+                await self._seated(place, turn)
         try:
             yield
         finally:
             self._line.leave(place)
 
-    async def _place(self, *, admitted: bool) -> Place:
+    def _join(self, *, admitted: bool) -> tuple[Place, asyncio.Event]:
+        """A place in the line, and what is set when its turn has come. Raises QueueFull."""
         asked, turn = self._asked, asyncio.Event()
         seats, tokens = (
             -(-total // asked.num_jobs) for total in (asked.num_sequences, asked.num_tokens)
         )
         place = Place(asked.key, seats, tokens, asked.priority, turn.set, admitted)
         self._line.join(place, self._limits.max_queue, self._most_tokens())
+        return place, turn
+
+    async def _seated(self, place: Place, turn: asyncio.Event) -> None:
+        """Waits until the turn of a place has come; who stops waiting leaves the line."""
         try:
             await turn.wait()
         except BaseException:
             self._line.leave(place)
             raise
-        return place
 
     def _most_tokens(self) -> int:
         facts, most = self._asked.facts, self._limits.max_queue_tokens

@@ -7,13 +7,15 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from logging.handlers import QueueHandler, QueueListener
-from queue import Empty, Queue
+from queue import SimpleQueue
 from time import gmtime, strftime
 from typing import Any
 
 import msgspec
+
+Records = SimpleQueue[Any]
 
 LOGGER = "ingot"
 _QUEUED = 10_000  # records that wait to be written; more are dropped
@@ -103,9 +105,17 @@ class LineHandler(logging.Handler):
 class _Queued(QueueHandler):
     """Hands records to the thread that writes them; never waits, and never raises."""
 
-    def __init__(self, queue: Queue[Any], dropped: Callable[[], None]) -> None:
-        super().__init__(queue)
+    queue: Records
+
+    def __init__(self, records: Records, dropped: Callable[[], None]) -> None:
+        super().__init__(records)
         self._dropped = dropped
+
+    def enqueue(self, record: logging.LogRecord) -> None:
+        if self.queue.qsize() < _QUEUED:
+            self.queue.put(record)
+        else:
+            self._dropped()
 
     def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
         return record  # it stays in this process; the thread formats it
@@ -117,14 +127,7 @@ class _Queued(QueueHandler):
 class _Writing(QueueListener):
     """The thread that writes. Where it hangs, as in a pipe that nobody reads, it is left behind."""
 
-    def __init__(self, records: Queue[Any], writer: logging.Handler) -> None:
-        super().__init__(records, writer)
-        self._records = records
-
     def stop(self) -> None:
-        with suppress(Empty):
-            while self._records.full():
-                self._records.get_nowait()  # room for the word to stop
         self.enqueue_sentinel()
         if self._thread is not None:
             self._thread.join(STOP_SECONDS)
@@ -145,11 +148,11 @@ def logging_to(
     A thread writes them, so a disk or a pipe that is slow or full holds up no request. `dropped`
     is called for each record that is lost.
     """
-    queue: Queue[Any] = Queue(_QUEUED)
+    records: Records = SimpleQueue()
     writer = LineHandler(sys.stderr.fileno() if fd is None else fd, dropped)
     writer.setFormatter(FORMATS[format](most))
-    handler = _Queued(queue, dropped)
-    listener = _Writing(queue, writer)
+    handler = _Queued(records, dropped)
+    listener = _Writing(records, writer)
     loggers = [logging.getLogger(name) for name in (LOGGER, "uvicorn.error")]
     before = [(log, log.level, log.propagate, log.handlers) for log in loggers]
     for log in loggers:

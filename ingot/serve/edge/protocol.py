@@ -11,6 +11,7 @@ from typing import Any, cast
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from ingot.serve.edge.joined import JoinedTransport
 from ingot.serve.edge.settings import Limits
 from ingot.serve.refusal import (
     BodyTooLarge,
@@ -52,7 +53,8 @@ class BoundedProtocol(HttpToolsProtocol):
         return cast(type[asyncio.Protocol], partial(cls, limits=limits))
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+        joined = cast(asyncio.Transport, JoinedTransport(transport, self.loop))
+        super().connection_made(joined)
         transport.set_write_buffer_limits(high=self._limits.send_buffer_bytes)
         self._await_request(self._limits.header_timeout, self._headers_late)
 

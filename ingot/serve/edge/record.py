@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -13,6 +12,7 @@ from time import perf_counter
 from typing import Any
 
 from ingot.serve.refusal import Refusal
+from ingot.serve.unique import unique_id
 
 _ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
 _TRACEPARENT = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
@@ -88,6 +88,6 @@ def record_of(scope: Any) -> Record:
     return Record(
         method=scope["method"],
         path=scope["path"],
-        request_id=request_id or f"req-{secrets.token_hex(12)}",
+        request_id=request_id or f"req-{unique_id()}",
         traceparent=traceparent,
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import uuid
 from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from ingot.serve.http.steps import Steps, steps_of
 from ingot.serve.openai.fields import FieldError
 from ingot.serve.openai.order import Caller, Order, order_of
 from ingot.serve.openai.requests import ChatRequest, CompletionRequest
+from ingot.serve.unique import unique_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ async def answering(
         data, ChatRequest if chats else CompletionRequest
     )
     name = site.named(request.model)
-    caller = Caller(uuid.uuid4().hex, call.key)
+    caller = Caller(unique_id(), call.key)
     async with site.lease(name) as engine:
         terms = site.settings.terms
         order = await off_loop(partial(order_of, request, engine, caller, data, terms))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ from ingot.serve.edge.keys import ADMIN, USE
 from ingot.serve.edge.record import CURRENT, Record, cuttable
 from ingot.serve.http.errors import refusal_of
 from ingot.serve.refusal import BadKey, Draining, Forbidden, MalformedRequest, Refusal
+from ingot.serve.unique import unique_id
 
 LIVE, HEALTH = "/inference.GRPCInferenceService/ServerLive", "/grpc.health.v1.Health/"
 REFLECTION = "/grpc.reflection."
@@ -87,7 +87,7 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no ty
             lambda: Record(
                 method="gRPC",
                 path=details.method,
-                request_id=request_id or f"req-{secrets.token_hex(12)}",
+                request_id=request_id or f"req-{unique_id()}",
                 traceparent=metadata.get("traceparent"),
                 awaited=details.method != REQUESTS,
             ),

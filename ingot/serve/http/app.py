@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -16,6 +17,7 @@ from ingot.serve.http.gate import Gate, OpenGate
 from ingot.serve.http.generate import Generate
 from ingot.serve.http.model_routes import model_routes
 from ingot.serve.http.models import Models
+from ingot.serve.http.reply import Receive, Scope, Send
 from ingot.serve.http.routes import refused, routes
 from ingot.serve.http.site import HttpSettings, Site
 from ingot.serve.openai.requests import ChatRequest, CompletionRequest
@@ -40,7 +42,7 @@ def build_app(
 
 def app_of(site: Site, beside: Beside | None = None) -> Starlette:
     """The routes of a site."""
-    return Starlette(
+    return _App(
         lifespan=None if beside is None else lambda _: beside(),
         routes=[
             Route("/v1/completions", Generate(site, CompletionRequest), methods=["POST"]),
@@ -50,6 +52,22 @@ def app_of(site: Site, beside: Beside | None = None) -> Starlette:
         ],
         exception_handlers={HTTPException: _on_http},
     )
+
+
+class _App(Starlette):
+    """Hands requests for text on at once: each token of a stream would pass through the layers of
+    Starlette, which do nothing to it."""
+
+    def __init__(self, *, routes: list[Route], **options: Any) -> None:
+        super().__init__(routes=routes, **options)
+        self._generate = {each.path: each.app for each in routes if isinstance(each.app, Generate)}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        direct = self._generate.get(scope.get("path", ""))
+        if direct is not None and scope["method"] == "POST":
+            await direct(scope, receive, send)
+        else:
+            await super().__call__(scope, receive, send)
 
 
 async def _on_http(request: Request, error: Exception) -> Response:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import uuid
 from collections.abc import MutableMapping
 from typing import Any
 
@@ -25,6 +24,7 @@ from ingot.errors import (
 )
 from ingot.serve.openai.fields import FieldError
 from ingot.serve.refusal import Draining, InternalRefusal, Refusal
+from ingot.serve.unique import unique_id
 
 _log = logging.getLogger(__name__)
 
@@ -125,7 +125,7 @@ def noted_refusal(error: Exception, scope: MutableMapping[str, Any]) -> Refusal:
     """The answer to an ASGI request that failed. The request's state gets its code, for the log of
     whoever stands around."""
     state = scope.get("state", {})
-    refusal = refusal_of(error, state.get("request_id") or uuid.uuid4().hex)
+    refusal = refusal_of(error, state.get("request_id") or unique_id())
     state["error"] = refusal.code
     return refusal
 

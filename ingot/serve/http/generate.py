@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-import uuid
-from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
+from collections.abc import Awaitable
+from contextlib import AbstractContextManager, aclosing, nullcontext
 from functools import partial
 
 from ingot.serve.asked import Asked
@@ -20,6 +20,7 @@ from ingot.serve.openai.order import Caller, Order, order_of
 from ingot.serve.openai.params import num_new_tokens
 from ingot.serve.openai.requests import ChatRequest, CompletionRequest
 from ingot.serve.openai.text_answer import TextAnswer
+from ingot.serve.unique import unique_id
 
 Request = CompletionRequest | ChatRequest
 
@@ -31,18 +32,22 @@ class Generate:
         self._site = site
         self._kind = kind
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         key = scope.get("state", {}).get("key", "")
-        await replying(scope, receive, send, partial(self._answer, key))
+        return replying(scope, receive, send, partial(self._answer, key))
 
     async def _answer(self, key: str, body: bytes, reply: Reply) -> None:
+        request = await self._site.decode(body, self._kind)
+        with self._kept_awake(request, reply):
+            await self._generate(request, key, body, reply)
+
+    async def _generate(self, request: Request, key: str, body: bytes, reply: Reply) -> None:
         site = self._site
-        request = await site.decode(body, self._kind)
         name = site.named(request.model)
         registered = site.models.name_of(name)
         # Unlike the id of the request, which a client may choose, this one is unique.
-        caller = Caller(uuid.uuid4().hex, key)
-        async with self._kept_awake(request, reply), site.lease(name) as engine:
+        caller = Caller(unique_id(), key)
+        async with site.lease(name) as engine:
             terms = site.settings.terms
             make_order = partial(order_of, request, engine, caller, body, terms)
             order = make_order() if _is_small(request, body) else await off_loop(make_order)
@@ -56,7 +61,7 @@ class Generate:
                 else:
                     await _whole(steps, watch, answer, reply, scores=order.scores)
 
-    def _kept_awake(self, request: Request, reply: Reply) -> AbstractAsyncContextManager[None]:
+    def _kept_awake(self, request: Request, reply: Reply) -> AbstractContextManager[None]:
         if not request.stream:
             return nullcontext()
         return reply.kept_awake(self._site.settings.ping_seconds)

@@ -139,13 +139,11 @@ class ModelEvents:
 
     async def _tell(self, is_admin: bool, body: bytes, reply: Reply) -> None:
         await reply.write(b": models\n\n")
-        async with (
-            reply.kept_awake(self._site.settings.ping_seconds),
-            aclosing(_events(self._site)) as events,
-        ):
-            async for event in events:
-                shown = msgspec.json.encode(_shown(event, is_admin=is_admin))
-                await reply.write(b"data: " + shown + b"\n\n")
+        with reply.kept_awake(self._site.settings.ping_seconds):
+            async with aclosing(_events(self._site)) as events:
+                async for event in events:
+                    shown = msgspec.json.encode(_shown(event, is_admin=is_admin))
+                    await reply.write(b"data: " + shown + b"\n\n")
         await reply.end(b"")
 
 

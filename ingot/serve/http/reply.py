@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from contextlib import contextmanager
 from typing import Any
 
 from ingot.serve.edge.record import cuttable
@@ -79,8 +79,8 @@ class Reply:
         start = {"type": "http.response.start", "status": 200, "headers": _STREAM_HEADERS}
         await self._send(start)
 
-    @asynccontextmanager
-    async def kept_awake(self, seconds: float) -> AsyncIterator[None]:
+    @contextmanager
+    def kept_awake(self, seconds: float) -> Iterator[None]:
         """Sends a comment whenever nothing else was sent for so long."""
         loop, pings = asyncio.get_running_loop(), set[asyncio.Task[None]]()
         timer: asyncio.TimerHandle
@@ -102,8 +102,8 @@ class Reply:
                 ping.cancel()
 
 
-@asynccontextmanager
-async def while_connected(receive: Receive, reply: Reply) -> AsyncIterator[None]:
+@contextmanager
+def while_connected(receive: Receive, reply: Reply) -> Iterator[None]:
     """Cancels the block when the client closes the connection, and raises ClientGone then.
 
     The request's body must have been read.
@@ -143,7 +143,7 @@ async def replying(
     try:
         with cuttable():
             body = await read_body(receive)
-            async with while_connected(receive, reply):
+            with while_connected(receive, reply):
                 await answer(body, reply)
     except ClientGone:
         pass

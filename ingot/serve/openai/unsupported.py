@@ -6,6 +6,8 @@ They would change the answer. So they are refused, unlike fields that nobody kno
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from ingot.serve.openai.fields import FieldError
@@ -80,13 +82,22 @@ UNSUPPORTED: Mapping[str, Unsupported] = {
 
 def refuse_unsupported(request: GenerateRequest) -> None:
     """Raises FieldError for the first field that asks for what is not done here."""
-    for name, row in UNSUPPORTED.items():
-        value = getattr(request, name, None)
-        if not row.asks(value) or (name == "best_of" and value == (request.n or 1)):
+    names, values_of = _looked_at(type(request))
+    for name, value in zip(names, values_of(request), strict=True):
+        if value is None or not UNSUPPORTED[name].asks(value):
+            continue
+        if name == "best_of" and value == (request.n or 1):
             continue
         raise FieldError(
             name,
             f"{name}: this server does not support it",
-            hint=row.instead,
+            hint=UNSUPPORTED[name].instead,
             code="unsupported_parameter",
         )
+
+
+@cache
+def _looked_at(kind: type[GenerateRequest]) -> tuple[tuple[str, ...], attrgetter[Any]]:
+    """The names of a request's fields that may ask for what is not done, and all their values."""
+    names = tuple(name for name in UNSUPPORTED if name in kind.__struct_fields__)
+    return names, attrgetter(*names)
