@@ -34,10 +34,13 @@ SHAPE = "qwen3-0.6b"  # of all formats, and beside the other runtimes
 OPTIONS: Mapping[str, tuple[str, ...]] = {
     "bf16": (), "int8": ("--quantize", "int8"), "int4": ("--quantize", "int4"),
 }  # fmt: skip
-PEER_GROUP = "peers"
+PEER_GROUP, LONG_GROUP = "peers", "long"
+LONG = (4096, 16384)  # tokens of long prompts; others read the first kind
+ATTENTION = "paged_attention"
 PARTS = (
     *(f"{SHAPE}/{kind}" for kind in OPTIONS),
     *(f"{PEER_GROUP}/{kind}" for kind in OPTIONS),
+    *(f"{LONG_GROUP}/{kind}" for kind in OPTIONS),
     "qwen2.5-0.5b/bf16",
     "llama-3.2-1b/bf16",
 )
@@ -55,7 +58,10 @@ class Sitting:
     def measure(self, part: str) -> Values:
         """The figures of a part, and what ran when."""
         group, kind = part.split("/")
-        found = self.peers(kind) if group == PEER_GROUP else self.model(group, kind)
+        if group == PEER_GROUP:
+            found = self.peers(kind)
+        else:
+            found = self.long(kind) if group == LONG_GROUP else self.model(group, kind)
         ran = {"date": date.today().isoformat(), "ingot": __version__}
         return {**ran, "python": platform.python_version(), **found}
 
@@ -77,15 +83,13 @@ class Sitting:
             "memory_mb": number(run_script("memory_figures", artifact)["extra_mb"]),
         }
 
-    def peers(self, kind: str) -> Values:
+    def peers(self, kind: str, prompt: int = 512) -> Values:
         """How many times as fast as each other runtime ingot is, in rounds of the same prompts."""
-        model, artifact = made_model(SHAPE, self.work), self._artifact(SHAPE, kind)
-        if not artifact.exists():
-            run_script("compile_figures", str(model), str(artifact), *OPTIONS[kind])
+        model, artifact = made_model(SHAPE, self.work), self._made_artifact(SHAPE, kind)
         out = self.work / f"peers-{kind}.json"
         command = [
             sys.executable, "-m", "bench.peers", str(model), f"{kind}={artifact}",
-            "--rounds", str(self.rounds), "--json", str(out),
+            "--prompt", str(prompt), "--rounds", str(self.rounds), "--json", str(out),
         ]  # fmt: skip
         subprocess.run(command, cwd=ROOT, check=True)
         return {"times": {
@@ -93,8 +97,27 @@ class Sitting:
             for name, ratios in times(json.loads(out.read_text())).items()
         }}  # fmt: skip
 
+    def long(self, kind: str) -> Values:
+        """Long prompts and contexts: speeds, shares of the limit, and of them what attention takes;
+        and others on the first kind of them."""
+        artifact = self._made_artifact(SHAPE, kind)
+        found = {}
+        for tokens in LONG:
+            context = ("--prompt", str(tokens), "--context", str(tokens), "--batch", "1")
+            ran = ingot_bench(artifact, *context, "--ops", "--rounds", "1")
+            for name, phase in zip(("prefill", "decode"), ran["phases"], strict=False):
+                found[f"{name}_{tokens}"] = {**speed(phase), "attention": attention_of(phase)}
+        return {**found, **self.peers(kind, LONG[0])}
+
     def _artifact(self, shape: str, kind: str) -> Path:
         return self.work / f"{shape}-{kind}.ingot"
+
+    def _made_artifact(self, shape: str, kind: str) -> Path:
+        artifact = self._artifact(shape, kind)
+        if not artifact.exists():
+            model = str(made_model(shape, self.work))
+            run_script("compile_figures", model, str(artifact), *OPTIONS[kind])
+        return artifact
 
 
 def times(found: Values) -> dict[str, Values]:
@@ -121,6 +144,14 @@ def speed(phase: Values) -> Values:
         "tokens_per_second": number(phase["tokens_per_second"]),
         "share": number(phase["share"]),
     }
+
+
+def attention_of(phase: Values) -> float:
+    """The share of a phase's time that attention takes."""
+    seconds = {True: 0.0, False: 0.0}
+    for kernel in phase["kernels"]:
+        seconds[kernel["kernel"] == ATTENTION] += kernel["seconds"]
+    return number(seconds[True] / sum(seconds.values()))
 
 
 def number(value: float) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tools.figures_page import BEGIN, END, claims, models, origin, phases, with_figures
+from tools.figures_page import BEGIN, END, claims, long, models, origin, phases, with_figures
 
 RAN = {"date": "2026-03-01", "ingot": "0.1.0", "python": "3.12.1"}
 SPEEDS = {
@@ -23,6 +23,12 @@ FIGURES = {
             "llama.cpp": {"version": "llama 1", "prefill": 2.0, "decode": 1.5},
             "openvino": {"prefill": 1.2, "decode": 3.0},
         }},
+        "long/bf16": {
+            **RAN,
+            "prefill_4096": {"tokens_per_second": 900.0, "share": 0.5, "attention": 0.25},
+            "decode_16384": {"tokens_per_second": 9.0, "share": 0.7, "attention": 0.6},
+            "times": {"llama.cpp": {"prefill": 3.0, "decode": 2.5}},
+        },
         "peers/int4": {**RAN, "note": "It rained.", "times": {
             "onnxruntime": {"prefill": 4.0, "decode": 2.0},
         }},
@@ -71,6 +77,15 @@ def test_a_phase_stands_beside_its_limit_and_the_others():
     ]
     assert rows[2].endswith("| – | – | 4.00 |")
     assert len(rows) == 4
+
+
+def test_long_prompts_stand_beside_others_where_those_read_them():
+    rows = long(FIGURES).splitlines()
+    assert rows[2:] == [
+        "| bfloat16, prefill of 4,096 tokens | 900 tok/s | 50 % | 25 % | 3.00 | – | – |",
+        "| bfloat16, decode, context 16,384 | 9.0 tok/s | 70 % | 60 % | – | – | – |",
+    ]
+    assert len(long(NOTHING).splitlines()) == 2
 
 
 def test_the_origin_names_days_machine_memory_versions_and_notes():

@@ -10,12 +10,13 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from datetime import date
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from bench.__main__ import COMPILE_GB, COMPILE_SECONDS, MEMORY_MB
 from bench.figures_chart import KINDS, NAMES, draw, is_current
-from bench.sitting import OPTIONS, PEER_GROUP, SHAPE, STREAMS
+from bench.sitting import LONG, LONG_GROUP, OPTIONS, PEER_GROUP, SHAPE, STREAMS
 
 ROOT = Path(__file__).resolve().parent.parent
 FIGURES = ROOT / "docs" / "figures.json"
@@ -77,7 +78,7 @@ def models(figures: Figures) -> str:
     rows = []
     for name, part in figures["parts"].items():
         shape, kind = name.split("/")
-        if shape != PEER_GROUP:
+        if shape in MODELS:
             speeds = [f(part[phase]) for phase in ("decode", "prefill") for f in (speed, percent)]
             rows.append((MODELS[shape], KINDS[kind], *speeds, milliseconds(part)))
     return table(header, rows)
@@ -96,6 +97,24 @@ def phases(figures: Figures) -> str:
             cells = (speed(found), speed(limit), percent(found))
             beside = (ratio(times.get(name, {}).get(phase)) for name in PEERS)
             rows.append((f"{KINDS[kind]}, {ROWS[phase]}", *cells, *beside))
+    return table(header, rows)
+
+
+def long(figures: Figures) -> str:
+    """Long prompts and contexts of the first model beside their limits and the other runtimes."""
+    header = (
+        "", "ingot", "of the limit", "of that time, attention",
+        *(f"times {NAMES[name]}" for name in PEERS),
+    )  # fmt: skip
+    texts = {"prefill": "prefill of {:,} tokens", "decode": "decode, context {:,}"}
+    rows = []
+    for kind, (phase, text), tokens in product(OPTIONS, texts.items(), LONG):
+        part = figures["parts"].get(f"{LONG_GROUP}/{kind}", {})
+        if found := part.get(f"{phase}_{tokens}"):
+            times = part["times"] if tokens == LONG[0] else {}
+            beside = (ratio(times.get(name, {}).get(phase)) for name in PEERS)
+            cells = (speed(found), percent(found), f"{100 * found['attention']:.0f} %")
+            rows.append((f"{KINDS[kind]}, {text.format(tokens)}", *cells, *beside))
     return table(header, rows)
 
 
@@ -132,7 +151,7 @@ def costs(figures: Figures) -> Iterator[str]:
 
 
 BLOCKS: dict[str, Callable[[Figures], str]] = {
-    "claims": claims, "models": models, "phases": phases, "origin": origin,
+    "claims": claims, "models": models, "phases": phases, "long": long, "origin": origin,
 }  # fmt: skip
 
 

@@ -13,12 +13,13 @@ from itertools import pairwise
 Generate = Callable[[list[int], int], list[float]]
 
 
-def serve(open_model: Callable[[str, int], Generate]) -> None:
-    """Opens the model that argv names, with as many threads, and serves until stdin ends."""
+def serve(open_model: Callable[[str, int, int], Generate]) -> None:
+    """Opens the model that argv names, with as many threads and room for as many tokens as it
+    says, and serves until stdin ends."""
     # Libraries print to stdout; only the answers may go there.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
-    generate = open_model(sys.argv[1], int(sys.argv[2]))
+    generate = open_model(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
     print(json.dumps({"ready": True}), file=answers)
     for line in sys.stdin:
         request = json.loads(line)

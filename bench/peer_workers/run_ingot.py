@@ -7,8 +7,8 @@ from loop import Generate, seconds_of, serve
 import ingot
 
 
-def open_model(path: str, threads: int) -> Generate:
-    llm = ingot.LLM(path, num_threads=threads, max_model_len=2048)
+def open_model(path: str, threads: int, context: int) -> Generate:
+    llm = ingot.LLM(path, num_threads=threads, max_model_len=context)
 
     def generate(tokens: list[int], new_tokens: int) -> list[float]:
         params = ingot.SamplingParams(

@@ -8,9 +8,9 @@ import llama_cpp
 from loop import Generate, seconds_of, serve
 
 
-def open_model(path: str, threads: int) -> Generate:
+def open_model(path: str, threads: int, context: int) -> Generate:
     llm = llama_cpp.Llama(
-        path, n_ctx=2048, n_batch=512, n_ubatch=512, verbose=False,
+        path, n_ctx=context, n_batch=512, n_ubatch=512, verbose=False,
         n_threads=threads, n_threads_batch=threads,
     )  # fmt: skip
 

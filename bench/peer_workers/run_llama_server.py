@@ -17,14 +17,14 @@ from loop import Generate, serve
 POLL_SECONDS = 0.05
 
 
-def open_model(path: str, threads: int) -> Generate:
+def open_model(path: str, threads: int, context: int) -> Generate:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    binary, *options = sys.argv[3:]
+    binary, *options = sys.argv[4:]
     process = subprocess.Popen(
-        [binary, "--model", path, "--port", str(port), "--ctx-size", "2048", "--batch-size", "512",
-         "--ubatch-size", "512", "--parallel", "1", "--threads", str(threads),
-         "--threads-batch", str(threads), *options],
+        [binary, "--model", path, "--port", str(port), "--ctx-size", str(context),
+         "--batch-size", "512", "--ubatch-size", "512", "--parallel", "1",
+         "--threads", str(threads), "--threads-batch", str(threads), *options],
         stdout=sys.stderr,
     )  # fmt: skip
     atexit.register(process.kill)

@@ -10,7 +10,7 @@ import onnxruntime_genai
 from loop import Generate, seconds_of, serve
 
 
-def open_model(path: str, threads: int) -> Generate:
+def open_model(path: str, threads: int, context: int) -> Generate:
     config = onnxruntime_genai.Config(path)
     options = {"session_options": {"intra_op_num_threads": threads}}
     config.overlay(json.dumps({"model": {"decoder": options}}))
@@ -18,7 +18,7 @@ def open_model(path: str, threads: int) -> Generate:
 
     def complete(tokens: list[int], new_tokens: int) -> Iterator[int]:
         params = onnxruntime_genai.GeneratorParams(model)
-        params.set_search_options(max_length=2048, do_sample=False)
+        params.set_search_options(max_length=context, do_sample=False)
         generator = onnxruntime_genai.Generator(model, params)
         generator.append_tokens(np.array(tokens, np.int32))
         for count in range(new_tokens):

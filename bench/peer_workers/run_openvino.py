@@ -8,7 +8,7 @@ import openvino_genai
 from loop import Generate, serve
 
 
-def open_model(path: str, threads: int) -> Generate:
+def open_model(path: str, threads: int, context: int) -> Generate:
     pipeline = openvino_genai.LLMPipeline(path, "CPU", INFERENCE_NUM_THREADS=threads)
 
     def generate(tokens: list[int], new_tokens: int) -> list[float]:

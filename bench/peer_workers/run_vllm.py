@@ -8,12 +8,12 @@ import time
 from loop import Generate, serve
 
 
-def open_model(path: str, threads: int) -> Generate:
+def open_model(path: str, threads: int, context: int) -> Generate:
     os.environ["VLLM_CPU_KVCACHE_SPACE"] = "2"  # GB
     os.environ["VLLM_CPU_OMP_THREADS_BIND"] = f"0-{threads - 1}"
     from vllm import LLM, SamplingParams  # reads the environment
 
-    llm = LLM(path, dtype="bfloat16", max_model_len=2048, enable_prefix_caching=False)
+    llm = LLM(path, dtype="bfloat16", max_model_len=context, enable_prefix_caching=False)
 
     def seconds(tokens: list[int], new_tokens: int) -> float:
         params = SamplingParams(

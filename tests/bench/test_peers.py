@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from bench import peers
-from bench.peers import Contender, Unavailable, compete, main, reason, results
+from bench.peers import Contender, Room, Unavailable, compete, main, reason, results
+
+ROOM = Room(threads=2, context=4096)
 
 SERVE = """
 import json, sys
@@ -48,7 +50,9 @@ def test_figures_are_medians_and_a_ratio_is_of_one_round():
     theirs = Contender("b", "int8", [], rounds=[[2.0, 0.3], [8.0, 2.4], [9.0, 0.4]])
     first, second = results([ours, theirs], 10)
     assert (first.prefill_tokens_per_second, first.decode_tokens_per_second) == (5.0, 5.0)
+    assert (first.best_prefill_tokens_per_second, first.best_decode_tokens_per_second) == (10, 10)
     assert second.prefill_tokens_per_second == 1.25
+    assert second.best_prefill_tokens_per_second == 5
     assert (second.prefill_ratio, second.decode_ratio) == (2.0, pytest.approx(3.0))
 
 
@@ -77,7 +81,7 @@ def test_one_that_does_not_start_is_reported():
 def test_what_is_not_there_says_how_to_get_it(tmp_path, monkeypatch, name, kind, reason):
     monkeypatch.setattr(peers, "WORK", tmp_path)
     with pytest.raises(Unavailable, match=reason):
-        peers.peer(name, kind, tmp_path, 2)
+        peers.peer(name, kind, tmp_path, ROOM)
 
 
 def test_a_peer_that_reads_checkpoints_is_given_the_model(tmp_path, monkeypatch):
@@ -85,8 +89,8 @@ def test_a_peer_that_reads_checkpoints_is_given_the_model(tmp_path, monkeypatch)
     python.parent.mkdir(parents=True)
     python.touch()
     monkeypatch.setattr(peers, "WORK", tmp_path / "work")
-    command = peers.peer("vllm", "bf16", tmp_path, 2).command
-    assert command == [str(python), str(peers.WORKERS / "run_vllm.py"), str(tmp_path), "2"]
+    command = peers.peer("vllm", "bf16", tmp_path, ROOM).command
+    assert command == [str(python), str(peers.WORKERS / "run_vllm.py"), str(tmp_path), "2", "4096"]
 
 
 def test_the_reason_is_what_was_raised_and_not_the_hint_below_it():
@@ -112,7 +116,7 @@ def convert(tmp_path, monkeypatch):
         return subprocess.CompletedProcess(command, 0, stderr="")
 
     monkeypatch.setattr(peers.subprocess, "run", run)
-    return lambda model_dir: Path(peers.peer("llama.cpp", "int8", model_dir, 2).command[2])
+    return lambda model_dir: Path(peers.peer("llama.cpp", "int8", model_dir, ROOM).command[2])
 
 
 LLAMA_SERVER = """#!{python}
@@ -129,7 +133,8 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self):
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         count = len(asked["prompt"]), asked["n_predict"] - 1
-        assert options["--threads"] == "3" and options["--model"].endswith(".gguf")
+        assert options["--threads"] == "2" and options["--ctx-size"] == "4096"
+        assert options["--model"].endswith(".gguf")
         self.answer({{"timings": {{"prompt_ms": 10 * count[0], "predicted_ms": 2 * count[1]}}}})
 HTTPServer(("127.0.0.1", int(options["--port"])), Handler).serve_forever()
 """
@@ -142,7 +147,7 @@ def test_a_binary_is_asked_for_what_its_tokens_took(tmp_path, convert):
     (model / "model.safetensors").touch()
     binary.write_text(LLAMA_SERVER.format(python=sys.executable))
     binary.chmod(0o755)
-    found = peers.peer("ik_llama.cpp", "int8", model, 3, {"ik_llama.cpp": binary})
+    found = peers.peer("ik_llama.cpp", "int8", model, ROOM, {"ik_llama.cpp": binary})
     assert compete([found], rounds=1, prompt_tokens=50, new_tokens=4) == {}
     assert found.rounds == [[0.5, 0.002, 0.002, 0.002]]
 
@@ -150,7 +155,7 @@ def test_a_binary_is_asked_for_what_its_tokens_took(tmp_path, convert):
 def test_a_binary_that_ends_is_reported(tmp_path, convert):
     (tmp_path / "config.json").touch()
     (tmp_path / "model.safetensors").touch()
-    found = peers.peer("ik_llama.cpp", "int8", tmp_path, 3, {"ik_llama.cpp": Path("/bin/false")})
+    found = peers.peer("ik_llama.cpp", "int8", tmp_path, ROOM, {"ik_llama.cpp": Path("/bin/false")})
     excuses = compete([found], rounds=1, prompt_tokens=50, new_tokens=4)
     assert excuses == {"ik_llama.cpp int8": "its server has ended"}
 

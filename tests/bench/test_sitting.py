@@ -13,6 +13,12 @@ from bench.sitting import PARTS, Sitting, main, merged, number, times
 PHASE = {
     "tokens_per_second": 41.23456, "share": 0.5, "limits": {"read_bytes_per_second": 3e10},
 }  # fmt: skip
+KERNELS = [
+    {"kernel": "linear", "seconds": 2.0},
+    {"kernel": "paged_attention", "seconds": 1.0},
+    {"kernel": "paged_attention", "seconds": 3.0},
+    {"kernel": "rms_norm", "seconds": 0.0},
+]
 SCRIPTS = {
     "compile_figures": {"seconds": 24.0, "peak_gb": 2.0},
     "start_figures": {"import_seconds": 0.1, "first_token_seconds": 0.25},
@@ -31,7 +37,8 @@ def scripts(monkeypatch):
 
     def ingot_bench(artifact, *options):
         ran.append(("ingot bench", str(artifact), *options))
-        return {"phases": [PHASE] * 3}
+        kernels = {"kernels": KERNELS} if "--ops" in options else {}
+        return {"phases": [{**PHASE, **kernels}] * 3}
 
     monkeypatch.setattr(sitting, "run_script", run_script)
     monkeypatch.setattr(sitting, "ingot_bench", ingot_bench)
@@ -66,6 +73,21 @@ def test_peers_are_ratios_with_their_versions(tmp_path, scripts, monkeypatch):
         "openvino": {"version": "openvino 1.2", "prefill": 1.235, "decode": 2.0}
     }
     assert [name for name, *_ in scripts] == ["compile_figures"]
+
+
+def test_long_prompts_have_the_share_of_attention_and_others_beside_the_first(
+    tmp_path, scripts, monkeypatch
+):
+    monkeypatch.setattr(Sitting, "peers", lambda self, kind, prompt: {"times": {kind: prompt}})
+    found = Sitting(tmp_path, rounds=3).measure("long/int8")
+    assert found["times"] == {"int8": 4096}
+    for tokens in (4096, 16384):
+        artifact, size = str(tmp_path / "qwen3-0.6b-int8.ingot"), str(tokens)
+        command = ("ingot bench", artifact, "--prompt", size, "--context", size, "--batch", "1")
+        assert (*command, "--ops", "--rounds", "1") in scripts
+        for phase in ("prefill", "decode"):
+            expected = {"tokens_per_second": 41.23, "share": 0.5, "attention": 4 / 6}
+            assert found[f"{phase}_{tokens}"] == pytest.approx(expected, rel=1e-3)
 
 
 def test_without_ingot_there_are_no_ratios():
