@@ -11,8 +11,9 @@ weights, as the model `m`, such as
     llama.cpp=llama-server -m q4.gguf --port {port} --parallel 32 --ctx-size 8192
     vllm=vllm serve MODEL_DIR --served-model-name m --port {port} --max-model-len 512
 
-(bench/peers.py writes GGUF files.) Clients, front and engine share the machine. Every figure stands
-beside its limit.
+(bench/peers.py writes GGUF files.) Ours streams no token without a text, so the model for times to
+a first token is one of `python -m bench.make_model --words`. Clients, front and engine share the
+machine. Every figure stands beside its limit.
 """
 
 from __future__ import annotations
