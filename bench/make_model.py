@@ -1,6 +1,7 @@
 """Writes model directories of exact shapes with random bfloat16 weights, for benchmarks.
 
-    python -m bench.make_model OUT_DIR --shape qwen3-0.6b [--seed 0] [--tokenizer tokenizer.json]
+    python -m bench.make_model OUT_DIR --shape qwen3-0.6b [--seed 0]
+                               [--tokenizer tokenizer.json | --words]
 
 Weights are written tensor by tensor, so that any shape fits in little memory.
 """
@@ -187,11 +188,14 @@ def make_model(
     *,
     seed: int = 0,
     tokenizer: Path | None = None,
+    words: bool = False,
     shard_bytes: int = SHARD_BYTES,
     repeat: bool = False,
     drawn_bytes: float = math.inf,
 ) -> dict[str, int]:
     """Writes a model directory; the same arguments give the same bytes.
+
+    With `words` every token has a text: a server streams no token that has none.
 
     With `repeat` the same numbers come again and again, which is quicker by far. Matrices behind
     the first `drawn_bytes` are zeros, which take no room on a disk.
@@ -205,7 +209,7 @@ def make_model(
     values = _zeros_behind(drawn_bytes, values)
     shards = _write_weights(out, shapes, values, shard_bytes)
     if tokenizer is None:
-        write_byte_tokenizer(out, config.vocab_size)
+        write_byte_tokenizer(out, config.vocab_size, words=words)
     else:
         shutil.copy(tokenizer, out / "tokenizer.json")
     parameters = sum(math.prod(s) for s in shapes.values())
@@ -325,11 +329,16 @@ def _scaled(values: torch.Tensor, name: str, shape: tuple[int, ...]) -> torch.Te
     return values * STD if len(shape) > 1 or name.endswith("bias") else 1.0 + 0.1 * values
 
 
-def write_byte_tokenizer(directory: Path, vocab_size: int) -> None:
-    """Writes a byte-level tokenizer.json: 256 bytes and the special tokens that fit."""
+def write_byte_tokenizer(directory: Path, vocab_size: int, *, words: bool = False) -> None:
+    """Writes a byte-level tokenizer.json: 256 bytes and the special tokens that fit.
+
+    With `words` all further tokens have a text too, which no text is split into.
+    """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    if words:
+        letters += [f"w{i}" for i in range(len(letters), vocab_size - len(SPECIAL_TOKENS))]
     tokenizer = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(letters)}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -348,6 +357,7 @@ def main() -> None:
     parser.add_argument("--shape", choices=sorted(SHAPES), required=True)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--tokenizer", type=Path, help="tokenizer.json to copy")
+    parser.add_argument("--words", action="store_true", help="give every token a text, to serve it")
     parser.add_argument("--repeat", action="store_true", help="repeat numbers: quicker by far")
     parser.add_argument(
         "--drawn-gb", type=float, default=math.inf, metavar="GB",
@@ -355,8 +365,8 @@ def main() -> None:
     )  # fmt: skip
     args = parser.parse_args()
     sizes = make_model(
-        args.out, args.shape, seed=args.seed, tokenizer=args.tokenizer, repeat=args.repeat,
-        drawn_bytes=args.drawn_gb * 10**9,
+        args.out, args.shape, seed=args.seed, tokenizer=args.tokenizer, words=args.words,
+        repeat=args.repeat, drawn_bytes=args.drawn_gb * 10**9,
     )  # fmt: skip
     print(json.dumps({"out": str(args.out), "shape": args.shape, **sizes}), file=sys.stdout)
 

@@ -1,7 +1,8 @@
 """Measures `ingot serve` beside `LLM` in process and beside other servers, in alternating rounds.
 
     python -m bench.serve --bundled build/shakespeare.ingot --artifact build/bench/q4.ingot
-                          [--peer NAME=COMMAND ...] [--only NAME ...] [--json FILE]
+                          [--peer NAME=COMMAND ...] [--clients N ...] [--tokens PROMPT ANSWER]
+                          [--only NAME ...] [--json FILE]
 
 `--artifact` is of the 0.6B shape in int4, and `--bundled` the model in golden/models. What needs
 one that is not given is left out. COMMAND serves OpenAI's API on `{port}` with the artifact's
@@ -10,8 +11,9 @@ weights, as the model `m`, such as
     llama.cpp=llama-server -m q4.gguf --port {port} --parallel 32 --ctx-size 8192
     vllm=vllm serve MODEL_DIR --served-model-name m --port {port} --max-model-len 512
 
-(bench/peers.py writes GGUF files.) Clients, front and engine share the machine. Every figure stands
-beside its limit.
+(bench/peers.py writes GGUF files.) Ours streams no token without a text, so the model for times to
+a first token is one of `python -m bench.make_model --words`. Clients, front and engine share the
+machine. Every figure stands beside its limit.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from pathlib import Path
 from bench.figure import Figure, machine, show
 from bench.serve.lives import kills, starts
 from bench.serve.overload import neighbours, overload
-from bench.serve.peer import CLIENTS, Peer, beside
+from bench.serve.peer import CLIENTS, SIZE, Peer, Size, beside
 from bench.serve.sides import front, rate
 
 Bench = Callable[[int], Iterator[Figure]]
@@ -59,7 +61,9 @@ def chosen(args: argparse.Namespace) -> Mapping[str, Bench]:
         found["kill"] = partial(kills, args.artifact, args.bundled)
     if args.artifact:
         for peer in args.peer:
-            found[peer.name] = partial(beside, args.artifact, peer, clients=args.clients)
+            found[peer.name] = partial(
+                beside, args.artifact, peer, clients=args.clients, size=Size(*args.tokens)
+            )
     return found
 
 
@@ -75,6 +79,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--clients", type=int, nargs="+", default=CLIENTS, metavar="N",
         help="how many ask a peer at once",
+    )  # fmt: skip
+    parser.add_argument(
+        "--tokens", type=int, nargs=2, default=SIZE, metavar=("PROMPT", "ANSWER"),
+        help="of a request to a peer",
     )  # fmt: skip
     parser.add_argument("--only", nargs="+", metavar="NAME", help="some of the benchmarks")
     parser.add_argument("--rounds", type=int, default=5, help="of which medians are taken")

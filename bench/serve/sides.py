@@ -37,11 +37,18 @@ def over_http(
     server: Server, asked: Sequence[Ask], clients: int | None = None
 ) -> tuple[list[Outcome], float]:
     """How each request fared, and the seconds of all. Raises RuntimeError where one failed."""
-    found, seconds = uvloop.run(put_load(server, asked, np.zeros(len(asked)), clients))
+    found, seconds = tried(server, asked, clients)
     for outcome in found:
         if outcome.error:
             raise RuntimeError(f"a request failed: {outcome.error}")
     return found, seconds
+
+
+def tried(
+    server: Server, asked: Sequence[Ask], clients: int | None = None
+) -> tuple[list[Outcome], float]:
+    """How each request fared, failed ones as well, and the seconds of all."""
+    return uvloop.run(put_load(server, asked, np.zeros(len(asked)), clients))
 
 
 def in_process(llm: ingot.LLM, asked: Sequence[Ask]) -> float:

@@ -89,3 +89,18 @@ def test_command_line(
     make_model.main()
     assert '"parameters": ' in capsys.readouterr().out
     assert (out / "tokenizer.json").read_text() == "{}"
+
+
+def test_with_words_every_token_has_a_text_of_its_own(tmp_path: Path) -> None:
+    make_model.write_byte_tokenizer(tmp_path, 300, words=True)
+    tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    assert tokenizer.get_vocab_size() == 300
+    texts = [tokenizer.decode([i], skip_special_tokens=False) for i in range(300)]
+    assert texts[256] == "w256" and all(texts) and len({*texts[256:]}) == 44
+    assert tokenizer.encode("w256").ids == tokenizer.encode("w2").ids + tokenizer.encode("56").ids
+
+
+def test_without_words_a_token_that_is_no_byte_has_none(tmp_path: Path) -> None:
+    make_model.write_byte_tokenizer(tmp_path, 300)
+    tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    assert tokenizer.decode([270], skip_special_tokens=False) == ""

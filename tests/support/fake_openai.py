@@ -39,12 +39,14 @@ class Fake:
 
     `answers` are taken in turn; each is the writes of a body, or a pair of a status and a JSON
     body. `chunked` frames the writes; otherwise the end of the connection ends the body.
+    A connection ends at the request that follows its first `per_connection` answers, where given.
     """
 
     answers: list[Any] = field(default_factory=lambda: [completion("a", "b", "c")])
     models: list[str] = field(default_factory=lambda: ["fake"])
     tokens: list[int] | None = field(default_factory=lambda: [3, 5, 8, 13])
     chunked: bool = True
+    per_connection: int | None = None
     asked: list[dict[str, Any]] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
     num_connections: int = 0
@@ -54,19 +56,24 @@ class Fake:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.num_connections += 1
+        num_answers = 0
         try:
-            while await self._exchange(reader, writer):
-                pass
+            while await self._exchange(reader, writer, last=num_answers == self.per_connection):
+                num_answers += 1
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
         finally:
             writer.close()
 
-    async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+    async def _exchange(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, last: bool
+    ) -> bool:
         head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
         path = head[0].split(" ")[1]
         headers = dict(line.lower().split(": ", 1) for line in head[1:] if line)
         body = await reader.readexactly(int(headers.get("content-length", 0)))
+        if last:
+            return False
         if path == "/v1/models":
             return self._say(writer, 200, {"data": [{"id": name} for name in self.models]})
         if path == "/tokenize":

@@ -96,6 +96,12 @@ class BodyReader:
         self._rest = b""
         self._left = 0  # of the chunk or the body
         self._in_chunk = False
+        self._in_trailer = False
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a byte of the answer is there."""
+        return self.head is not None or bool(self._rest)
 
     def feed(self, data: bytes) -> bytes:
         """What these bytes add to the body. Raises ConnectionError for what is no HTTP/1.1."""
@@ -106,8 +112,8 @@ class BodyReader:
                 if len(self._rest) > MAX_HEAD:
                     raise ConnectionError("the head of the answer does not end")
                 return b""
-            self._rest = b""
             self.head = parse_head(head)
+            self._rest = b""
             self._left = self.head.length or 0
             self.done = not self.head.chunked and self.head.length == 0
         if self.head.chunked:
@@ -120,7 +126,7 @@ class BodyReader:
     def end(self) -> None:
         """The connection has ended. Raises ConnectionError where the answer had not."""
         whole = self.head is not None and not self.head.chunked and self.head.length is None
-        if not self.done and not whole:
+        if not self.done and not whole and not self._in_trailer:
             raise ConnectionError("the connection ended before the answer")
         self.done = True
 
@@ -140,7 +146,10 @@ class BodyReader:
                 self._rest = data
                 break
             data = rest
-            self._begin_chunk(line)
+            if self._in_trailer:
+                self.done = not line
+            else:
+                self._begin_chunk(line)
         return b"".join(parts)
 
     def _begin_chunk(self, line: bytes) -> None:
@@ -148,9 +157,7 @@ class BodyReader:
             size = int(line.partition(b";")[0], 16)
         except ValueError:
             raise ConnectionError(f"the answer has no size of a chunk: {line[:20]!r}") from None
-        self._left, self._in_chunk = size + 2, True
-        if size == 0:
-            self.done = True
+        self._left, self._in_chunk, self._in_trailer = size + 2, size > 0, size == 0
 
 
 class Connection(asyncio.Protocol):
@@ -166,10 +173,22 @@ class Connection(asyncio.Protocol):
     async def ask(self, request: bytes, take: Callable[[bytes], None]) -> Head:
         """Sends a request and hands on its answer's body, piece by piece, until it has ended.
 
+        A server may close a connection after any answer, which may be seen only once the next
+        request is sent. That request is sent once more, on a new connection.
+
         Raises OSError, such as ConnectionError, where no whole answer comes.
         """
+        has_answered = self._is_open
+        try:
+            return await self._exchange(request, take)
+        except ConnectionError:
+            if not has_answered or self._reader.has_begun:
+                raise
+        return await self._exchange(request, take)
+
+    async def _exchange(self, request: bytes, take: Callable[[bytes], None]) -> Head:
         loop = asyncio.get_running_loop()
-        if self._transport is None or self._transport.is_closing():
+        if not self._is_open:
             host, port, _, tls = self._address
             await loop.create_connection(lambda: self, host, port, ssl=tls)
         assert self._transport is not None
@@ -185,6 +204,10 @@ class Connection(asyncio.Protocol):
         if not head.keeps_alive:
             self.close()
         return head
+
+    @property
+    def _is_open(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing()
 
     @property
     def status(self) -> int:

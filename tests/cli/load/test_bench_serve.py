@@ -98,6 +98,21 @@ def test_a_server_that_closes_after_each_answer_is_read(fake, capsys):
     assert measured(fake, capsys)["completed"] == 6
 
 
+@pytest.mark.parametrize("answers", [1, 2])
+def test_a_server_that_ends_connections_unannounced_is_asked_again(fake, capsys, answers):
+    fake.per_connection = answers
+    found = measured(fake, capsys, "--max-concurrency", "2", "--num-prompts", "12")
+    assert (found["completed"], found["failed"], len(fake.asked)) == (12, 0, 13)
+    assert fake.num_connections >= 2 + 13 / answers
+
+
+def test_a_server_that_ends_every_connection_is_an_error(fake, capsys):
+    fake.per_connection = 0
+    assert bench(fake, "--model", "m", "--backend", "openai-chat") == 1
+    assert "the connection ended before the answer" in capsys.readouterr().err
+    assert fake.num_connections == 1
+
+
 def test_moments_follow_the_rate(fake, capsys):
     found = measured(fake, capsys, "--request-rate", "100", "--save-detailed")
     starts = found["start_times"]

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import io
 import itertools
+from contextlib import closing
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingot.cli.load.http import Address, BodyReader, request_bytes
+from ingot.cli.load.http import Address, BodyReader, Connection, request_bytes
 from ingot.errors import UsageError
 
 bodies = st.lists(st.binary(min_size=1, max_size=40), max_size=5)
@@ -71,11 +73,81 @@ def test_an_answer_that_breaks_off_is_an_error(framing):
     for length in range(len(whole) - 2):
         reader = BodyReader()
         reader.feed(whole[:length])
-        if reader.done:  # of a chunked one, all but the last line break is there
-            assert framing is chunked and length >= len(whole) - 4
-            continue
         with pytest.raises(ConnectionError, match="ended before"):
             reader.end()
+
+
+@pytest.mark.parametrize("fields", [b"", b"X-Sum: 1\r\nY: 2\r\n"])
+def test_a_chunked_answer_is_over_with_its_last_line_break(fields):
+    whole = chunked([b"body"])[:-2] + fields + b"\r\n"
+    reader = BodyReader()
+    assert reader.feed(whole[:-2]) == b"body" and not reader.done
+    assert reader.feed(whole[-2:]) == b"" and reader.done
+
+
+def test_a_chunked_answer_may_end_with_its_connection():
+    reader = BodyReader()
+    reader.feed(chunked([b"body"])[:-2])
+    reader.end()
+    assert reader.done
+
+
+class Line:
+    """A server of one connection after the other, each of which sends what it is told to.
+
+    `says[i]` are the answers of connection i, to one request each, after which it ends.
+    """
+
+    def __init__(self, *says: list[bytes]) -> None:
+        self._says = [*says]
+        self.num_requests = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for data in self._says.pop(0):
+            await reader.readuntil(b"\r\n\r\n")
+            self.num_requests += 1
+            writer.write(data)
+        writer.close()
+
+
+def asked_twice(line: Line) -> list[bytes]:
+    """What the body is that comes for each of two requests on one connection of ours."""
+
+    async def ask() -> list[bytes]:
+        found = []
+        async with await asyncio.start_server(line.serve, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            address = Address("127.0.0.1", port, "", None)
+            with closing(Connection(address)) as connection:
+                for _ in range(2):
+                    parts: list[bytes] = []
+                    await connection.ask(request_bytes(address, "GET", "/", {}, b""), parts.append)
+                    found.append(b"".join(parts))
+        return found
+
+    return asyncio.run(ask())
+
+
+@pytest.mark.parametrize("framing", [chunked, measured])
+def test_a_request_is_sent_again_where_its_connection_had_ended(framing):
+    line = Line([framing([b"one"]), b""], [framing([b"two"])])
+    assert asked_twice(line) == [b"one", b"two"] and line.num_requests == 3
+
+
+@pytest.mark.parametrize(
+    ("says", "requests"),
+    [
+        ([[b""]], 1),  # a new connection has never answered
+        ([[measured([b"one"]), measured([b"two"])[:-1]]], 2),  # an answer has begun
+        ([[measured([b"one"]), b"H"]], 2),
+        ([[measured([b"one"]), b""], [b""]], 3),  # once is enough
+    ],
+)
+def test_no_other_request_is_sent_again(says, requests):
+    line = Line(*says)
+    with pytest.raises(ConnectionError, match="ended before the answer"):
+        asked_twice(line)
+    assert line.num_requests == requests
 
 
 @pytest.mark.parametrize(
