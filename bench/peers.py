@@ -30,19 +30,14 @@ from statistics import median
 from types import MappingProxyType
 from typing import Any
 
-from ingot.artifact.host import host_flags, usable_processors
+from ingot.artifact.host import usable_processors
 
 ROOT = Path(__file__).resolve().parents[1]
 WORKERS = Path(__file__).with_name("peer_workers")
 WORK = ROOT / "build" / "peers"
-# With AMX, GCC 12 leaves out most of the tile configuration that llama-cpp-python 0.3.36 stores,
-# and int8 and int4 crash; with -fno-tree-dse -fno-dse they run.
-CMAKE_ARGS = (
-    "-DGGML_NATIVE=OFF -DGGML_AVX512=ON -DGGML_AVX512_VBMI=ON -DGGML_AVX512_VNNI=ON "
-    "-DGGML_AVX512_BF16=ON"
-    if "amx_tile" in host_flags()
-    else "-DGGML_NATIVE=ON"
-)
+# Unless it is told to leave no store out, GCC 12 drops most of the tile configuration that
+# llama-cpp-python 0.3.36 makes for AMX, and int8 and int4 crash.
+CMAKE_ARGS = "-DGGML_NATIVE=ON -DCMAKE_CXX_FLAGS='-fno-tree-dse -fno-dse'"
 CONTEXT = 2048  # tokens of a sequence, unless the prompt has more
 CHECKPOINT = "checkpoint"  # the format of a model directory
 CONVERTER = "llama.cpp"  # the environment that has the package `gguf`
