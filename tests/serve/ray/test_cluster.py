@@ -31,7 +31,7 @@ pytestmark = pytest.mark.slow
 NODES = 2  # besides the head, which has no room for a replica
 HEAD_CPUS, NODE_CPUS, REPLICA_CPUS = 1, 2, 2
 MEMORY = {"object_store_memory": 80_000_000}
-SECONDS = 120  # that anything may take on a machine that is busy with something else
+SECONDS = 300  # that anything may take on a machine that is busy with something else
 TOKENS = 150
 PROMPTS = [f"{name}:\n{line}" for name in ("ROMEO", "JULIET", "NURSE") for line in "ABCDEFGH"]
 LOST = re.compile(r"job (\S+): attempt (\d): a replica was lost")
@@ -307,15 +307,15 @@ def test_a_node_that_dies_under_load_loses_nothing(
         asyncio.run(lose_a_node(application, ask, retried))
 
 
-def test_a_node_that_dies_under_streams_cuts_none(application, shakespeare_artifact):
-    wanted = expected(shakespeare_artifact, 1.0)
-
+def test_a_node_that_dies_under_streams_cuts_none(application):
     async def work() -> None:
         async with client_of(application) as client:
+            asked = [{"prompt": prompt, **params(1.0)} for prompt in PROMPTS]
+            wanted = [await streamed(client, **body) for body in asked]
+            assert {each[1:] for each in wanted} == {("length", TOKENS)}
 
             async def ask(number: int) -> None:
-                found = await streamed(client, prompt=PROMPTS[number], **params(1.0))
-                assert found == (wanted[number].text, "length", TOKENS)
+                assert await streamed(client, **asked[number]) == wanted[number]
 
             await lose_a_node(application, ask, application.retried)
 
