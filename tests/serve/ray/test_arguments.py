@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from ingot.errors import ArtifactError, UsageError
-from ingot.serve.ray.arguments import Args, ReplicaSettings, read_args
+from ingot.errors import UsageError
+from ingot.serve.ray.arguments import Args, read_args
 
 
 def args(**model: Any) -> dict[str, Any]:
@@ -46,13 +46,6 @@ def test_what_is_wrong_is_named(data, said):
     with pytest.raises(UsageError, match=said) as raised:
         read_args(data)
     assert str(raised.value).startswith("args of the application: ") and raised.value.hint
-
-
-def test_a_replica_without_its_artifact_says_so(tmp_path):
-    from ingot.serve.ray.replica import Replica
-
-    with pytest.raises(ArtifactError, match=r"nothing\.ingot does not exist"):
-        Replica(str(tmp_path / "nothing.ingot"), ReplicaSettings())
 
 
 def test_without_ray_the_extra_is_named(monkeypatch):
