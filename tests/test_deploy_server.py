@@ -204,16 +204,12 @@ def test_the_unit_has_what_systemd_reads(tmp_path):
 
 
 def test_the_file_for_ray_describes_an_application():
-    import msgspec
+    from ingot.serve.ray.arguments import read_args
 
     (config,) = documents("ray/serve.yaml")
     (application,) = config["applications"]
     assert application["import_path"] == "ingot.serve.ray.app:build"
-    from ingot.serve.ray.arguments import Args
-
-    args = msgspec.convert(application["args"], Args)
-    assert args.models[0].min_replicas <= args.models[0].max_replicas
-    assert args.balance.keys() <= {"more", "times"}
+    read_args(application["args"])
 
 
 def test_kustomize_builds_the_manifests():

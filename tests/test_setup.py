@@ -80,13 +80,14 @@ def test_triton_is_installed_unless_it_is_there(asked, capsys):
     assert asked(TRITON) == [] and capsys.readouterr().out == ""
 
 
-@pytest.mark.parametrize("installed, num_asked", [("", 1), ("2.50.0", 1), (RAY, 0)])
-def test_ray_is_installed_unless_it_is_there(installed, num_asked, monkeypatch):
+@pytest.mark.parametrize("installed, num_times", [("", 1), ("2.50.0", 1), (RAY, 0)])
+def test_ray_is_installed_unless_it_is_there(installed, num_times, monkeypatch):
     asked = []
     monkeypatch.setattr(setup_env.Venv, "version", lambda env, package: installed)
     monkeypatch.setattr(setup_env.Venv, "must", lambda env, *words: asked.append(words[-1]))
+    monkeypatch.setattr(setup_env.Venv, "write_byte_code", lambda env: asked.append("byte code"))
     setup_env.add_ray(Path("nowhere"))
-    assert asked == [".[ray]"] * num_asked
+    assert asked == [".[ray]", "byte code"] * num_times
 
 
 def test_where_triton_has_no_wheel_that_is_said(asked, capsys):

@@ -132,6 +132,7 @@ def add_ray(root: Path) -> None:
     if env.version("ray") != version:
         say(f"installing ray {version} (about 470 MB, to test replicas on a cluster; once)")
         env.must(*INSTALL, "-c", str(CONSTRAINTS), "-e", ".[ray]")
+        env.write_byte_code()
 
 
 def pinned(package: str, constraints: Path = CONSTRAINTS) -> str:

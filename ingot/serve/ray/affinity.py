@@ -6,7 +6,8 @@ import hashlib
 from array import array
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 BLOCK_TOKENS = 32
 MAX_BLOCKS = 256  # of a prompt that are looked at
@@ -22,8 +23,7 @@ def prefix_blocks(token_ids: Sequence[int], salt: str = "") -> list[int]:
     return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Balance:
+class Balance(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """When a replica has too much to do to be given more for its cache.
 
     It has, where it runs more than `more` requests over the idlest one, and more than `times` as
@@ -41,7 +41,7 @@ class Balance:
 class PrefixTable:
     """Which replica has lately been given which prefixes. It keeps the newest `capacity` blocks."""
 
-    def __init__(self, balance: Balance = Balance(), capacity: int = 200_000) -> None:
+    def __init__(self, balance: Balance, capacity: int = 200_000) -> None:
         self._balance = balance
         self._capacity = capacity
         self._holders: OrderedDict[int, str] = OrderedDict()
@@ -69,15 +69,10 @@ class PrefixTable:
         while len(self._holders) > self._capacity:
             self._holders.popitem(last=False)
 
-    def forget(self, replica: str) -> None:
-        """A replica has gone, and its cache with it."""
-        for block in [block for block, name in self._holders.items() if name == replica]:
-            del self._holders[block]
-
     def _longest(self, blocks: Sequence[int], loads: Mapping[str, int]) -> str | None:
         for block in reversed(blocks):
             holder = self._holders.get(block)
-            if holder in loads:
+            if holder in loads:  # and has not gone
                 return holder
         return None
 

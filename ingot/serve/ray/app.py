@@ -2,66 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
-from ray import serve
-from ray.serve.config import AutoscalingConfig, RequestRouterConfig
-from ray.serve.deployment import Application
+from msgspec.structs import asdict
 
 from ingot.errors import UsageError
-from ingot.serve.ray.arguments import Args, ModelArgs
+
+try:
+    from ray import serve
+    from ray.serve.config import AutoscalingConfig, RequestRouterConfig
+    from ray.serve.deployment import Application
+except ImportError as error:
+    raise UsageError(
+        f"replicas need a package that is missing: {error.name}",
+        hint="Install it: pip install 'ingot-lm[ray]'",
+    ) from error
+
+from ingot.serve.ray.affinity import Balance
+from ingot.serve.ray.arguments import Args, ModelArgs, read_args
 from ingot.serve.ray.replica import Replica
 from ingot.serve.ray.router import PrefixRouter
+
+HEAD = {"node:__internal_head__": 0.001}  # a resource of the machine where the head runs
 
 
 def build(args: dict[str, Any]) -> Application:
     """The application that the `args` of a Serve config file describe. Raises UsageError."""
-    try:
-        wanted = msgspec.convert(args, Args)
-    except msgspec.ValidationError as error:
-        raise UsageError(f"args of the application: {error}") from error
-    names = [model.name for model in wanted.models]
-    if not names or len({*names}) < len(names):
-        raise UsageError(
-            "args of the application: models must have names of their own, and be some"
-        )
+    wanted = read_args(args)
     models = [_deployment(model, wanted.balance) for model in wanted.models]
     front = serve.deployment(serve.ingress(_front_builder(wanted))()).options(
         name="front",
         num_replicas=wanted.fronts,
         max_ongoing_requests=10_000,  # the edge bounds them
-        ray_actor_options={"num_cpus": wanted.front_cpus},
+        ray_actor_options={
+            "num_cpus": wanted.front_cpus,
+            "resources": HEAD if wanted.fronts_on_head else {},
+        },
     )
     return front.bind(*models)
 
 
-def _deployment(model: ModelArgs, balance: dict[str, float]) -> Application:
-    threads = model.settings.get("threads", 1)
+def _deployment(model: ModelArgs, balance: Balance) -> Application:
+    num_cpus = model.settings.threads if model.num_cpus is None else model.num_cpus
     return (
         serve.deployment(Replica)
         .options(
             name=deployment_name(model.name),
-            ray_actor_options={
-                "num_cpus": threads if model.num_cpus is None else model.num_cpus,
-                "num_gpus": model.num_gpus,
-            },
+            ray_actor_options={"num_cpus": num_cpus, "num_gpus": model.num_gpus},
             max_ongoing_requests=model.max_ongoing,
             autoscaling_config=AutoscalingConfig(
                 min_replicas=model.min_replicas,
-                max_replicas=max(model.min_replicas, model.max_replicas),
+                max_replicas=model.most_replicas,
                 target_ongoing_requests=model.target_ongoing,
                 upscale_delay_s=model.upscale_delay_s,
                 downscale_delay_s=model.downscale_delay_s,
             ),
             request_router_config=RequestRouterConfig(
-                request_router_class=PrefixRouter, request_router_kwargs=balance
+                request_router_class=PrefixRouter, request_router_kwargs=asdict(balance)
             ),
             health_check_period_s=5,
         )
-        .bind(model.path, {"threads": threads, **model.settings})
+        .bind(model.path, model.settings)
     )
 
 
@@ -72,7 +74,7 @@ def deployment_name(model: str) -> str:
 
 def _front_builder(args: Args) -> Any:
     """A function that makes the front's ASGI application, in its process."""
-    names: Sequence[str] = [model.name for model in args.models]
+    names = [model.name for model in args.models]
     key_file, open_health = args.api_key_file, args.open_health
 
     def front() -> Any:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from ray.exceptions import RayError
+from ray.exceptions import RayError, TaskCancelledError
 from ray.serve.exceptions import RayServeException
 
 from ingot.errors import EngineDeadError, RequestError, TokenizerError, UnknownModelError
@@ -45,16 +45,22 @@ class RemoteEngine:
         return self._tokenizer
 
     async def ask(self, job: Job) -> AsyncGenerator[Progress, None]:
-        """Runs a job; see `Engine`. Where its replica is lost, another one goes on with it."""
+        """Runs a job; see `Engine`. Where its replica is lost, another one goes on, once."""
         job = _seeded(job)
         data, blocks = encode(job), prefix_blocks(job.token_ids, job.salt)
         replay = Replay()
         for attempt in range(1, TRIES + 1):
             try:
-                async for progress in self._on_a_replica(data, blocks, replay):
-                    yield progress
+                async with aclosing(self._on_a_replica(data, blocks)) as steps:
+                    async for progress in steps:
+                        if (new := replay.new(progress)) is not None:
+                            yield new
                 return
-            except (*LOST, EngineDeadError) as error:
+            except TaskCancelledError:  # by Ray, whose client has left
+                raise asyncio.CancelledError from None
+            except LOST as error:
+                if replay.finished:  # all that was lost is the end of the call
+                    return
                 _log.warning("job %s: attempt %d: a replica was lost: %s", job.id, attempt, error)
                 if attempt == TRIES:
                     raise _lost() from error
@@ -72,8 +78,9 @@ class RemoteEngine:
         """Nothing: replicas are Ray's."""
 
     async def _on_a_replica(
-        self, data: bytes, blocks: Sequence[int], replay: Replay
-    ) -> AsyncIterator[Progress]:
+        self, data: bytes, blocks: Sequence[int]
+    ) -> AsyncGenerator[Progress, None]:
+        """What a replica says of a job, to its end: only then Ray counts the request as done."""
         responses = self._asking.remote(data, blocks)
         finished = False
         try:
@@ -82,11 +89,10 @@ class RemoteEngine:
                 if said.fault is not None:
                     raise said.fault.error()
                 assert said.progress is not None, "a replica says either"
-                if (new := replay.new(said.progress)) is not None:
-                    yield new
+                yield said.progress
                 finished = said.progress.finished
-            if not finished:  # read to its end: only then Ray counts the request as done
-                raise EngineDeadError("a replica ended its answer too early")
+            if not finished:
+                raise RayServeException("a replica ended its answer too early")
         finally:
             responses.cancel()
 

@@ -27,6 +27,7 @@ class Replay:
     """
 
     def __init__(self) -> None:
+        self.finished = False
         self._told: dict[int, _Told] = {}
         self._begun = False
 
@@ -41,6 +42,7 @@ class Replay:
         if not pieces and not progress.finished and self._begun:
             return None
         first, self._begun = not self._begun, True
+        self.finished = progress.finished
         return Progress(
             pieces,
             progress.finished,

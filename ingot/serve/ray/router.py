@@ -16,9 +16,9 @@ class PrefixRouter(RequestRouter):  # type: ignore[misc]  # ray has no types of 
     The second argument of a call has the request's blocks; a call without goes to the idlest.
     """
 
-    def initialize_state(self, more: int = 4, times: float = 1.5) -> None:
-        """Takes the arguments of the deployment's configuration; see `Balance`."""
-        self._table = PrefixTable(Balance(more=more, times=times))
+    def initialize_state(self, **balance: Any) -> None:
+        """Takes the fields of `Balance`, from the deployment's configuration."""
+        self._table = PrefixTable(Balance(**balance))
         self._running: Counter[str] = Counter()
 
     async def choose_replicas(
@@ -49,13 +49,9 @@ class PrefixRouter(RequestRouter):  # type: ignore[misc]  # ray has no types of 
         """Notes that a replica has one request less."""
         super().on_request_completed(replica_id, internal_request_id)
         name = replica_id.unique_id
-        self._running[name] = max(self._running[name] - 1, 0)
-
-    def on_replica_actor_died(self, replica_id: Any) -> None:
-        """Forgets what a replica had."""
-        super().on_replica_actor_died(replica_id)
-        self._table.forget(replica_id.unique_id)
-        del self._running[replica_id.unique_id]
+        self._running[name] -= 1
+        if self._running[name] <= 0:  # names of replicas that have gone are not kept
+            del self._running[name]
 
 
 def _blocks(pending_request: Any) -> list[int]:

@@ -28,7 +28,7 @@ def test_salts_part_prefixes_and_long_prompts_are_cut():
 
 @given(tokens, LOADS)
 def test_every_replica_is_offered_once_and_without_knowledge_the_idlest_first(prompt, loads):
-    order = PrefixTable().order(prefix_blocks(prompt), loads)
+    order = PrefixTable(Balance()).order(prefix_blocks(prompt), loads)
     assert sorted(order) == sorted(loads)
     assert [loads[name] for name in order] == sorted(loads.values())
 
@@ -36,14 +36,14 @@ def test_every_replica_is_offered_once_and_without_knowledge_the_idlest_first(pr
 def test_routers_that_know_nothing_of_one_another_agree_and_spread():
     loads = dict.fromkeys("abcd", 0)
     prompts = [[i] * BLOCK_TOKENS for i in range(200)]
-    first = [PrefixTable().order(prefix_blocks(prompt), loads)[0] for prompt in prompts]
-    again = [PrefixTable().order(prefix_blocks(prompt), loads)[0] for prompt in prompts]
+    first = [PrefixTable(Balance()).order(prefix_blocks(prompt), loads)[0] for prompt in prompts]
+    again = [PrefixTable(Balance()).order(prefix_blocks(prompt), loads)[0] for prompt in prompts]
     assert first == again
     assert all(25 <= first.count(name) <= 75 for name in "abcd")
 
 
 def test_the_longest_prefix_wins():
-    table, loads = PrefixTable(), {"a": 2, "b": 1, "c": 0}
+    table, loads = PrefixTable(Balance()), {"a": 2, "b": 1, "c": 0}
     prompt = list(range(4 * BLOCK_TOKENS))
     table.note(prefix_blocks(prompt[: 2 * BLOCK_TOKENS]), "a")
     table.note(prefix_blocks(prompt[:BLOCK_TOKENS]), "b")
@@ -62,17 +62,16 @@ def test_a_replica_that_is_too_busy_is_passed_over():
     assert table.order(blocks, {"a": 31, "b": 20})[0] == "b"
 
 
-def test_replicas_that_have_gone_are_forgotten():
-    table, blocks = PrefixTable(), prefix_blocks([1] * BLOCK_TOKENS)
-    table.note(blocks, "a")
-    assert table.order(blocks, {"a": 3, "b": 0})[0] == "a"
-    assert table.order(blocks, {"b": 1, "c": 0}) == ["c", "b"]
-    table.forget("a")
-    assert table.order(blocks, {"a": 3, "b": 0})[0] == "b"
+def test_a_replica_that_has_gone_is_passed_over_for_one_with_less_of_the_prefix():
+    table, prompt = PrefixTable(Balance()), [1] * (2 * BLOCK_TOKENS)
+    table.note(prefix_blocks(prompt[:BLOCK_TOKENS]), "b")
+    table.note(prefix_blocks(prompt)[1:], "a")
+    assert table.order(prefix_blocks(prompt), {"a": 3, "b": 1, "c": 0})[0] == "a"
+    assert table.order(prefix_blocks(prompt), {"b": 1, "c": 0}) == ["b", "c"]
 
 
 def test_only_the_newest_prefixes_are_kept():
-    table = PrefixTable(capacity=2)
+    table = PrefixTable(Balance(), capacity=2)
     old, mid, new = (prefix_blocks([i] * BLOCK_TOKENS) for i in (1, 2, 3))
     for blocks in (old, mid, new):
         table.note(blocks, "a")

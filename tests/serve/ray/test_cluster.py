@@ -3,30 +3,39 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import logging
+import re
+import shutil
 import socket
-import urllib.request
-from collections.abc import Iterator
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
+import httpx
 import pytest
 import yaml
 
 import ingot
+from ingot.serve.edge.keys import make_key
 from ingot.serve.engine import Job
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.slow
 
-NODES = 2  # besides the head
-# A replica takes 2 processors, so that the head has no room for one, and a node for one alone, even
-# if the front lies on it.
-HEAD_CPUS, NODE_CPUS, REPLICA_CPUS = 1, 3, 2
+NODES = 2  # besides the head, which has no room for a replica
+HEAD_CPUS, NODE_CPUS, REPLICA_CPUS = 1, 2, 2
+MEMORY = {"object_store_memory": 80_000_000}
+SECONDS = 300  # that anything may take on a machine that is busy with something else
 TOKENS = 150
 PROMPTS = [f"{name}:\n{line}" for name in ("ROMEO", "JULIET", "NURSE") for line in "ABCDEFGH"]
+LOST = re.compile(r"job (\S+): attempt (\d): a replica was lost")
+SERVE = "from ray.serve.scripts import cli; cli()"
 
 
 def free_port() -> int:
@@ -36,29 +45,69 @@ def free_port() -> int:
         return int(bound.getsockname()[1])
 
 
-PORT = free_port()
+def until(condition: Callable[[], bool]) -> None:
+    """Ray tells nobody of what it does; it can only be asked."""
+    end = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < end, "Ray did not do it"
+        time.sleep(0.1)
+
+
+def removed(folder: Path) -> bool:
+    """Whether a folder is gone, into which Ray may write for a moment after its end."""
+    shutil.rmtree(folder, ignore_errors=True)
+    return not folder.exists()
 
 
 class Nodes:
     """A cluster, and the nodes that replicas run on."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
         import ray
         from ray.cluster_utils import Cluster
 
-        memory = {"object_store_memory": 80_000_000}
-        head = {"num_cpus": HEAD_CPUS, "include_dashboard": False, **memory}
+        secret, key = make_key("alice", "use")
+        self.headers = {"Authorization": f"Bearer {secret}"}
+        self.keys = folder / "keys.txt"
+        self.keys.write_text(key.line + "\n")
+        self.logs = folder / "session_latest" / "logs"
+        self.port, dashboard = free_port(), free_port()
+        self.dashboard = f"http://127.0.0.1:{dashboard}"
+        head = {"num_cpus": HEAD_CPUS, "include_dashboard": True, "dashboard_port": dashboard}
+        head |= {"temp_dir": str(folder), **MEMORY}
         self.cluster = Cluster(initialize_head=True, head_node_args=head)
-        self.workers = [self.cluster.add_node(num_cpus=NODE_CPUS, **memory) for _ in range(NODES)]
+        self.workers: list[Any] = []
+        for _ in range(NODES):
+            self.add_one()
         ray.init(address=self.cluster.address, configure_logging=False, log_to_driver=False)
 
     def kill_one(self) -> None:
         self.cluster.remove_node(self.workers.pop(), allow_graceful=False)
 
     def add_one(self) -> None:
-        self.workers.append(
-            self.cluster.add_node(num_cpus=NODE_CPUS, object_store_memory=80_000_000)
-        )
+        self.workers.append(self.cluster.add_node(num_cpus=NODE_CPUS, **MEMORY))
+
+    def deploy(self, artifact: Path, **model: Any) -> None:
+        """The file of deploy/ray, as a user does, but with another artifact and less room.
+
+        Ray gives up where its proxy takes a minute to come, and finds it when it is asked again.
+        """
+        config = yaml.safe_load((ROOT / "deploy/ray/serve.yaml").read_text())
+        config["http_options"] = {"host": "127.0.0.1", "port": self.port}
+        args = config["applications"][0]["args"]
+        args |= {"front_cpus": 0.1, "api_key_file": str(self.keys)}
+        room = {"settings": {"threads": 1}, "num_cpus": REPLICA_CPUS}
+        args["models"][0] |= {"name": "m", "path": str(artifact), **room, **model}
+        file = self.keys.with_name("serve.yaml")
+        file.write_text(yaml.safe_dump(config))
+        command = [sys.executable, "-c", SERVE, "deploy", str(file), "--address", self.dashboard]
+        until(lambda: subprocess.run(command, capture_output=True).returncode == 0)
+        until(lambda: state() == "RUNNING")
+
+    def retried(self) -> list[str]:
+        """The jobs that fronts computed again, once for each time, as their log has it."""
+        logs = [path.read_text(errors="replace") for path in self.logs.glob("worker-*.err")]
+        return [job for log in logs for job, _ in LOST.findall(log)]
 
     def close(self) -> None:
         import ray
@@ -71,38 +120,63 @@ class Nodes:
 
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[Nodes]:
-    from ray import serve
-
-    nodes = Nodes()
-    serve.start(http_options={"host": "127.0.0.1", "port": PORT})
-    yield nodes
-    nodes.close()
-
-
-def args(artifact: Path, **model: Any) -> dict[str, Any]:
-    """The file that is deployed, with another artifact and less room."""
-    (application,) = yaml.safe_load((ROOT / "deploy/ray/serve.yaml").read_text())["applications"]
-    found = application["args"]
-    (first,) = found["models"]
-    first |= {
-        "name": "m",
-        "path": str(artifact),
-        "settings": {"threads": 1},
-        "num_cpus": REPLICA_CPUS,
-    }
-    first |= model
-    return found | {"front_cpus": 0.1, "api_key_file": None}
+    folder = Path(tempfile.mkdtemp(prefix="ray-"))  # short, for the names of sockets
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        nodes = Nodes(folder)
+        yield nodes
+        nodes.close()
+    until(lambda: removed(folder))
 
 
 @pytest.fixture(scope="module")
 def application(nodes, shakespeare_artifact) -> Nodes:
+    """A replica on each node."""
+    nodes.deploy(shakespeare_artifact, min_replicas=NODES, max_replicas=NODES)
+    return nodes
+
+
+@pytest.fixture(scope="module")
+def small_application(nodes, shakespeare_artifact) -> Nodes:
+    """One replica, which becomes two under load."""
     from ray import serve
 
-    from ingot.serve.ray.app import build
-
-    two = args(shakespeare_artifact, min_replicas=NODES, max_replicas=NODES)
-    serve.run(build(two), name="ingot", route_prefix="/")
+    serve.delete("ingot")
+    nodes.deploy(
+        shakespeare_artifact, min_replicas=1, max_replicas=2, target_ongoing=2, upscale_delay_s=0.1
+    )
     return nodes
+
+
+def state() -> str | None:
+    """That of the application, once Ray knows of it."""
+    from ray import serve
+
+    application = serve.status().applications.get("ingot")
+    return application and application.status
+
+
+def running() -> int:
+    """How many replicas run."""
+    from ray import serve
+
+    from ingot.serve.ray.app import deployment_name
+
+    deployments = serve.status().applications["ingot"].deployments
+    return int(deployments[deployment_name("m")].replica_states.get("RUNNING", 0))
+
+
+def all_compute() -> bool:
+    """Whether each replica has requests, by what it says to routers."""
+    import ray
+    from ray.util import list_named_actors
+
+    from ingot.serve.ray.app import deployment_name
+
+    named = list_named_actors(all_namespaces=True)
+    ours = [each for each in named if f"#{deployment_name('m')}#" in each["name"]]
+    loads = [ray.get_actor(**each).get_num_ongoing_requests.remote() for each in ours]
+    return len(ours) == NODES and all(ray.get(loads))
 
 
 def engine() -> Any:
@@ -117,53 +191,56 @@ def engine() -> Any:
     return RemoteEngine(handle, decode_description(handle.describe.remote().result()))
 
 
-def running() -> int:
-    """How many replicas run."""
-    from ray import serve
-
-    from ingot.serve.ray.app import deployment_name
-
-    deployments = serve.status().applications["ingot"].deployments
-    return int(deployments[deployment_name("m")].replica_states.get("RUNNING", 0))
+def params(temperature: float) -> dict[str, Any]:
+    return {"max_tokens": TOKENS, "ignore_eos": True, "temperature": temperature, "seed": 5}
 
 
-def jobs(found: Any, **params: Any) -> list[Job]:
-    given = {"max_tokens": TOKENS, "ignore_eos": True, "temperature": 0.0, **params}
-    return [
-        Job(id=f"job-{i:03}", token_ids=found.tokenizer.encode(prompt), params=given)
-        for i, prompt in enumerate(PROMPTS)
-    ]
-
-
-def expected(artifact: Path, asked: list[Job]) -> list[list[int]]:
-    """What `LLM` says, in this process."""
+def expected(artifact: Path, temperature: float) -> list[Any]:
+    """What `LLM` says to the prompts, in this process."""
     with ingot.LLM(artifact, num_threads=1) as llm:
-        params = [ingot.SamplingParams(**job.params) for job in asked]
-        prompts = [{"prompt_token_ids": job.token_ids} for job in asked]
-        return [[*each.outputs[0].token_ids] for each in llm.generate(prompts, params)]
+        asked = ingot.SamplingParams(**params(temperature))
+        return [each.outputs[0] for each in llm.generate(PROMPTS, asked)]
 
 
-async def told(found: Any, job: Job, begun: asyncio.Semaphore | None = None) -> list[int]:
+async def told(found: Any, job: Job) -> list[int]:
+    """The tokens that a replica draws."""
     tokens: list[int] = []
     async for progress in found.ask(job):
         tokens += [token for piece in progress.pieces for token in piece.token_ids]
-        if begun is not None:
-            begun.release()
     return tokens
 
 
-def test_http_says_what_the_model_says(application, shakespeare_artifact):
-    body = {"model": "m", "prompt": "ROMEO:", "max_tokens": 8, "temperature": 0}
-    request = urllib.request.Request(
-        f"http://127.0.0.1:{PORT}/v1/completions",
-        json.dumps(body).encode(),
-        {"Content-Type": "application/json"},
+async def streamed(client: httpx.AsyncClient, **body: Any) -> tuple[str, str, int]:
+    """What comes over HTTP: the text, why it ended, and the count of tokens."""
+    text, reason, usage = "", "", 0
+    body |= {"model": "m", "stream": True, "stream_options": {"include_usage": True}}
+    async with client.stream("POST", "/v1/completions", json=body) as answer:
+        assert answer.status_code == 200
+        events = [line.removeprefix("data: ") async for line in answer.aiter_lines() if line]
+    assert events.pop() == "[DONE]"
+    for event in map(json.loads, events):
+        usage = (event["usage"] or {}).get("completion_tokens", 0)
+        for choice in event["choices"]:
+            text += choice["text"]
+            reason += choice["finish_reason"] or ""
+    return text, reason, usage
+
+
+def client_of(nodes: Nodes) -> httpx.AsyncClient:
+    return httpx.AsyncClient(
+        base_url=f"http://127.0.0.1:{nodes.port}", headers=nodes.headers, timeout=SECONDS
     )
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        found = json.load(answer)["choices"][0]["text"]
+
+
+def test_the_file_is_deployed(application, shakespeare_artifact):
+    url = f"http://127.0.0.1:{application.port}/v1/completions"
+    body = {"model": "m", "prompt": "ROMEO:", "max_tokens": 8, "temperature": 0}
+    assert httpx.post(url, json=body, timeout=SECONDS).status_code == 401
+    answer = httpx.post(url, json=body, headers=application.headers, timeout=SECONDS)
     with ingot.LLM(shakespeare_artifact) as llm:
-        params = ingot.SamplingParams(temperature=0, max_tokens=8)
-        assert found == llm.generate(["ROMEO:"], params)[0].outputs[0].text
+        asked = ingot.SamplingParams(temperature=0, max_tokens=8)
+        wanted = llm.generate(["ROMEO:"], asked)[0].outputs[0].text
+    assert (answer.status_code, answer.json()["choices"][0]["text"]) == (200, wanted)
 
 
 def test_requests_of_a_prefix_find_it_in_the_cache(application):
@@ -183,66 +260,94 @@ def test_requests_of_a_prefix_find_it_in_the_cache(application):
     assert min(asyncio.run(work())) > 0
 
 
+async def lose_a_node(
+    nodes: Nodes, ask: Callable[[int], Awaitable[None]], retried: Callable[[], list[str]]
+) -> None:
+    """Kills a node while each replica computes, and asks again and again until something is lost.
+
+    What was lost is retried once; what the other replica computes is not retried.
+    """
+    before = len(retried())
+    num_answers = 0
+
+    async def until_something_is_lost(number: int) -> None:
+        nonlocal num_answers
+        while len(retried()) == before:
+            await ask(number)
+            num_answers += 1
+
+    await asyncio.to_thread(until, lambda: running() == NODES)
+    async with asyncio.timeout(SECONDS), asyncio.TaskGroup() as group:
+        for number in range(len(PROMPTS)):
+            group.create_task(until_something_is_lost(number))
+        await asyncio.to_thread(until, all_compute)
+        await asyncio.to_thread(nodes.kill_one)
+    lost = retried()[before:]
+    assert 0 < len(lost) == len({*lost}) < len(PROMPTS) <= num_answers
+    until(lambda: running() < NODES)  # Ray knows it, too
+    nodes.add_one()
+
+
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_node_that_dies_under_load_loses_nothing(
     application, shakespeare_artifact, caplog, temperature
 ):
-    found = engine()
-    asked = jobs(found, temperature=temperature, seed=5)
-    wanted = expected(shakespeare_artifact, asked)
+    found, numbers = engine(), itertools.count()
+    wanted = expected(shakespeare_artifact, temperature)
+
+    async def ask(number: int) -> None:
+        ids = found.tokenizer.encode(PROMPTS[number])
+        job = Job(id=f"job-{next(numbers)}", token_ids=ids, params=params(temperature))
+        assert await told(found, job) == [*wanted[number].token_ids]
 
     def retried() -> list[str]:
-        return [record.args[0] for record in caplog.records if "was lost" in record.message]
-
-    async def until_one_is_lost(number: int, begun: asyncio.Semaphore) -> int:
-        """Asks the same again and again, each time under another id."""
-        count = 0
-        while not retried():
-            job = msgspec.structs.replace(asked[number], id=f"{number}/{count}")
-            assert await told(found, job, begun) == wanted[number]
-            count += 1
-        return count
-
-    async def work() -> int:
-        # One that was lost is started again. Ray tells nobody when; it can only be asked.
-        while await asyncio.to_thread(running) < NODES:
-            await asyncio.sleep(0.2)
-        begun = asyncio.Semaphore(0)
-        async with asyncio.TaskGroup() as group:
-            loads = [group.create_task(until_one_is_lost(i, begun)) for i in range(len(asked))]
-            for _ in range(4 * len(asked)):
-                await begun.acquire()
-            await asyncio.to_thread(application.kill_one)
-        return sum(load.result() for load in loads)
+        return [job for record in caplog.records for job, _ in LOST.findall(record.message)]
 
     with caplog.at_level(logging.WARNING, "ingot.serve.ray.remote"):
-        answered = asyncio.run(work())
-    # Each was retried once, and those that the other replica computed were not.
-    assert 0 < len(retried()) == len({*retried()}) < len(asked) <= answered
-    application.add_one()
+        asyncio.run(lose_a_node(application, ask, retried))
 
 
-def test_load_starts_replicas(nodes, shakespeare_artifact):
-    from ray import serve
+def test_a_node_that_dies_under_streams_cuts_none(application):
+    async def work() -> None:
+        async with client_of(application) as client:
+            asked = [{"prompt": prompt, **params(1.0)} for prompt in PROMPTS]
+            wanted = [await streamed(client, **body) for body in asked]
+            assert {each[1:] for each in wanted} == {("length", TOKENS)}
 
-    from ingot.serve.ray.app import build
+            async def ask(number: int) -> None:
+                assert await streamed(client, **asked[number]) == wanted[number]
 
-    serve.delete("ingot")
-    few = args(
-        shakespeare_artifact, min_replicas=1, max_replicas=2, target_ongoing=2, upscale_delay_s=0.1
-    )
-    serve.run(build(few), name="ingot", route_prefix="/")
+            await lose_a_node(application, ask, application.retried)
+
+    asyncio.run(work())
+
+
+def test_a_client_that_leaves_ends_its_request(small_application):
     found = engine()
 
+    async def work() -> None:
+        body = {"model": "m", "prompt": "ROMEO:", "stream": True, **params(1.0)}
+        async with asyncio.timeout(SECONDS), client_of(small_application) as client:
+            while (await found.counters()).num_aborted == 0:
+                async with client.stream("POST", "/v1/completions", json=body) as answer:
+                    assert answer.status_code == 200
+                    await anext(answer.aiter_bytes())
+
+    asyncio.run(work())
+
+
+def test_load_starts_replicas(small_application):
+    found = engine()
     assert running() == 1
 
-    async def until_two_run(job: Job) -> None:
+    async def until_two_run(prompt: str) -> None:
+        job = Job(id=prompt, token_ids=found.tokenizer.encode(prompt), params=params(0.0))
         while await asyncio.to_thread(running) < 2:
             await told(found, job)
 
     async def work() -> None:
-        async with asyncio.TaskGroup() as group:
-            for job in jobs(found):
-                group.create_task(until_two_run(job))
+        async with asyncio.timeout(SECONDS), asyncio.TaskGroup() as group:
+            for prompt in PROMPTS:
+                group.create_task(until_two_run(prompt))
 
     asyncio.run(work())
