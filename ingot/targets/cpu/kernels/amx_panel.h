@@ -17,6 +17,7 @@ namespace ingot {
 
 inline constexpr int amx_block_steps = 8;  // of 32 k; two tiles of rows take more, see amx_share
 inline constexpr int amx_lines = 16;       // of a tile of columns
+inline constexpr int amx_fetched_tiles = 4;  // of rows; more lose less by what their sums meet late
 
 // Calls body(constant) for 0 .. Count - 1.
 template <int Count, int First = 0, class Body>
@@ -174,7 +175,7 @@ inline void amx_share(const AmxOperands<Width>& all, int rows, const bf16* next,
     for (int pass = 0, row = 0; pass < passes; ++pass) {
       const int height = rows / passes + (pass < rows % passes ? 1 : 0);
       const Rows<float> part{sums[row], sums.stride};
-      if (block == 0) ahead_of(row, height);
+      if (block == 0 && passes <= amx_fetched_tiles) ahead_of(row, height);
       in_tiles.configure(height);
       amx_steps(now.rows_from(row), {following + now.steps * all.step_size / passes * pass, lines},
                 [&](auto tile) { in_tiles.template begin<tile>(part, start); });
