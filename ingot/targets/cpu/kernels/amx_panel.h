@@ -17,7 +17,8 @@ namespace ingot {
 
 inline constexpr int amx_block_steps = 8;  // of 32 k; two tiles of rows take more, see amx_share
 inline constexpr int amx_lines = 16;       // of a tile of columns
-inline constexpr int amx_fetched_tiles = 4;  // of rows; more lose less by what their sums meet late
+// Up to so many tiles of rows, it pays to fetch what their sums meet. More have weights wait for it.
+inline constexpr int amx_fetched_tiles = 4;
 
 // Calls body(constant) for 0 .. Count - 1.
 template <int Count, int First = 0, class Body>
@@ -53,7 +54,7 @@ struct AmxOperands {
   }
   AmxOperands rows_from(int row) const { return {{x[row], x.stride}, panel, steps}; }
 
-  // Rows are not worth a place in the L1 cache, which columns need: all others come in between.
+  // They take no place in the L1 cache: it is full of columns before these rows come again.
   template <int tile>
   void load_rows(int step) const {
     amx::load_once<tile>(x.data + step * amx::depth, x.stride * sizeof(bf16));
