@@ -17,7 +17,7 @@ from tests.targets.cpu.steps import Step
 from tests.targets.cpu.units import Unit, Values, parts_of
 
 # Decodes beside prompts; rows that fill tiles and rows that do not; more rows than a block.
-SEQUENCES = [(1, 41), (13, 13), (1, 1), (7, 90), (100, 230), (1, 128)]
+SEQUENCES = [(1, 41), (13, 13), (1, 1), (7, 90), (250, 380), (1, 128)]
 LONGEST = 4
 
 INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32}

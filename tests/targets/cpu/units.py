@@ -49,6 +49,8 @@ from tests.targets.sketch import LIMITS, Sketch
 
 Case = Callable[[Sketch], None]
 Values = dict[str, Value]
+# More rows than a product takes at once, see most_unit_rows in kernels/linear.h.
+WIDE = replace(LIMITS, max_num_batched_tokens=320, max_logit_rows=320)
 
 
 class Unit:
@@ -57,7 +59,7 @@ class Unit:
     def __init__(
         self, cases: Mapping[str, Case], target: str, disable: Collection[str] = ()
     ) -> None:
-        sketch = Sketch()
+        sketch = Sketch(WIDE)
         for name, case in cases.items():
             sketch.prefix = f"{name}."
             case(sketch)
@@ -263,7 +265,7 @@ def _weight(unit: Unit, name: str) -> Value:
 
 
 def _largest(buffer: Buffer) -> Iterator[int]:
-    return map(LIMITS.bound, buffer.shape)
+    return map(WIDE.bound, buffer.shape)
 
 
 def _with_outliers(x: Tensor) -> Tensor:

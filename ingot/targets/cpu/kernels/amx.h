@@ -7,6 +7,7 @@
 //   configure(shape)          the rows of each tile; all tiles become empty
 //   zero<tile>()
 //   load<tile>(from, stride), store<tile>(to, stride)    rows are `stride` bytes apart
+//   load_once<tile>(from, stride)    the same of what need not stay in the L1 cache
 //   multiply<sums, rows, columns>()    sums += rows . columns, of bfloat16 into float32
 //   multiply_bytes<sums, rows, columns>()    the same of signed bytes into int32
 //   release()                 empties all tiles, so that the system has less to save
@@ -38,6 +39,8 @@ template <int tile>
 void zero();
 template <int tile>
 void load(const void* from, std::ptrdiff_t stride);
+template <int tile>
+void load_once(const void* from, std::ptrdiff_t stride);
 template <int tile>
 void store(void* to, std::ptrdiff_t stride);
 template <int sums, int rows, int columns>

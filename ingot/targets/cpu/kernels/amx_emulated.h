@@ -47,6 +47,11 @@ inline void load(const void* from, std::ptrdiff_t stride) {
 }
 
 template <int tile>
+inline void load_once(const void* from, std::ptrdiff_t stride) {
+  load<tile>(from, stride);
+}
+
+template <int tile>
 inline void store(void* to, std::ptrdiff_t stride) {
   for (int r = 0; r < registers.shape.rows[tile]; ++r)
     std::memcpy(static_cast<char*>(to) + r * stride, registers.words[tile][r],

@@ -25,6 +25,11 @@ inline void load(const void* from, std::ptrdiff_t stride) {
 }
 
 template <int tile>
+inline void load_once(const void* from, std::ptrdiff_t stride) {
+  asm volatile("tileloaddt1 (%0,%1,1), %%tmm%c2" : : "r"(from), "r"(stride), "n"(tile) : "memory");
+}
+
+template <int tile>
 inline void store(void* to, std::ptrdiff_t stride) {
   asm volatile("tilestored %%tmm%c2, (%0,%1,1)" : : "r"(to), "r"(stride), "n"(tile) : "memory");
 }

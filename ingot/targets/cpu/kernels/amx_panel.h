@@ -2,8 +2,8 @@
 //
 // A tile of columns is 16 columns of a panel by 32 k, where the panel has them. Up to 16 rows read
 // a panel once and in sequence, all its columns side by side. More rows take it in blocks of k that
-// stay in the L1 cache, 32 rows and 32 columns at a time. Up to three rows take vectors, which
-// round as tiles do. So the bits of an element depend neither on rows nor on threads.
+// stay in the L1 cache, 16 rows after the other. Up to three rows take vectors, which round as
+// tiles do. So the bits of an element depend neither on rows nor on threads.
 #pragma once
 
 #include <cstring>
@@ -15,9 +15,10 @@
 
 namespace ingot {
 
-inline constexpr int amx_block_steps = 8;                  // of 32 k
-inline constexpr int amx_block_rows = 2 * amx::most_rows;  // that pass over a block at once
-inline constexpr int amx_lines = 16;                       // of a tile of columns
+inline constexpr int amx_block_steps = 8;  // of 32 k; two tiles of rows take more, see amx_share
+inline constexpr int amx_lines = 16;       // of a tile of columns
+// Up to so many tiles of rows, it pays to fetch what their sums meet. More have weights wait for it.
+inline constexpr int amx_fetched_tiles = 4;
 
 // Calls body(constant) for 0 .. Count - 1.
 template <int Count, int First = 0, class Body>
@@ -53,9 +54,10 @@ struct AmxOperands {
   }
   AmxOperands rows_from(int row) const { return {{x[row], x.stride}, panel, steps}; }
 
+  // They take no place in the L1 cache: it is full of columns before these rows come again.
   template <int tile>
-  void load_rows(int row, int step) const {
-    amx::load<tile>(x[row] + step * amx::depth, x.stride * sizeof(bf16));
+  void load_rows(int step) const {
+    amx::load_once<tile>(x.data + step * amx::depth, x.stride * sizeof(bf16));
   }
   template <int tile>
   void load_columns(int number, int step) const {
@@ -64,114 +66,125 @@ struct AmxOperands {
   }
 };
 
-// Count tiles side by side from `First` on begin with zeros, or with sums of row 0 on.
-template <int First, int Count>
-inline void begin_sums(Rows<float> sums, Start start) {
-  for_constants<Count>([&](auto i) {
-    if (start == Start::zero)
-      amx::zero<First + i>();
-    else
-      amx::load<First + i>(sums.data + i * amx::columns, sums.stride * sizeof(float));
-  });
+// Sums of tiles 0, 1, ... lie side by side. They begin with zeros, or with those of row 0 on.
+template <int tile>
+inline void begin_sum(Rows<float> sums, Start start) {
+  if (start == Start::zero)
+    amx::zero<tile>();
+  else
+    amx::load<tile>(sums.data + tile * amx::columns, sums.stride * sizeof(float));
 }
-template <int First, int Count>
+template <int tile>
+inline void store_sum(Rows<float> sums) {
+  amx::store<tile>(sums.data + tile * amx::columns, sums.stride * sizeof(float));
+}
+template <int Count>
+inline void begin_sums(Rows<float> sums, Start start) {
+  for_constants<Count>([&](auto tile) { begin_sum<tile>(sums, start); });
+}
+template <int Count>
 inline void store_sums(Rows<float> sums) {
-  for_constants<Count>([&](auto i) {
-    amx::store<First + i>(sums.data + i * amx::columns, sums.stride * sizeof(float));
-  });
+  for_constants<Count>([&](auto tile) { store_sum<tile>(sums); });
 }
 
-// sums[rows] of up to 16 rows. They are in tiles 0 to 3, rows in 4, columns in the others. A step
-// fetches the one after it, and the last one the start of `next`. Steps follow each other without a
-// break, as sums that go to memory and come back would hold up the stream.
-template <int Width>
-inline void amx_stream(const AmxOperands<Width>& all, int rows, const bf16* next, Rows<float> sums,
-                       Start start) {
-  constexpr int count = AmxOperands<Width>::count, free = amx::tiles - 5;
+// For sums of up to 16 rows in tiles 0 to 3, these rows in tile 4, and columns in the others.
+inline void configure_rows(int rows) {
   amx::Shape shape;
   for (int tile = 0; tile <= 4; ++tile) shape.rows[tile] = static_cast<std::uint8_t>(rows);
   amx::configure(shape);
-  begin_sums<0, count>(sums, start);
-  for (int step = 0; step < all.steps; ++step) {
-    AmxFetch fetch{step + 1 < all.steps ? all.panel + (step + 1) * all.step_size : next, amx_lines};
-    all.template load_rows<4>(0, step);
-    for_constants<(count < free ? count : free)>(
-        [&](auto i) { all.template load_columns<5 + i>(i, step); });
-    for_constants<count>([&](auto i) {
-      fetch();
-      amx::multiply<i, 4, 5 + i % free>();
-      if constexpr (i + free < count) all.template load_columns<5 + i % free>(i + free, step);
-    });
-  }
-  store_sums<0, count>(sums);
 }
 
-// Sums of up to 32 rows and one or two tiles of columns, from number `first` on. Those of the first
-// 16 rows are in tiles 0 and 1, of the others in 2 and 3; 4 and 5 hold rows, 6 and 7 columns.
-template <int Count, bool High, int Width>
-inline void amx_square(const AmxOperands<Width>& from, int first, Rows<float> upper, Start start,
-                       AmxFetch& fetch) {
-  const Rows<float> lower{upper[amx::most_rows], upper.stride};
-  begin_sums<0, Count>(upper, start);
-  if constexpr (High) begin_sums<2, Count>(lower, start);
+// Adds up steps of k. Calls before(tile) before the first product of a tile, and fetches after each
+// product.
+template <int Width, class Before>
+[[gnu::always_inline]] inline void amx_steps(const AmxOperands<Width>& from, AmxFetch fetch,
+                                             Before before) {
+  constexpr int count = AmxOperands<Width>::count, free = amx::tiles - 5;
   for (int step = 0; step < from.steps; ++step) {
-    from.template load_rows<4>(0, step);
-    if constexpr (High) from.template load_rows<5>(amx::most_rows, step);
-    for_constants<Count>([&](auto i) {
-      from.template load_columns<6 + i>(first + i, step);
-      amx::multiply<i, 4, 6 + i>();
-      if constexpr (High) amx::multiply<2 + i, 5, 6 + i>();
+    from.template load_rows<4>(step);
+    for_constants<(count < free ? count : free)>(
+        [&](auto i) { from.template load_columns<5 + i>(i, step); });
+    for_constants<count>([&](auto i) __attribute__((always_inline)) {
+      if (step == 0) before(i);
+      amx::multiply<i, 4, 5 + i % free>();
       fetch();
+      if constexpr (i + free < count) from.template load_columns<5 + i % free>(i + free, step);
     });
   }
-  store_sums<0, Count>(upper);
-  if constexpr (High) store_sums<2, Count>(lower);
 }
 
-template <int Count, int Width>
-inline void amx_square(const AmxOperands<Width>& from, int rows, int first, Rows<float> all,
-                       Start start, AmxFetch& fetch) {
-  const Rows<float> sums{all.data + first * amx::columns, all.stride};
-  const bool high = rows > amx::most_rows;
-  amx::Shape shape;
-  const auto rest = static_cast<std::uint8_t>(high ? rows - amx::most_rows : rows);
-  if (high)
-    shape.rows[2] = shape.rows[3] = shape.rows[5] = rest;
-  else
-    shape.rows[0] = shape.rows[1] = shape.rows[4] = rest;
-  amx::configure(shape);
-  if (high)
-    amx_square<Count, true>(from, first, sums, start, fetch);
-  else
-    amx_square<Count, false>(from, first, sums, start, fetch);
+// sums[rows] of up to 16 rows. A step fetches the one after it, and the last one the start of
+// `next`. Steps follow each other without a break, as sums that go to memory and come back would
+// hold up the stream.
+template <int Width>
+inline void amx_stream(const AmxOperands<Width>& all, int rows, const bf16* next, Rows<float> sums,
+                       Start start) {
+  constexpr int count = AmxOperands<Width>::count;
+  const int last = all.steps > 0 ? all.steps - 1 : 0;
+  const auto nothing = [](auto) {};
+  configure_rows(rows);
+  begin_sums<count>(sums, start);
+  amx_steps(all.steps_of(0, last), {all.panel + all.step_size, amx_lines}, nothing);
+  amx_steps(all.steps_of(last, all.steps), {next, amx_lines}, nothing);
+  store_sums<count>(sums);
 }
 
-// The same of more rows, which take the panel in blocks of k and pairs of tiles. While they pass
-// over a block, they fetch the next one, each pass its part. Fetches are spread evenly: many lines
-// at once keep loads waiting.
+// Sums of one tile of rows after the other. Each stays until its tile is needed for the next rows,
+// so that their products overlap with those of the last ones.
+template <int Width>
+class AmxSums {
+ public:
+  void configure(int rows) {
+    if (rows == rows_) return;
+    store();
+    configure_rows(rows);
+    rows_ = rows;
+  }
+
+  template <int tile>
+  void begin(Rows<float> sums, Start start) {
+    if (last_.data != nullptr) store_sum<tile>(last_);
+    begin_sum<tile>(sums, start);
+  }
+  void end(Rows<float> sums) { last_ = sums; }
+
+  void store() {
+    if (last_.data != nullptr) store_sums<AmxOperands<Width>::count>(last_);
+    last_.data = nullptr;
+  }
+
+ private:
+  Rows<float> last_{};
+  int rows_ = 0;
+};
+
+// The same of more rows, which take the panel in blocks of k, in tiles of nearly equal height.
+// While they pass over a block, they fetch the next one, each pass its part. Fetches are spread
+// evenly: many lines at once keep loads waiting.
 template <int Width, class Ahead>
 inline void amx_share(const AmxOperands<Width>& all, int rows, const bf16* next, Rows<float> sums,
                       Ahead ahead_of) {
-  constexpr int count = AmxOperands<Width>::count;
-  const int blocks = num_row_tiles<amx_block_steps>(all.steps);
-  const int passes = num_row_tiles<amx_block_rows>(rows);
+  const int passes = num_row_tiles<amx::most_rows>(rows), lines = (amx_lines + passes - 1) / passes;
+  const int most_steps = passes == 2 ? 4 * amx_block_steps : amx_block_steps;
+  const int blocks = (all.steps + most_steps - 1) / most_steps;
+  AmxSums<Width> in_tiles;
   for (int block = 0; block < blocks; ++block) {
     const int begin = all.steps * block / blocks, end = all.steps * (block + 1) / blocks;
     const auto now = all.steps_of(begin, end);
     const Start start = block == 0 ? Start::zero : Start::resume;
     const bf16* following = block + 1 < blocks ? all.panel + end * all.step_size : next;
-    for (int pass = 0, row = 0; row < rows; ++pass, row += amx_block_rows) {
-      const int height = rows - row < amx_block_rows ? rows - row : amx_block_rows;
-      if (block == 0) ahead_of(row, height);
-      AmxFetch fetch{following + now.steps * all.step_size / passes * pass,
-                     (amx_lines + passes - 1) / passes};
-      for_constants<(count + 1) / 2>([&](auto pair) {
-        constexpr int first = 2 * pair, width = count - first < 2 ? 1 : 2;
-        amx_square<width>(now.rows_from(row), height, first, {sums[row], sums.stride}, start,
-                          fetch);
-      });
+    for (int pass = 0, row = 0; pass < passes; ++pass) {
+      const int height = rows / passes + (pass < rows % passes ? 1 : 0);
+      const Rows<float> part{sums[row], sums.stride};
+      if (block == 0 && passes <= amx_fetched_tiles) ahead_of(row, height);
+      in_tiles.configure(height);
+      amx_steps(now.rows_from(row), {following + now.steps * all.step_size / passes * pass, lines},
+                [&](auto tile) { in_tiles.template begin<tile>(part, start); });
+      in_tiles.end(part);
+      row += height;
     }
   }
+  in_tiles.store();
 }
 
 // The same of few rows, to which it adds if it resumes.

@@ -117,7 +117,7 @@ struct AmxBlock {
   template <int number>
   [[gnu::always_inline]] static void add_step(Rows<const std::int8_t> x,
                                               const std::uint8_t* weights, int s) {
-    amx::load<2 + number>(x.data + s * step, x.stride);
+    amx::load_once<2 + number>(x.data + s * step, x.stride);
     if constexpr (!stays) load_columns<number>(weights + s * step * quantized_columns);
     amx::multiply_bytes<0, 2 + number, 4 + 2 * number>();
   }

@@ -109,7 +109,7 @@ class AmxRows : public SoftmaxRows<bf16, D, D, most_amx_rows<D>, Capped> {
   void add_columns(int r, int d, Range keys, const Groups<bf16>& values,
                    const Groups<bf16>& fetched) {
     const Rows<float> sums{sums_[r] + d, padded};
-    begin_sums<0, Count>(sums, Start::resume);
+    begin_sums<Count>(sums, Start::resume);
     for (int group = keys.begin / key_group; group * key_group < keys.end; ++group) {
       amx::load<Half::rows>(weights_[r] + group * key_group, key_tile * sizeof(bf16));
       for_constants<Count>([&](auto i) {
@@ -119,7 +119,7 @@ class AmxRows : public SoftmaxRows<bf16, D, D, most_amx_rows<D>, Capped> {
         amx::multiply<i, Half::rows, Half::columns>();
       });
     }
-    store_sums<0, Count>(sums);
+    store_sums<Count>(sums);
   }
 
   TileReader<bf16, bf16, D, key_group> reader_;

@@ -12,9 +12,23 @@
 namespace ingot {
 
 inline constexpr int panel_columns = 64;
+inline constexpr int most_unit_rows = 256;  // in tiles
 
 constexpr int round_up(int value, int multiple) {
   return (value + multiple - 1) / multiple * multiple;
+}
+
+template <class T>
+inline constexpr bool takes_amx = amx::available && std::is_same_v<T, bf16>;
+
+// Rows of a unit of products with weights T. In tiles, all rows that pass over a block share the
+// time in which the next one comes from memory, so they are as many as a thread's scratch holds.
+template <class T, class Sink>
+constexpr int rows_at_once() {
+  if (!takes_amx<T>) return unit_rows;
+  constexpr std::size_t one = sizeof(UnitMemory<Sink, 2>) - sizeof(UnitMemory<Sink, 1>);
+  constexpr int most = (scratch_bytes - sizeof(UnitMemory<Sink, 1>)) / one;
+  return most < most_unit_rows ? most / amx::most_rows * amx::most_rows : most_unit_rows;
 }
 
 // sums[rows] = x[rows, inputs] times one panel. For many rows, calls ahead_of(row, rows) before
@@ -23,7 +37,7 @@ template <class T, int Width, class Ahead>
 __attribute__((noinline)) void panel_product(Rows<const T> x, int rows, int inputs,
                                              PanelPlace<T> place, Rows<float> sums,
                                              Ahead ahead_of) {
-  if constexpr (amx::available && std::is_same_v<T, bf16>)
+  if constexpr (takes_amx<T>)
     amx_panel_product<Width>(x, rows, inputs, place, sums, ahead_of);
   else
     vector_panel_product<T, Width>(x, rows, inputs, place, sums, ahead_of);
@@ -65,9 +79,10 @@ inline void multiply(Slice slice, Rows<const T> x, const T* weight, const float*
                      const Sink& sink) {
   using Unit = UnitPanels<Sink, panel_columns>;
   const Panels<T, Inputs, Outputs> panels{weight};
-  auto& memory = slice.team.workspace<UnitMemory<Sink, unit_rows>>();
+  constexpr int most_rows = rows_at_once<T, Sink>();
+  auto& memory = slice.team.workspace<UnitMemory<Sink, most_rows>>();
   const Rows<float> sums = memory.rows();
-  for_units<Sink>(slice, [&](int index, int row, int count, int end) {
+  for_units<Sink, most_rows>(slice, [&](int index, int row, int count, int end) {
     const int unit = sink.unit(slice.team, index);
     for (int i = 0; i < Unit::count; ++i) {
       const int at = index * Unit::count + i;
@@ -101,8 +116,9 @@ void head_linear(Slice slice, Rows<const T> x, const T* weight, Rows<Out> out) {
   constexpr int size = Outputs / Heads;
   using Sink = Store<panel_columns, Outputs, Out>;
   const Panels<T, Inputs, Outputs> panels{weight};
-  const Rows<float> sums = slice.team.workspace<UnitMemory<Sink, unit_rows>>().rows();
-  for_units<Sink>(slice, [&](int panel, int row, int count, int end) {
+  constexpr int most_rows = rows_at_once<T, Sink>();
+  const Rows<float> sums = slice.team.workspace<UnitMemory<Sink, most_rows>>().rows();
+  for_units<Sink, most_rows>(slice, [&](int panel, int row, int count, int end) {
     const int first = panel * panel_columns;
     const int last = first + panel_columns < Outputs ? first + panel_columns : Outputs;
     for (int head = first / size; head * size < last; ++head) {

@@ -160,15 +160,14 @@ struct UnitPanels {
 };
 
 // Calls body(index of a unit, first row, rows, end of the indices) for the units of one thread.
-template <class Sink, class Body>
+template <class Sink, int most_rows, class Body>
 inline void for_units(Slice slice, Body body) {
   const int rows = slice.rows.end - slice.rows.begin;
-  const int blocks = (rows + unit_rows - 1) / unit_rows;
+  const int blocks = (rows + most_rows - 1) / most_rows;
   const Range mine = share(Sink::count * blocks, slice.team);
   for (int i = mine.begin; i < mine.end; ++i) {
-    const int row = slice.rows.begin + i % blocks * unit_rows, left = slice.rows.end - row;
-    body(i / blocks, row, left < unit_rows ? left : unit_rows,
-         (mine.end - 1) / blocks + 1);
+    const int row = slice.rows.begin + i % blocks * most_rows, left = slice.rows.end - row;
+    body(i / blocks, row, left < most_rows ? left : most_rows, (mine.end - 1) / blocks + 1);
   }
 }
 
