@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from statistics import median
@@ -38,9 +39,7 @@ def over_http(
 ) -> tuple[list[Outcome], float]:
     """How each request fared, and the seconds of all. Raises RuntimeError where one failed."""
     found, seconds = tried(server, asked, clients)
-    for outcome in found:
-        if outcome.error:
-            raise RuntimeError(f"a request failed: {outcome.error}")
+    refuse_failed(found)
     return found, seconds
 
 
@@ -49,6 +48,13 @@ def tried(
 ) -> tuple[list[Outcome], float]:
     """How each request fared, failed ones as well, and the seconds of all."""
     return uvloop.run(put_load(server, asked, np.zeros(len(asked)), clients))
+
+
+def refuse_failed(found: Iterable[Outcome]) -> None:
+    """Raises RuntimeError where a request failed."""
+    for outcome in found:
+        if outcome.error:
+            raise RuntimeError(f"a request failed: {outcome.error}")
 
 
 def in_process(llm: ingot.LLM, asked: Sequence[Ask]) -> float:
@@ -70,13 +76,21 @@ def params(ask: Ask) -> ingot.SamplingParams:
 def company(path: Path, streams: int, rounds: int) -> list[tuple[float, float]]:
     """The seconds of so many streams at once, in process and over HTTP, round by round."""
     command = ingot_serve([f"{NAME}={path}"], "--max-model-len", str(MODEL_LEN))
-    found = []
     with ingot.LLM(path, max_model_len=MODEL_LEN) as llm, serving(command) as running:
-        server = running.server(NAME)
+        return uvloop.run(_company(llm, running, streams, rounds))[1:]  # the first warms up
+
+
+async def _company(
+    llm: ingot.LLM, running: Running, streams: int, rounds: int
+) -> list[tuple[float, float]]:
+    found = []
+    with closing(Pool(running.server(NAME))) as pool:  # clients keep their connections
         for number in range(rounds + 1):
             asked = asks(number, streams)
-            found.append((in_process(llm, asked), over_http(server, asked)[1]))
-    return found[1:]  # the first warms up
+            inside, start = in_process(llm, asked), perf_counter()
+            refuse_failed(await asyncio.gather(*map(pool.ask, asked)))
+            found.append((inside, perf_counter() - start))
+    return found
 
 
 def front(path: Path, rounds: int) -> Iterator[Figure]:
@@ -115,8 +129,7 @@ async def _first_tokens(
             for _ in stream:
                 pass
             outcome = await pool.ask(ask)
-            if outcome.error:
-                raise RuntimeError(f"a request failed: {outcome.error}")
+            refuse_failed([outcome])
             found.append((inside, outcome.ttft))
     return found[SINGLES // 3 :]  # the first warm up
 
