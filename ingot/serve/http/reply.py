@@ -37,6 +37,8 @@ class Reply:
         self.begun = False
         self.complete = False
         self._num_writes = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._ping: asyncio.Task[None] | None = None
 
     async def whole(self, body: bytes, status: int = 200, *headers: tuple[bytes, bytes]) -> None:
         """Sends an answer that is not streamed."""
@@ -82,24 +84,25 @@ class Reply:
     @contextmanager
     def kept_awake(self, seconds: float) -> Iterator[None]:
         """Sends a comment whenever nothing else was sent for so long."""
-        loop, pings = asyncio.get_running_loop(), set[asyncio.Task[None]]()
-        timer: asyncio.TimerHandle
-
-        def look(num_writes: int) -> None:
-            nonlocal timer
-            if self._num_writes == num_writes and not self.complete and not pings:
-                ping = loop.create_task(self._put(PING))
-                pings.add(ping)
-                ping.add_done_callback(pings.discard)
-            timer = loop.call_later(seconds, look, self._num_writes)
-
-        timer = loop.call_later(seconds, look, 0)
+        self._look_later(seconds)
         try:
             yield
         finally:
-            timer.cancel()
-            for ping in pings:
-                ping.cancel()
+            assert self._timer is not None, "a look sets the next one"
+            self._timer.cancel()
+            self._timer = None
+            if self._ping is not None:
+                self._ping.cancel()
+
+    def _look_later(self, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(seconds, self._look, seconds, self._num_writes)
+
+    def _look(self, seconds: float, num_writes: int) -> None:
+        is_silent = self._num_writes == num_writes and not self.complete
+        if is_silent and (self._ping is None or self._ping.done()):
+            self._ping = asyncio.get_running_loop().create_task(self._put(PING))
+        self._look_later(seconds)
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from functools import partial
 
 from msgspec import UNSET
 from msgspec.structs import asdict
@@ -24,7 +25,7 @@ class TextAnswer(Answer):
     def __init__(self, order: Order, head: Head) -> None:
         super().__init__(order, head)
         request = order.request
-        self._scorers = defaultdict[int, TextScores](lambda: TextScores(self._texts))
+        self._scorers = defaultdict[int, TextScores](partial(TextScores, self._texts))
         self._begun: set[int] = set()
         # Nothing but text: what most requests want, at the least cost for each token.
         special = (request.echo, request.return_token_ids, order.scores, order.hides_completion)
