@@ -18,7 +18,7 @@ from tests.targets.cpu.sanitized import ACCESSES
 SINGLE = [(1, 41)]
 # Rows that fill no tile; the last sequence is the longest and fills its pages, whatever their size.
 FEW = [(1, 41), (13, 13), (50, 96)]
-WIDE = [(1, 7), (129, 144)]  # more rows than a block
+WIDE = [(1, 7), (261, 276)]  # more rows than a block
 SHORT = re.compile(r"AddressSanitizer: (use-after-poison|heap-buffer-overflow)")
 
 
