@@ -31,6 +31,7 @@ ROWS = {
     "streams": f"decode, {STREAMS} at once",
 }  # fmt: skip
 NONE = "–"
+NO_FIGURES = "Nothing is measured yet."
 
 Figures = dict[str, Any]
 
@@ -115,13 +116,13 @@ def long(figures: Figures) -> str:
             beside = (ratio(times.get(name, {}).get(phase)) for name in PEERS)
             cells = (speed(found), percent(found), f"{100 * found['attention']:.0f} %")
             rows.append((f"{KINDS[kind]}, {text.format(tokens)}", *cells, *beside))
-    return table(header, rows)
+    return table(header, rows) if rows else NO_FIGURES
 
 
 def origin(figures: Figures) -> str:
     """When and where all of it was measured, and what has no place in the table."""
     if not figures["parts"]:
-        return "Nothing is measured yet."
+        return NO_FIGURES
     parts = list(figures["parts"].values())
     days = [day(each) for each in ends(part["date"] for part in parts)]
     when = f"from {' to '.join(days)}" if len(days) > 1 else f"on {''.join(days)}"
