@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import time
 from collections.abc import AsyncIterator, Mapping
@@ -223,6 +224,8 @@ class Loader:
         instance.stop_timer()
         task = asyncio.create_task(self._close_unused(entry, instance))
         entry.retired[instance] = task
+        # An engine and its supervisor know each other. Its files are open until that is found.
+        task.add_done_callback(lambda _: gc.collect())
         return task
 
     async def _close_unused(self, entry: Entry, instance: Instance) -> None:

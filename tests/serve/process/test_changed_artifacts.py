@@ -45,6 +45,22 @@ def reload(http: httpx.Client) -> httpx.Response:
     return http.post("/models/reload", json={"model": "m"})
 
 
+def opened(server: ServeProcess, path: Path) -> int:
+    """How many descriptors of the front are of a file or folder."""
+    links = Path(f"/proc/{server.pid}/fd").iterdir()
+    return sum(os.path.realpath(link) == str(path.resolve()) for link in links)
+
+
+def test_a_reload_leaves_nothing_of_the_old_artifact_open(fake_artifact, tmp_path):
+    with served(fake_artifact, tmp_path) as (server, http, artifact):
+        before = opened(server, artifact)
+        for number in range(3):
+            assert reload(http).status_code == 200
+            answers(http, number)
+        server.until(lambda _: opened(server, artifact) == before)
+    assert before > 0
+
+
 def write(path: Path, data: bytes, at: int) -> None:
     """Into the file itself, as `cp` writes to one that exists."""
     with open(path, "r+b") as file:
