@@ -123,6 +123,8 @@ def nodes() -> Iterator[Nodes]:
     folder = Path(tempfile.mkdtemp(prefix="ray-"))  # short, for the names of sockets
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("RAY_TMPDIR", str(folder))  # where it notes the cluster, in a folder `ray`
+        (folder / "ray").mkdir()
         nodes = Nodes(folder)
         yield nodes
         nodes.close()
