@@ -41,7 +41,7 @@ class JoinedTransport:
         self._transport.abort()
 
     def _send(self) -> None:
-        if self._parts:
-            data = b"".join(self._parts)
-            self._parts.clear()
+        data = b"".join(self._parts)
+        self._parts.clear()
+        if data and not self._transport.is_closing():  # it may have been lost meanwhile
             self._transport.write(data)

@@ -68,6 +68,16 @@ def test_what_was_written_goes_out_before_the_end() -> None:
     run(scenario)
 
 
+def test_nothing_is_sent_to_a_connection_that_was_lost_meanwhile() -> None:
+    async def scenario(joined, below) -> None:
+        joined.write(b"a")
+        below.close()
+        await asyncio.sleep(0)
+        assert below.done == ["close"]
+
+    run(scenario)
+
+
 def test_an_abort_drops_what_was_not_sent() -> None:
     async def scenario(joined, below) -> None:
         joined.write(b"a")
