@@ -97,6 +97,16 @@ def with_sinks(kernels: Unit, value: float) -> Unit:
 ATTENTION = ("paged_attention", "paged_attention_quantize")
 
 
+@at_levels("f32", "bf16", f"{MORE}bf16")
+def test_scores_that_rise_by_far_are_those_of_the_references(kind: str, target: str) -> None:
+    """Weights beside an early key would overflow if they stayed relative to it."""
+    kernels, rng = unit(kind, target), torch.Generator().manual_seed(0)
+    step = kernels.step(rng, [(3, 300), (1, 200)])
+    values = kernels.draw(rng, step)
+    values = {name: x * 40 if name.endswith(".q") else x for name, x in values.items()}
+    check(kernels, step, values, kernels.run(values, step), only=ATTENTION)
+
+
 @pytest.mark.cases(core=4)
 @at_levels("f32", "bf16", f"{MORE}bf16")
 @pytest.mark.parametrize("value", [-math.inf, -1e30, -200.0, 60.0, 87.0, 126.0, 1e30, 3e38])

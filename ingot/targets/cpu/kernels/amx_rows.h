@@ -1,128 +1,286 @@
 // Rows of queries of one KV head over tiles of its keys and values, in tiles of AMX.
 //
-// The cache holds tiles of columns as they are: 16 keys by 32 d for scores, and 16 d by 16 keys for
-// values. However many rows there are, they take the same way, so the bits of one do not depend on
-// company. A tile of 16 rows goes through scores, softmax and values before the next one, so that
-// the L1 cache keeps its scores.
+// Keys pass under all rows, and then values. What a product has summed leaves its tiles while the
+// next one runs. A few rows take vectors that round as tiles do, so the bits of one do not depend
+// on company.
 //
 // Products turn subnormal sums into zeros. Only a larger n leaves such sums, and a product with the
 // row's own keys follows: so it does not matter whether others' keys came in between.
 #pragma once
 
-#include <initializer_list>
+#include <algorithm>
 
+#include "amx_few.h"
+#include "amx_keys.h"
 #include "amx_panel.h"
 #include "softmax_rows.h"
-#include "tile_reader.h"
 
 namespace ingot {
 
-// As many rows as a thread's scratch holds: each block reads all keys and values, from a shared
-// cache or memory.
+// So many that multiplying with keys and values takes longer than to read them from memory.
 template <int D>
-inline constexpr int most_amx_rows = D <= 128 ? 128 : D <= 256 ? 64 : 32;
+inline constexpr int most_amx_rows = D <= 128 ? 256 : D <= 256 ? 128 : 64;
 
-template <int D, bool Capped>
-class AmxRows : public SoftmaxRows<bf16, D, D, most_amx_rows<D>, Capped> {
+// 2^x for x <= 127, relative error 3e-6, since bfloat16 rounds it. Exactly 1 at 0.
+inline vf rough_exp2(vf x) {
+  constexpr float terms[] = {1.0f, 0.693044841f, 0.241280213f, 0.0522424728f, 0.0134266857f};
+  const vf fraction = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+  return _mm512_scalef_ps(polynomial(fraction, terms), x);  // 2^floor(x) times that
+}
+
+template <class S, int D, bool Capped>
+class AmxRows
+    : public SoftmaxRows<bf16, D, D, most_amx_rows<D>, Capped, AmxReader<S, D>::depth> {
  public:
-  using Softmax = SoftmaxRows<bf16, D, D, most_amx_rows<D>, Capped>;
+  using Reader = AmxReader<S, D>;
+  using Softmax = SoftmaxRows<bf16, D, D, most_amx_rows<D>, Capped, Reader::depth>;
+  using Tile = typename Reader::Tile;
   using Softmax::count;
+  static constexpr int keys_at_once = amx_keys;
 
-  // If a block has more than 16 rows, the last ones of its last tile mean nothing.
-  void ready() const {
-    amx::Shape shape;
-    const auto height = static_cast<std::uint8_t>(count < amx::most_rows ? count : amx::most_rows);
-    for (int tile : {0, 1, 2, 3, Whole::rows, Half::rows}) shape.rows[tile] = height;
-    shape.row_bytes[Half::rows] = Half::depth * sizeof(bf16);
-    shape.rows[Half::columns] = Half::depth / 2;
-    amx::configure(shape);
+  void begin() {
+    height_ = 0;
+    unstored_ = nullptr;
+    reader_.begin();
   }
 
-  void visit(const Tile<bf16>& now, const Tile<bf16>& next, Scoring scoring) {
-    reader_.values(now, next, false, [&](const auto& values, const auto& fetched) {
-      for (int r = 0; r < count; r += amx::most_rows) {
-        const Range rows{r, count - r < amx::most_rows ? count : r + amx::most_rows};
-        const Range keys = this->visible(r, rows.end - r, now.start);
-        if (keys.begin >= keys.end) continue;
-        score_all(r, keys, now);
-        this->find_weights(rows, now.start, scoring, [](vf scores, int) { return scores; });
-        add_all(r, keys, values, fetched);
-      }
-    });
+  // If a block has more than 16 rows, the last ones of its last tile mean nothing.
+  void ready() {
+    if (count <= amx_few_rows) {
+      for (int r = 0; r < count; ++r) few_.set_query(r, queries_[r]);
+      return;
+    }
+    const int height = std::min(count, amx::most_rows);
+    if (height == height_) return;
+    amx::Shape shape;
+    for (int tile = 0; tile < columns_tile; ++tile)
+      shape.rows[tile] = static_cast<std::uint8_t>(height);
+    amx::configure(shape);
+    height_ = height;
+  }
+
+  void visit(const Tile& now, const Tile& next, Scoring scoring) {
+    if constexpr (is_scaled<S>) scales_.read(now);
+    if (count <= amx_few_rows)
+      visit_few(now, next, scoring);
+    else
+      visit_many(now, next, scoring);
   }
 
  private:
-  using Softmax::padded, Softmax::queries_, Softmax::scores_, Softmax::sums_, Softmax::weights_;
+  using Softmax::queries_, Softmax::sums_, Softmax::sums_stride;
 
-  // Sums are in tiles 0 to 3; rows and columns of as many k as there are go into two others.
-  static constexpr int most_sums = 4;
-  struct Whole {
-    static constexpr int rows = 4, columns = 5, depth = amx::depth;
-  };
-  struct Half {
-    static constexpr int rows = 6, columns = 7, depth = key_group;
-  };
-  static_assert(2 * Half::depth == Whole::depth && D % Half::depth == 0, "see the shapes of tiles");
+  // Tiles: sums from 0 on, then rows, and columns in the last one.
+  static constexpr int query_tile = 4, weights_tile = 3, columns_tile = 7;
+  static constexpr int groups = 4, span = groups * key_group;  // whose scores are in tiles
+  static constexpr int spans = amx_keys / span;
+  static constexpr int products_of_span = groups * Reader::depth / amx::depth;
+  static constexpr int adding = 3;  // columns of sums in tiles
+  static constexpr std::ptrdiff_t row_bytes = sums_stride * sizeof(float);
 
-  // The first rows of a block fetch what is read next.
-  template <int Lines>
-  static void fetch(int r, const bf16* from) {
-    for (int i = 0; i < Lines && r == 0; ++i) prefetch(from + i * (64 / sizeof(bf16)));
+  void visit_few(const Tile& now, const Tile& next, Scoring scoring) {
+    const Rows<float> scores{scores_[0], amx_keys};
+    few_.score(now, next, count, scores);
+    for (int s = now.begin / span; s * span < now.end; ++s)
+      weigh(0, s, now.start, scoring, {scores[0] + s * span, scores.stride});
+    const bf16* weights = value_weights(0);
+    for (int r = 0; r < count; ++r) few_.set_weights(r, weights + r * amx_keys);
+    few_.add(now, next, count, {sums_[0], sums_stride});
+    few_.add_weights(now, count, {weights_[0], amx_keys}, {this->total(0), sums_stride});
   }
 
-  void score_all(int r, Range keys, const Tile<bf16>& now) {
-    const int first = keys.begin / key_group;
-    with_rows<groups_per_tile>((keys.end - 1) / key_group + 1 - first,
-                               [&](auto groups) { score_groups<groups.value>(r, first, now); });
-  }
-
-  template <int Count>
-  void score_groups(int r, int first, const Tile<bf16>& now) {
-    for_constants<Count>([](auto i) { amx::zero<i>(); });
-    for (int d = 0; d + Whole::depth <= D; d += Whole::depth)
-      add_products<Whole, Count>(r, d, first, now);
-    if constexpr (D % Whole::depth > 0) add_products<Half, Count>(r, D - Half::depth, first, now);
-    for_constants<Count>([&](auto i) {
-      amx::store<i>(scores_[r] + (first + i) * key_group, key_tile * sizeof(float));
+  // The next tile is fetched evenly, since many lines at once hold up loads. With one tile of rows,
+  // most of the time goes to copying values.
+  void visit_many(const Tile& now, const Tile& next, Scoring scoring) {
+    FetchTile<S, D> fetch(next);
+    const int row_tiles = (count + amx::most_rows - 1) / amx::most_rows;
+    const bool one = row_tiles == 1;
+    reader_.read_keys(now);
+    const int scored = fetch.lines(row_tiles * spans * products_of_span, one ? 3 : 2);
+    weigh_all(now, scoring, [&] { fetch(scored); });
+    const int copied = one ? fetch.lines(amx_keys / 2, 2) : 0;
+    reader_.read_values(now, [&] {
+      fetch(copied);
+      stay_awake();
     });
+    const int added = fetch.lines(row_tiles * (Reader::columns + 1) * amx_quarters, 1);
+    add_all(now, [&] { fetch(added); });
   }
 
-  // Adds what `depth` columns of queries and keys make, from d on.
-  template <class Tiles, int Count>
-  void add_products(int r, int d, int first, const Tile<bf16>& now) {
-    amx::load<Tiles::rows>(queries_[r] + d, D * sizeof(bf16));
-    for_constants<Count>([&](auto i) {
-      amx::load<Tiles::columns>(now.keys.at[first + i] + d * key_group, 64);
-      fetch<Tiles::depth / 2>(r, now.values.at[first + i] + d * key_group);
-      amx::multiply<i, Tiles::rows, Tiles::columns>();
-    });
+  // Tiles that have had nothing to do for half a microsecond take 0.3 to begin again.
+  static void stay_awake() { amx::multiply<0, query_tile, columns_tile>(); }
+
+  // Calls body(first row, the keys from `start` on that one of 16 rows sees).
+  template <class Body>
+  void for_row_tiles(int start, int keys, Body body) {
+    for (int r = 0; r < count; r += amx::most_rows) {
+      const Range seen = this->visible(r, std::min(count - r, amx::most_rows), start, keys);
+      if (seen.begin < seen.end) body(r, seen);
+    }
   }
 
-  void add_all(int r, Range keys, const Groups<bf16>& values, const Groups<bf16>& fetched) {
-    constexpr int width = most_sums * amx::columns, rest = D % width;
-    for (int d = 0; d + width <= D; d += width) add_columns<most_sums>(r, d, keys, values, fetched);
-    if constexpr (rest > 0) add_columns<rest / amx::columns>(r, D - rest, keys, values, fetched);
+  // One span after the other passes under all rows, so that its keys stay in the L1 cache. Scores
+  // of 16 rows become weights while tiles multiply the next 16.
+  template <class Meanwhile>
+  void weigh_all(const Tile& now, Scoring scoring, Meanwhile meanwhile) {
+    for (int s = now.begin / span; s * span < now.end; ++s) {
+      int before = -1;
+      for_row_tiles(now.start + s * span, span, [&](int r, Range) {
+        score(r, s, meanwhile);
+        if (before >= 0) weigh(before, s, now.start, scoring, {scores_of(before), span});
+        before = r;
+      });
+      store_scores();
+      if (before >= 0) weigh(before, s, now.start, scoring, {scores_of(before), span});
+    }
   }
 
-  // Adds the values of Count tiles of columns, from d on.
-  template <int Count>
-  void add_columns(int r, int d, Range keys, const Groups<bf16>& values,
-                   const Groups<bf16>& fetched) {
-    const Rows<float> sums{sums_[r] + d, padded};
-    begin_sums<Count>(sums, Start::resume);
-    for (int group = keys.begin / key_group; group * key_group < keys.end; ++group) {
-      amx::load<Half::rows>(weights_[r] + group * key_group, key_tile * sizeof(bf16));
-      for_constants<Count>([&](auto i) {
-        const int at = d + i * amx::columns;
-        amx::load<Half::columns>(values.at[group] + at * 2, 2 * D * sizeof(bf16));
-        fetch<Half::depth / 2>(r, fetched.at[group] + at * key_group);
-        amx::multiply<i, Half::rows, Half::columns>();
+  // Scores of 16 rows and a span of keys. They stay in tiles. Each product calls meanwhile().
+  template <class Meanwhile>
+  void score(int r, int s, Meanwhile meanwhile) {
+    float* last = unstored_;
+    for (int d = 0; d < Reader::depth; d += amx::depth) {
+      amx::load<query_tile>(queries_[r] + d, Reader::depth * sizeof(bf16));
+      for_constants<groups>([&](auto g) {
+        amx::load<columns_tile>(reader_.keys(s * groups + g, d), sizeof(AmxLine));
+        if (d == 0) {
+          if (last != nullptr) store_score<g>(last);
+          amx::zero<g>();
+        }
+        amx::multiply<g, query_tile, columns_tile>();
+        meanwhile();
       });
     }
-    store_sums<Count>(sums);
+    unstored_ = scores_of(r);
+  }
+  float* scores_of(int r) { return scores_[r % (2 * amx::most_rows)]; }
+
+  template <int group>
+  static void store_score(float* to) {
+    amx::store<group>(to + group * key_group, span * sizeof(float));
+  }
+  void store_scores() {
+    if (unstored_ != nullptr) for_constants<groups>([&](auto g) { store_score<g>(unstored_); });
+    unstored_ = nullptr;
   }
 
-  TileReader<bf16, bf16, D, key_group> reader_;
+  // Turns scores of a span of keys, one row for each of up to 16, into weights.
+  void weigh(int first, int s, int start, Scoring scoring, Rows<const float> scores) {
+    const int height = std::min(count - first, amx::most_rows);
+    if (this->all_see(first, height, start + s * span, span))
+      weigh_rows<false>({first, first + height}, s, start, scoring, scores);
+    else
+      weigh_rows<true>({first, first + height}, s, start, scoring, scores);
+  }
+
+  template <bool Masked>
+  [[gnu::noinline]] void weigh_rows(Range rows, int s, int start, Scoring scoring,
+                                    Rows<const float> scores) {
+    constexpr int vectors = span / lanes;
+    const auto scale = [&](vf products, int v) {
+      return is_scaled<S> ? products * scales_.of_keys(s * vectors + v) : products;
+    };
+    for (int r = rows.begin; r < rows.end; ++r) {
+      if (Masked && this->blind(r, start + s * span, span)) {
+        std::memset(weights_[r] + s * span, 0, span * sizeof(bf16));
+        continue;
+      }
+      const float before = this->base(r);
+      vf score[vectors];
+      this->template read_scores<vectors, Masked>(r, scores[r - rows.begin], start + s * span,
+                                                  scoring, scale, score);
+      if (this->base(r) != before) rescale_weights(r, s * span, before);
+      const vf base = splat(this->base(r));
+#pragma GCC unroll 2
+      for (int v = 0; v < vectors; v += 2)
+        store_both(weights_[r] + s * span + v * lanes, rough_exp2(score[v] - base),
+                   rough_exp2(score[v + 1] - base));
+    }
+  }
+
+  // Those of the tile's first keys, after a later one has changed what they are relative to.
+  [[gnu::noinline]] void rescale_weights(int r, int keys, float before) {
+    if (before == -__builtin_inff()) return;  // it has seen none of them
+    const vf factor = exp2(splat(before - this->base(r)));
+    for (int key = 0; key < keys; key += lanes)
+      store(weights_[r] + key, load(weights_[r] + key) * factor);
+  }
+
+  // What values are multiplied by, for up to 16 rows: weights, times the scales of int8.
+  const bf16* value_weights(int first) {
+    if constexpr (!is_scaled<S>) return weights_[first];
+    for (int r = first; r < std::min(first + amx::most_rows, count); ++r)
+      for (int v = 0; v < amx_keys / lanes; ++v)
+        store(scaled_weights_[r - first] + v * lanes,
+              load(weights_[r] + v * lanes) * scales_.of_values(v));
+    return scaled_weights_[0];
+  }
+
+  static void store_both(bf16* to, vf first, vf second) {
+#ifdef __AVX512BF16__
+    const __m512bh both = _mm512_cvtne2ps_pbh(second, first);
+    std::memcpy(to, &both, sizeof both);
+#else
+    store(to, first);
+    store(to + lanes, second);
+#endif
+  }
+
+  // Weights take no place in the L1 cache, as it is full of values.
+  template <class Meanwhile>
+  void add_all(const Tile& now, Meanwhile meanwhile) {
+    for_row_tiles(now.start, amx_keys, [&](int r, Range keys) {
+      const Range quarters{keys.begin / amx::depth, (keys.end - 1) / amx::depth + 1};
+      load_weights(value_weights(r), quarters);
+      for (int c = 0; c <= Reader::columns; c += adding)
+        for_constants<adding>([&](auto i) {
+          if (c + i <= Reader::columns) add_column<i>(r, c + i, quarters, meanwhile);
+        });
+      store_last<Reader::columns % adding>();
+    });
+  }
+
+  // Calls body for those that are seen, with their numbers as constants.
+  template <class Body>
+  static void for_quarters(Range seen, Body body) {
+    for_constants<amx_quarters>([&](auto q) {
+      if (q >= seen.begin && q < seen.end) body(q);
+    });
+  }
+
+  static void load_weights(const bf16* weights, Range quarters) {
+    for_quarters(quarters, [&](auto q) {
+      amx::load_once<weights_tile + q>(weights + q * amx::depth, amx_keys * sizeof(bf16));
+    });
+  }
+
+  template <int tile, class Meanwhile>
+  void add_column(int r, int column, Range quarters, Meanwhile meanwhile) {
+    if (is_scaled<S> && column == Reader::columns) load_weights(weights_[r], quarters);
+    float* sums = sums_[r] + column * amx::columns;
+    amx::load<tile>(sums, row_bytes);
+    for_quarters(quarters, [&](auto q) {
+      amx::load<columns_tile>(reader_.values(q, column), sizeof(AmxLine));
+      amx::multiply<tile, weights_tile + q, columns_tile>();
+      meanwhile();
+    });
+    store_last<(tile + adding - 1) % adding>();
+    unstored_ = sums;
+  }
+  template <int tile>
+  void store_last() {
+    if (unstored_ != nullptr) amx::store<tile>(unstored_, row_bytes);
+    unstored_ = nullptr;
+  }
+
+  int height_;
+  float* unstored_;  // where sums go that are still in tiles
+  alignas(64) float scores_[2 * amx::most_rows][span];
+  alignas(64) bf16 weights_[most_amx_rows<D>][amx_keys];
+  Reader reader_;
+  AmxScales scales_;  // of int8, as the next
+  alignas(64) bf16 scaled_weights_[amx::most_rows][amx_keys];
+  AmxFew<S, D> few_;
 };
 
 }  // namespace ingot

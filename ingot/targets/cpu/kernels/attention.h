@@ -5,21 +5,29 @@
 // visited in tiles of 64 at absolute positions.
 #pragma once
 
-#include "amx_rows.h"
+#include "amx.h"
 #include "latent_rows.h"
 #include "query_rows.h"
 #include "sequences.h"
 
+#if defined(__AMX_BF16__)
+#include "amx_rows.h"
+#endif
+
 namespace ingot {
+
+#if !defined(__AMX_BF16__)
+template <class S, int D, bool Capped>
+class AmxRows;  // never used
+#endif
 
 // The rows of a KV head of a cache; T: what queries, keys and values are multiplied in.
 template <class T, class Cache, bool Capped>
 struct RowsOver;
 template <class T, class S, int KvHeads, int PageSize, int D, bool Capped>
 struct RowsOver<T, Cache<S, KvHeads, PageSize, D>, Capped> {
-  static constexpr bool in_tiles = amx::available && std::is_same_v<T, bf16> &&
-                                   std::is_same_v<S, bf16> && D % amx::columns == 0;
-  using type = std::conditional_t<in_tiles, AmxRows<D, Capped>, QueryRows<T, S, D, Capped>>;
+  static constexpr bool in_tiles = amx::available && std::is_same_v<T, bf16>;
+  using type = std::conditional_t<in_tiles, AmxRows<S, D, Capped>, QueryRows<T, S, D, Capped>>;
 };
 template <class T, class S, int PageSize, int D, int V, int block, bool Capped>
 struct RowsOver<T, LatentCache<S, PageSize, D, V, block>, Capped> {
@@ -41,7 +49,8 @@ class PagedAttention {
   void run(Team team, Rows<const T> q, const To& to) const {
     int rows_per_block = Block::most_rows;
     while (rows_per_block > 1 && num_units(rows_per_block) < team.size) rows_per_block /= 2;
-    auto& block = team.workspace<Block>();
+    auto& block = team.large_workspace<Block>();
+    block.begin();
     // Heads in turn: see even_heads.
     Unit unit = settled({0, team.rank, 0, 0, 0, 0}, rows_per_block);
     while (unit.sequence < sequences.count) {
@@ -54,7 +63,8 @@ class PagedAttention {
 
  private:
   using Block = typename RowsOver<T, Cache, Capped>::type;
-  using Tile = decltype(locate(Cache{}, nullptr, 0, 0, 0, 0));
+  static constexpr int keys_at_once = Block::keys_at_once;
+  using Tile = decltype(locate<keys_at_once>(Cache{}, nullptr, 0, 0, 0, 0));
 
   // Rows [row, row + count) of a sequence and a KV head, which see keys [begin, end).
   struct Unit {
@@ -95,10 +105,10 @@ class PagedAttention {
 
   Tile tile_at(const Unit& unit, int start) const {
     const int* pages = sequences.page_table + unit.sequence * sequences.page_table_stride;
-    return locate(cache, pages, unit.head, start, unit.begin, unit.end);
+    return locate<keys_at_once>(cache, pages, unit.head, start, unit.begin, unit.end);
   }
   Tile first_tile(const Unit& unit) const {
-    return tile_at(unit, unit.begin / key_tile * key_tile);
+    return tile_at(unit, unit.begin / keys_at_once * keys_at_once);
   }
 
   template <class To>
@@ -108,8 +118,8 @@ class PagedAttention {
     if (following.sequence < sequences.count) fetch_queries(following, q);
     Tile now = first_tile(unit);
     for (bool last = false; !last;) {
-      last = now.start + key_tile >= unit.end;
-      const Tile next = !last ? tile_at(unit, now.start + key_tile)
+      last = now.start + keys_at_once >= unit.end;
+      const Tile next = !last ? tile_at(unit, now.start + keys_at_once)
                         : following.sequence < sequences.count ? first_tile(following)
                                                                : now;
       block.visit(now, next, scoring);

@@ -1,4 +1,4 @@
-// Tiles of 64 keys and values: where they lie in the cache, and how products read them.
+// Tiles of keys and values: where they lie in the cache, and how products read them.
 #pragma once
 
 #include "cache.h"
@@ -9,19 +9,22 @@ namespace ingot {
 inline constexpr int groups_per_tile = key_tile / key_group;
 
 // Where something of each key group of a tile lies.
-template <class S>
+template <class S, int Keys = key_tile>
 struct Groups {
-  const S* at[groups_per_tile];
+  const S* at[Keys / key_group];
 };
 
 // Where a tile starts, where its keys lie, and which of them some row of a block sees.
-template <class S>
+template <class S, int Keys = key_tile>
 struct Tile {
   int start, begin, end;
-  Groups<S> keys, values;
-  Groups<float> key_scales, value_scales;  // where S is scaled
+  Groups<S, Keys> keys, values;
+  Groups<float, Keys> key_scales, value_scales;  // where S is scaled
 
+  bool shows(int key) const { return key >= begin && key < end; }
   bool sees(int group) const { return begin < (group + 1) * key_group && end > group * key_group; }
+  // The groups of which some key is seen.
+  Range groups() const { return {begin / key_group, (end - 1) / key_group + 1}; }
   // The number of keys of a group before the end.
   int before_end(int group) const {
     const int left = end - group * key_group;
@@ -31,15 +34,15 @@ struct Tile {
 
 // The tile at `start` of a sequence whose keys [begin, end) are seen. Only pages with such keys may
 // be read, so groups outside get the place of the nearest group inside.
-template <class S, int KvHeads, int PageSize, int D>
-inline Tile<S> locate(const Cache<S, KvHeads, PageSize, D>& cache, const int* pages, int head,
-                      int start, int begin, int end) {
+template <int Keys, class S, int KvHeads, int PageSize, int D>
+inline Tile<S, Keys> locate(const Cache<S, KvHeads, PageSize, D>& cache, const int* pages, int head,
+                            int start, int begin, int end) {
   const int lowest = begin / key_group, highest = (end - 1) / key_group;
-  Tile<S> found{};
+  Tile<S, Keys> found{};
   found.start = start;
   found.begin = begin > start ? begin - start : 0;
-  found.end = end - start < key_tile ? end - start : key_tile;
-  for (int g = 0; g < groups_per_tile; ++g) {
+  found.end = end - start < Keys ? end - start : Keys;
+  for (int g = 0; g < Keys / key_group; ++g) {
     const int wanted = start / key_group + g;
     const int readable = wanted < lowest ? lowest : wanted > highest ? highest : wanted;
     const int page = pages[readable * key_group / PageSize];

@@ -22,9 +22,10 @@ struct LatentTile {
 };
 
 // Only pages with such keys may be read, so groups outside get the place of the nearest one inside.
-template <class S, int PageSize, int D, int V, int block>
+template <int Keys, class S, int PageSize, int D, int V, int block>
 inline LatentTile<S> locate(const LatentCache<S, PageSize, D, V, block>& cache, const int* pages,
                             int, int start, int begin, int end) {
+  static_assert(Keys == key_tile);
   LatentTile<S> found{};
   found.start = start;
   found.begin = begin > start ? begin - start : 0;
@@ -86,10 +87,10 @@ class LatentRows;
 
 template <class T, class S, int PageSize, int D, int V, int block, bool Capped>
 class LatentRows<T, LatentCache<S, PageSize, D, V, block>, Capped>
-    : public SoftmaxRows<T, D, V, most_latent_rows<T, S>, Capped> {
+    : public WeightedRows<T, D, V, most_latent_rows<T, S>, Capped> {
  public:
-  using Softmax = SoftmaxRows<T, D, V, most_latent_rows<T, S>, Capped>;
-  using Softmax::count;
+  using Weighted = WeightedRows<T, D, V, most_latent_rows<T, S>, Capped>;
+  using Weighted::count;
 
   void visit(const LatentTile<S>& now, const LatentTile<S>& next, Scoring scoring) {
     place(now);
@@ -99,8 +100,8 @@ class LatentRows<T, LatentCache<S, PageSize, D, V, block>, Capped>
   }
 
  private:
-  using Softmax::padded;
-  using Softmax::queries_, Softmax::scores_, Softmax::sums_, Softmax::weights_;
+  using Weighted::padded, Weighted::sums_stride;
+  using Weighted::queries_, Weighted::scores_, Weighted::sums_, Weighted::weights_;
 
   // Rows x keys of a product that fills the lanes of one vector with scores.
   static constexpr int tall = lanes >= 16 ? 4 : 2;
@@ -182,7 +183,7 @@ class LatentRows<T, LatentCache<S, PageSize, D, V, block>, Capped>
       const Range keys = this->visible(r, height.value, now.start);
       if (keys.begin >= keys.end) return;
       tile<T, height.value, Vectors>(weights_[r], key_tile, source, keys.begin / depth,
-                                     (keys.end + depth - 1) / depth, sums_[r] + column, padded,
+                                     (keys.end + depth - 1) / depth, sums_[r] + column, sums_stride,
                                      Start::resume);
     });
   }

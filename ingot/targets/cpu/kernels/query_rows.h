@@ -9,10 +9,10 @@ namespace ingot {
 // T: what queries, keys and values are multiplied in; S: what the cache stores. It takes 100 KiB
 // with D = 128 and two bytes an element.
 template <class T, class S, int D, bool Capped>
-class QueryRows : public SoftmaxRows<T, D, D, D <= 256 ? 48 : 24, Capped> {
+class QueryRows : public WeightedRows<T, D, D, D <= 256 ? 48 : 24, Capped> {
  public:
-  using Softmax = SoftmaxRows<T, D, D, D <= 256 ? 48 : 24, Capped>;
-  using Softmax::count;
+  using Weighted = WeightedRows<T, D, D, D <= 256 ? 48 : 24, Capped>;
+  using Weighted::count;
 
   // Each product runs for all rows before the next, so that the L1 cache keeps what rows share.
   void visit(const Tile<S>& now, const Tile<S>& next, Scoring scoring) {
@@ -29,8 +29,8 @@ class QueryRows : public SoftmaxRows<T, D, D, D <= 256 ? 48 : 24, Capped> {
   }
 
  private:
-  using Softmax::padded;
-  using Softmax::queries_, Softmax::scores_, Softmax::sums_, Softmax::weights_;
+  using Weighted::padded, Weighted::sums_stride;
+  using Weighted::queries_, Weighted::scores_, Weighted::sums_, Weighted::weights_;
   static constexpr int tile_rows = max_tile_rows<T>;
 
   // So few rows that the sums of a whole head fit in registers: then values are read line by line.
@@ -75,7 +75,7 @@ class QueryRows : public SoftmaxRows<T, D, D, D <= 256 ? 48 : 24, Capped> {
     const Range keys = this->visible(r, Height, now.start);
     if (keys.begin >= keys.end) return;
     tile<T, Height, padded / lanes>(weights_[r], key_tile, source, keys.begin / depth,
-                                    (keys.end + depth - 1) / depth, sums_[r], padded,
+                                    (keys.end + depth - 1) / depth, sums_[r], sums_stride,
                                     Start::resume);
   }
 

@@ -10,6 +10,7 @@
 //   zero_below(v, x, limit)     0 where x < limit, else v
 //   keep(v, begin, end, other)  v in lanes [begin, end), `other` elsewhere
 //   sum, maximum                over the lanes, in a fixed order
+//   any_above(v, limit)         whether a lane exceeds the limit; NaN does not
 //   sums(v)                     of `lanes` vectors, the sum of each in the lane of its number; each
 //                               is summed in the same order
 //   first                       lane 0

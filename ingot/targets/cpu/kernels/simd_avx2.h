@@ -98,6 +98,9 @@ inline float sum(vf v) {
   return first(fold(v, [](vf a, vf b) { return _mm256_add_ps(a, b); }));
 }
 inline float maximum(vf v) { return first(fold(v, max)); }
+inline bool any_above(vf v, float limit) {
+  return _mm256_movemask_ps(_mm256_cmp_ps(v, splat(limit), _CMP_GT_OQ)) != 0;
+}
 
 // Adds the halves of two vectors so that one vector is left, step by step down to one of all.
 inline vf sums(const vf (&v)[lanes]) {

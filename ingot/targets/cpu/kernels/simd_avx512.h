@@ -100,6 +100,9 @@ inline float sum(vf v) {
   return first(fold(v, [](vf a, vf b) { return _mm512_add_ps(a, b); }));
 }
 inline float maximum(vf v) { return first(fold(v, max)); }
+inline bool any_above(vf v, float limit) {
+  return _mm512_cmp_ps_mask(v, splat(limit), _CMP_GT_OQ) != 0;
+}
 
 // Adds the halves of two vectors so that one vector is left, step by step down to one of all.
 inline vf sums(const vf (&v)[lanes]) {
@@ -135,12 +138,14 @@ inline __m512i interleave(vf even, vf odd) {
 using pairs = __m512i;
 
 inline pairs join_pairs(vf even, vf odd) { return interleave(even, odd); }
-inline pairs zip_pairs(__m256i even, __m256i odd) {
+inline pairs zip_halves(__m512i both) {
   const __m512i order =
       _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6,
                        21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
-  const __m512i both = _mm512_inserti64x4(_mm512_castsi256_si512(even), odd, 1);
   return _mm512_permutexvar_epi16(order, both);
+}
+inline pairs zip_pairs(__m256i even, __m256i odd) {
+  return zip_halves(_mm512_inserti64x4(_mm512_castsi256_si512(even), odd, 1));
 }
 inline pairs zip_pairs(const bf16* even, const bf16* odd) {
   return zip_pairs(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(even)),

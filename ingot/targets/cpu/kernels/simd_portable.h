@@ -104,6 +104,9 @@ inline float maximum(vf v) {
   const vf halves = max(v, vf{v[2], v[3], v[0], v[1]});
   return halves[0] > halves[1] ? halves[0] : halves[1];
 }
+inline bool any_above(vf v, float limit) {
+  return v[0] > limit || v[1] > limit || v[2] > limit || v[3] > limit;
+}
 
 inline std::uint32_t read_pair(const bf16* from) {
   return from[0].bits | static_cast<std::uint32_t>(from[1].bits) << 16;

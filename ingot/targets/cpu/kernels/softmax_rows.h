@@ -1,8 +1,9 @@
 // Rows of queries and what attention knows of them so far: an online softmax over tiles of keys.
 //
-// A weight is 2^(score - n), where n is the largest score so far, rounded to a whole number. A
-// larger n rescales sums exactly. So neither the tiles nor keys that a row cannot see change its
-// result by one bit. A row's sink joins the sum of the weights when all keys are visited.
+// A weight is 2^(score - n), where n is a whole number near the largest score so far: it rises to
+// a score that exceeds it by more than 32, which rescales sums exactly. So neither the rows of a
+// block nor keys that a row cannot see change its result by one bit. A row's sink joins the sum of
+// the weights when all keys are visited.
 #pragma once
 
 #include <cstring>
@@ -12,28 +13,31 @@
 
 namespace ingot {
 
-inline constexpr int key_tile = 64;
+inline constexpr int key_tile = 64;  // the keys that rows visit at once in vectors
 
 // How products of queries and keys become scores. The cap is used only if there is one.
 struct Scoring {
   float scale, softcap;
 };
 
-// At most Most rows. T: what queries, keys and values are multiplied in; D and V: sizes of a key
-// and of a value. Who inherits it computes the scores, and sums the values by the weights.
-template <class T, int D, int V, int Most, bool Capped>
+// What attention knows of at most Most rows. T: what queries, keys and values are multiplied in; D
+// and V: sizes of a query and of a value. A query is filled up with zeros to Stored elements.
+template <class T, int D, int V, int Most, bool Capped, int Stored = D>
 class SoftmaxRows {
  public:
   static constexpr int most_rows = Most;
 
   int count;
 
+  // Before the first row of a step.
+  void begin() {}
+
   // Appends a query that sees the keys [first, end); a sink of -inf is none.
   void add(const T* query, int first, int end, float sink) {
     const int r = count++;
-    std::memcpy(queries_[r], query, sizeof queries_[r]);
-    for (int d = 0; d < padded; d += lanes) store(sums_[r] + d, zero());
-    store(totals_[r], zero());
+    std::memcpy(queries_[r], query, D * sizeof(T));
+    std::memset(queries_[r] + D, 0, (Stored - D) * sizeof(T));
+    for (int d = 0; d < sums_stride; d += lanes) store(sums_[r] + d, zero());
     rows_[r] = {first, end, -__builtin_inff(), sink * log2_e};
   }
 
@@ -42,7 +46,7 @@ class SoftmaxRows {
 
   // The result of a row that has visited all keys that it sees. The caller may overwrite it.
   float* result(int r) {
-    const vf inverse = splat(1.0f / (sum(load(totals_[r])) + sink_weight(rows_[r])));
+    const vf inverse = splat(1.0f / (sum(load(total(r))) + sink_weight(rows_[r])));
     // Adding 0 turns -0 into 0, as a key that is not visible may have done already.
     for (int c = 0; c < padded; c += lanes)
       store(sums_[r] + c, load(sums_[r] + c) * inverse + zero());
@@ -51,44 +55,64 @@ class SoftmaxRows {
 
  protected:
   static constexpr int padded = (V + lanes - 1) / lanes * lanes;
+  static constexpr int sums_stride = padded + lanes;
 
-  // The keys of a tile that at least one of the rows [r, r + height) sees.
-  Range visible(int r, int height, int tile_start) const {
+  // The sums of a row's weights, one in each lane.
+  float* total(int r) { return sums_[r] + padded; }
+  // What its weights are relative to, in units of log2.
+  float base(int r) const { return rows_[r].base; }
+
+  // The keys of a tile of `keys` that at least one of the rows [r, r + height) sees.
+  Range visible(int r, int height, int tile_start, int keys = key_tile) const {
     const int first = rows_[r].first - tile_start;
     const int end = rows_[r + height - 1].end - tile_start;
-    return {first > 0 ? first : 0, end < key_tile ? end : key_tile};
+    return {first > 0 ? first : 0, end < keys ? end : keys};
   }
 
-  // Turns the scores of some rows and a tile into weights. `scale` is applied to vectors of scores
-  // first.
-  template <class Scale>
-  void find_weights(Range rows, int tile_start, Scoring scoring, Scale scale) {
-    for (int r = rows.begin; r < rows.end; ++r) find_largest(r, tile_start, scoring, scale);
-    for (int r = rows.begin; r < rows.end; ++r) weigh(r, tile_start);
+  // Whether a row sees no key of [start, start + keys).
+  bool blind(int r, int start, int keys) const {
+    return rows_[r].first - start >= keys || rows_[r].end <= start;
   }
 
-  alignas(64) T queries_[most_rows][D];
-  alignas(64) float sums_[most_rows][padded];
-  alignas(64) float scores_[most_rows][key_tile];
-  alignas(64) T weights_[most_rows][key_tile];
+  // Whether the rows [r, r + height) see all keys of [start, start + keys).
+  bool all_see(int r, int height, int start, int keys) const {
+    return rows_[r + height - 1].first <= start && rows_[r].end >= start + keys;
+  }
+
+  // Scores of the keys from `start` on, in units of log2, with -inf for those that are not visible,
+  // if some may be. `scale` is applied to vectors of `scores` first. What was summed under a
+  // smaller n is rescaled.
+  template <int Vectors, bool Masked = true, class Scale>
+  [[gnu::always_inline]] void read_scores(int r, const float* scores, int start, Scoring scoring,
+                                          Scale scale, vf (&score)[Vectors]) {
+    const int begin = rows_[r].first - start, end = rows_[r].end - start;
+#pragma GCC unroll 8
+    for (int v = 0; v < Vectors; ++v) score[v] = units(scale(load(scores + v * lanes), v), scoring);
+    if (Masked && (begin > 0 || end < Vectors * lanes))
+#pragma GCC unroll 8
+      for (int v = 0; v < Vectors; ++v)
+        score[v] = keep(score[v], begin - v * lanes, end - v * lanes, splat(-__builtin_inff()));
+    vf top = score[0];
+#pragma GCC unroll 8
+    for (int v = 1; v < Vectors; ++v) top = max(top, score[v]);
+    if (any_above(top, rows_[r].base + 32.0f)) raise(r, first(round_even(splat(maximum(top)))));
+  }
+
+  alignas(64) T queries_[most_rows][Stored];
+  alignas(64) float sums_[most_rows][sums_stride];  // of values, and behind them of weights
 
  private:
   static constexpr float log2_e = 1.44269504f;
 
-  // A row's visible keys [first, end), the largest score so far as a whole number, and its sink.
+  // A row's visible keys [first, end), what its weights are relative to, and its sink.
   struct Row {
     int first, end;
-    float largest, sink;  // in units of log2
+    float base, sink;  // in units of log2
   };
 
   // Beside a sink that is larger than what exp2 takes, no key has a weight that counts.
   static float sink_weight(const Row& row) {
-    return first(exp2(min(splat(127.0f), splat(row.sink - row.largest))));
-  }
-
-  // Whether a row sees nothing of a tile.
-  static bool blind(const Row& row, int tile_start) {
-    return row.first - tile_start >= key_tile || row.end <= tile_start;
+    return first(exp2(min(splat(127.0f), splat(row.sink - row.base))));
   }
 
   // A score in units of log2.
@@ -100,58 +124,63 @@ class SoftmaxRows {
       return x * splat(scoring.scale * log2_e);
   }
 
-  // Brings a row's scores into units of log2, with -inf for keys that are not visible, and rescales
-  // what was summed under a smaller n. It is a pass of its own, so that rows hide each other's
-  // waits.
+  [[gnu::noinline]] void raise(int r, float base) {
+    const float before = rows_[r].base;
+    rows_[r].base = base;
+    if (before == -__builtin_inff()) return;  // nothing is summed yet
+    const vf factor = exp2(splat(before - base));
+    for (int d = 0; d < sums_stride; d += lanes) store(sums_[r] + d, load(sums_[r] + d) * factor);
+  }
+
+  Row rows_[most_rows];
+};
+
+// The same with the scores and weights of all rows for one tile of keys. Who inherits it computes
+// the scores, and sums the values by the weights.
+template <class T, int D, int V, int Most, bool Capped>
+class WeightedRows : public SoftmaxRows<T, D, V, Most, Capped> {
+ public:
+  static constexpr int keys_at_once = key_tile;
+
+ protected:
+  // Turns the scores of some rows and a tile into weights. `scale` is applied to vectors of scores
+  // first.
+  template <class Scale>
+  void find_weights(Range rows, int tile_start, Scoring scoring, Scale scale) {
+    for (int r = rows.begin; r < rows.end; ++r) find_largest(r, tile_start, scoring, scale);
+    for (int r = rows.begin; r < rows.end; ++r) weigh(r, tile_start);
+  }
+
+  alignas(64) float scores_[Most][key_tile];
+  alignas(64) T weights_[Most][key_tile];
+
+ private:
+  static constexpr int key_vectors = key_tile / lanes;
+
+  // It is a pass of its own, so that rows hide each other's waits.
   template <class Scale>
   void find_largest(int r, int tile_start, Scoring scoring, Scale scale) {
-    constexpr int vectors = key_tile / lanes;
-    const Row& row = rows_[r];
-    if (blind(row, tile_start)) return;
-    const int begin = row.first - tile_start, end = row.end - tile_start;
-    vf score[vectors];
-    for (int v = 0; v < vectors; ++v)
-      score[v] = units(scale(load(scores_[r] + v * lanes), v), scoring);
-    if (begin > 0 || end < key_tile)
-      for (int v = 0; v < vectors; ++v)
-        score[v] = keep(score[v], begin - v * lanes, end - v * lanes, splat(-__builtin_inff()));
-    vf top = score[0];
-    for (int v = 1; v < vectors; ++v) top = max(top, score[v]);
-    for (int v = 0; v < vectors; ++v) store(scores_[r] + v * lanes, score[v]);
-    raise(r, first(round_even(splat(maximum(top)))));
+    if (this->blind(r, tile_start, key_tile)) return;
+    vf score[key_vectors];
+    this->read_scores(r, scores_[r], tile_start, scoring, scale, score);
+    for (int v = 0; v < key_vectors; ++v) store(scores_[r] + v * lanes, score[v]);
   }
 
   // Turns a row's scores into weights. The total is the sum of the rounded weights.
   void weigh(int r, int tile_start) {
-    constexpr int vectors = key_tile / lanes;
     T* weights = weights_[r];
-    if (blind(rows_[r], tile_start)) {
-      for (int v = 0; v < vectors; ++v) store(weights + v * lanes, zero());
+    if (this->blind(r, tile_start, key_tile)) {
+      for (int v = 0; v < key_vectors; ++v) store(weights + v * lanes, zero());
       return;
     }
-    const vf largest = splat(rows_[r].largest);
-    vf total = load(totals_[r]);
-    for (int v = 0; v < vectors; ++v) {
-      store(weights + v * lanes, exp2(load(scores_[r] + v * lanes) - largest));
+    const vf base = splat(this->base(r));
+    vf total = load(this->total(r));
+    for (int v = 0; v < key_vectors; ++v) {
+      store(weights + v * lanes, exp2(load(scores_[r] + v * lanes) - base));
       total = total + load(weights + v * lanes);
     }
-    store(totals_[r], total);
+    store(this->total(r), total);
   }
-
-  void raise(int r, float largest) {
-    Row& row = rows_[r];
-    if (!(largest > row.largest)) return;
-    const float before = row.largest;
-    row.largest = largest;
-    if (before == -__builtin_inff()) return;  // nothing is summed yet
-    const vf factor = exp2(splat(before - largest));
-    store(totals_[r], load(totals_[r]) * factor);
-    float* sums = sums_[r];
-    for (int d = 0; d < padded; d += lanes) store(sums + d, load(sums + d) * factor);
-  }
-
-  alignas(64) float totals_[most_rows][lanes];
-  Row rows_[most_rows];
 };
 
 }  // namespace ingot

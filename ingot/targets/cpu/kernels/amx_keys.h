@@ -1,0 +1,143 @@
+// The keys and values of a tile as products of AMX read them: columns of bfloat16.
+//
+// The cache holds keys so, 16 of them by 32 d, unless it stores int8 or 32 does not divide the size
+// of a head. Values are always copied, 16 d by 32 keys: such a tile may lie in two pages, and
+// values of keys that no row sees have to be zeros, since a weight of zero does not hide a NaN.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+
+#include "amx.h"
+#include "key_tiles.h"
+
+namespace ingot {
+
+inline constexpr int amx_keys = 128;  // at once: with fewer, sums would come and go more often
+inline constexpr int amx_quarters = amx_keys / amx::depth;
+
+// Pairs of neighbouring k of 16 columns.
+using AmxLine = __m512i;
+using AmxColumns = AmxLine[amx::depth / 2];
+
+// What the next tile reads, of which each call fetches some lines.
+template <class S, int D>
+class FetchTile {
+ public:
+  explicit FetchTile(const Tile<S, amx_keys>& tile) {
+    const Range seen = tile.groups();
+    for (const auto* from : {&tile.keys, &tile.values})
+      for (int g = seen.begin; g < seen.end; ++g) groups_[count_++] = from->at[g];
+  }
+
+  // The lines for each of so many calls, if as many calls follow in each of the later stages.
+  int lines(int calls, int stages) const {
+    const int left = (count_ - now_) * lines_of_group - line_;
+    return (left / stages + calls - 1) / calls;
+  }
+
+  void operator()(int lines) {
+    for (; lines > 0 && now_ < count_; --lines) {
+      prefetch(reinterpret_cast<const char*>(groups_[now_]) + line_ * 64);
+      if (++line_ == lines_of_group) ++now_, line_ = 0;
+    }
+  }
+
+ private:
+  static constexpr int lines_of_group = static_cast<int>(key_group * D * sizeof(S) / 64);
+
+  const S* groups_[2 * amx_keys / key_group];
+  int count_ = 0, now_ = 0, line_ = 0;
+};
+
+// The scales of a tile's keys and values, by which scores and weights are multiplied.
+class AmxScales {
+ public:
+  // Keys that no row sees may have any scale, even NaN.
+  void read(const Tile<std::int8_t, amx_keys>& tile) {
+    for (int key = 0; key < amx_keys; key += key_group) {
+      const int group = key / key_group, begin = tile.begin - key, end = tile.end - key;
+      store(keys_ + key, keep(load(tile.key_scales.at[group]), begin, end, zero()));
+      store(values_ + key, keep(load(tile.value_scales.at[group]), begin, end, zero()));
+    }
+  }
+  vf of_keys(int v) const { return load(keys_ + v * lanes); }
+  vf of_values(int v) const { return load(values_ + v * lanes); }
+
+ private:
+  alignas(64) float keys_[amx_keys], values_[amx_keys];
+};
+
+template <class S, int D>
+class AmxReader {
+ public:
+  static constexpr int depth = (D + amx::depth - 1) / amx::depth * amx::depth;  // of keys
+  static constexpr int columns = (D + amx::columns - 1) / amx::columns;         // tiles of values
+  using Tile = ingot::Tile<S, amx_keys>;
+
+  // Behind the values of a quarter of the keys lie columns that sum up its weights.
+  void begin() {
+    for (auto& quarter : values_)
+      for (int pair = 0; pair < amx::depth / 2; ++pair)
+        quarter[columns][pair] = _mm512_maskz_set1_epi32(1 << pair, 0x3f803f80);  // 1, twice
+  }
+
+  void read_keys(const Tile& tile) {
+    for (int g = 0; g < amx_keys / key_group; ++g)
+      if constexpr (copies_keys) {
+        if (tile.sees(g)) copy_keys(tile.keys.at[g], copies_[g]);
+        keys_[g] = copies_[g];
+      } else {
+        keys_[g] = tile.keys.at[g];
+      }
+  }
+  // Those of a group from d on.
+  const void* keys(int group, int d) const {
+    return static_cast<const AmxLine*>(keys_[group]) + d / 2;
+  }
+
+  // Calls meanwhile() for each pair of keys.
+  template <class Meanwhile>
+  void read_values(const Tile& tile, Meanwhile meanwhile) {
+    for (int key = tile.begin / amx::depth * amx::depth; key < tile.end; key += amx::depth)
+      for (int i = 0; i < amx::depth; i += 2) {
+        copy_values(tile, key + i);
+        meanwhile();
+      }
+  }
+  const void* values(int quarter, int column) const { return values_[quarter][column]; }
+
+ private:
+  static constexpr bool copies_keys = is_scaled<S> || D != depth;
+
+  static void copy_keys(const S* group, AmxLine* to) {
+    for (int d = 0; d < D; d += 2) to[d / 2] = key_pair(group + d * key_group);
+    for (int d = D; d < depth; d += 2) to[d / 2] = _mm512_setzero_si512();
+  }
+  static AmxLine key_pair(const bf16* d) { return _mm512_loadu_si512(d); }
+  static AmxLine key_pair(const std::int8_t* d) {
+    return interleave(load(d), load(d + key_group));
+  }
+
+  // Two neighbouring keys. Those that no row sees have zeros for values.
+  void copy_values(const Tile& tile, int key) {
+    const unsigned seen = (tile.shows(key) ? 0xffffu : 0u) | (tile.shows(key + 1) ? ~0xffffu : 0u);
+    const S* from = tile.values.at[key / key_group] + key % key_group * D;
+    AmxColumns* to = values_[key / amx::depth];
+    for (int c = 0; c < columns; ++c)
+      to[c][key % amx::depth / 2] = _mm512_and_si512(
+          value_pair(from, c * amx::columns), _mm512_set1_epi32(static_cast<int>(seen)));
+  }
+  static AmxLine value_pair(const bf16* pair, int column) {
+    return _mm512_maskz_loadu_epi32(first_lanes(D - column), pair + 2 * column);
+  }
+  static AmxLine value_pair(const std::int8_t* pair, int column) {
+    return interleave(load(pair + column, D - column), load(pair + D + column, D - column));
+  }
+
+  const void* keys_[amx_keys / key_group];
+  AmxColumns values_[amx_quarters][columns + 1];
+  AmxLine copies_[copies_keys ? amx_keys / key_group : 1][copies_keys ? depth / 2 : 1];
+};
+
+}  // namespace ingot
