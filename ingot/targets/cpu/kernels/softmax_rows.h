@@ -124,7 +124,7 @@ class SoftmaxRows {
       return x * splat(scoring.scale * log2_e);
   }
 
-  [[gnu::noinline]] void raise(int r, float base) {
+  void raise(int r, float base) {
     const float before = rows_[r].base;
     rows_[r].base = base;
     if (before == -__builtin_inff()) return;  // nothing is summed yet
