@@ -150,6 +150,14 @@ class Executor(Protocol):
         of its steps can follow has no step under way."""
         ...
 
+    def touch_ahead(self, num_used: int, num_ready: int) -> bool:
+        """Takes a piece of the memory of the next pages, so that no step has to wait for it.
+
+        Pages from `num_used` on were never used, and will be in their order. `num_ready` free ones
+        have their memory, and will be used before. False: there is nothing left to take.
+        """
+        ...
+
     def close(self) -> None:
         """Frees everything; a second call does nothing."""
         ...

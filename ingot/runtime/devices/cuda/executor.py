@@ -210,6 +210,9 @@ class CudaExecutor:
     ) -> list[Draw | IngotError]:
         return self._host_sampler.sample(logits, sequences)
 
+    def touch_ahead(self, num_used: int, num_ready: int) -> bool:
+        return False  # all of the device's memory was taken at once
+
     def drawn(self, step: CudaPending) -> Drawn:
         """What is wanted of the logits of a step, once it is done."""
         with self._running() as driver:
