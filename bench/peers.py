@@ -7,8 +7,9 @@
 Every peer lives in an environment of its own under build/peers, and its copy of the weights beside
 it; one that is a binary is where it was built. Ours and the peers' processes stay open; round by
 round each gets the same prompt, one after the other, so that what disturbs the machine disturbs
-all. A pause after each keeps what it does behind its answer out of the next one's time. Figures are medians over the rounds. What is not installed, or cannot take a kind of weights,
-is reported as such.
+all. A pause after each keeps what it does behind its answer out of the next one's time. Figures
+are medians over the rounds. What is not installed, or cannot take a kind of weights, is reported
+as such.
 """
 
 from __future__ import annotations

@@ -255,8 +255,9 @@ class Engine:
         return steps.logits(forced, chunk_tokens, stopped)
 
     def touch_ahead(self) -> bool:
-        """See `Executor.touch_ahead`; for when there is nothing else to do."""
-        return self._executor.touch_ahead(self.pages.num_used, self.pages.num_reusable)
+        """See `Pool.touch_ahead`; for when there is nothing else to do."""
+        pool, pages = self._executor.pool, self.pages
+        return pool is not None and pool.touch_ahead(pages.num_used, pages.num_reusable)
 
     def close(self) -> None:
         """Closes the executor; a second call does nothing."""

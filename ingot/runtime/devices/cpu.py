@@ -77,7 +77,7 @@ class CpuExecutor:
         self._weights: MappedFile | None = None
         try:
             weights = self._map_weights(artifact, entry.layout, plan)
-            self._pool = self._make_pool(plan)
+            self.pool = self._make_pool(plan)
             arena = self._region(plan.memory.arena_bytes, "the arena").address
             self._logits = self._region(
                 plan.limits.max_logit_rows * self.vocab_size * 4, "logits"
@@ -128,9 +128,6 @@ class CpuExecutor:
         self._tokens = done.token_ids
         return done
 
-    def touch_ahead(self, num_used: int, num_ready: int) -> bool:
-        return self._pool.touch_ahead(num_used, num_ready)
-
     def refuse_changed_weights(self) -> None:
         """Raises ArtifactError if what a step computed may come of other weights."""
         if self._weights is not None:
@@ -171,7 +168,7 @@ class CpuExecutor:
             num_threads=self.num_threads,
             watches_host=self.watches_host,
         )
-        model.arrays = pointers(weights), pointers(self._pool.addresses)
+        model.arrays = pointers(weights), pointers(self.pool.addresses)
         model.weights, model.caches = (ctypes.addressof(array) for array in model.arrays)
         return model
 

@@ -85,6 +85,7 @@ class CudaExecutor:
     Two steps can be under way. Each has a side of its own in the host's memory.
     """
 
+    pool = None  # all memory is taken at once
     leaves_processors = True
     takes_drafts = False
 
@@ -209,9 +210,6 @@ class CudaExecutor:
         self, logits: Float32, sequences: Sequence[SampledSequence]
     ) -> list[Draw | IngotError]:
         return self._host_sampler.sample(logits, sequences)
-
-    def touch_ahead(self, num_used: int, num_ready: int) -> bool:
-        return False  # all of the device's memory was taken at once
 
     def drawn(self, step: CudaPending) -> Drawn:
         """What is wanted of the logits of a step, once it is done."""
