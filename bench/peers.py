@@ -7,8 +7,9 @@
 Every peer lives in an environment of its own under build/peers, and its copy of the weights beside
 it; one that is a binary is where it was built. Ours and the peers' processes stay open; round by
 round each gets the same prompt, one after the other, so that what disturbs the machine disturbs
-all. Figures are medians over the rounds. What is not installed, or cannot take a kind of weights,
-is reported as such.
+all. A pause after each keeps what it does behind its answer out of the next one's time. Figures
+are medians over the rounds. What is not installed, or cannot take a kind of weights, is reported
+as such.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import random
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -39,6 +41,7 @@ WORK = ROOT / "build" / "peers"
 # llama-cpp-python 0.3.36 makes for AMX, and int8 and int4 crash.
 CMAKE_ARGS = "-DGGML_NATIVE=ON -DCMAKE_CXX_FLAGS='-fno-tree-dse -fno-dse'"
 CONTEXT = 2048  # tokens of a sequence, unless the prompt has more
+PAUSE = 0.5  # seconds after each answer
 CHECKPOINT = "checkpoint"  # the format of a model directory
 CONVERTER = "llama.cpp"  # the environment that has the package `gguf`
 
@@ -172,7 +175,12 @@ def results(contenders: Sequence[Contender], prompt_tokens: int) -> list[Result]
 
 
 def compete(
-    contenders: Sequence[Contender], *, rounds: int, prompt_tokens: int, new_tokens: int
+    contenders: Sequence[Contender],
+    *,
+    rounds: int,
+    prompt_tokens: int,
+    new_tokens: int,
+    pause: float = 0.0,
 ) -> dict[str, str]:
     """Runs all in alternation; returns why those that failed did. Their figures do not count."""
     excuses: dict[str, str] = {}
@@ -186,6 +194,7 @@ def compete(
             if not _survives(contender, excuses, act):
                 alive.remove(contender)
                 contender.rounds.clear()
+            time.sleep(pause)
     for contender in alive:
         contender.close()
     return excuses
@@ -307,7 +316,11 @@ def main(argv: list[str] | None = None) -> int:
             except Unavailable as reason:
                 excuses[f"{name} {kind}"] = str(reason)
     excuses |= compete(
-        contenders, rounds=args.rounds, prompt_tokens=args.prompt, new_tokens=args.tokens
+        contenders,
+        rounds=args.rounds,
+        prompt_tokens=args.prompt,
+        new_tokens=args.tokens,
+        pause=PAUSE,
     )
     found = results(contenders, args.prompt)
     for result in found:

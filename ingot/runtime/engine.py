@@ -60,27 +60,24 @@ class Engine:
         seed: int = 0,
         config: EngineConfig | None = None,
     ) -> None:
-        limits = executor.limits
+        limits, most_tokens = executor.limits, executor.limits.max_num_batched_tokens
         self.eos_token_ids = tuple(eos_token_ids)
         self.seed = seed
         self.pages = PageTable(
-            executor.num_pages,
-            limits.page_size,
-            window=executor.window,
-            step_tokens=limits.max_num_batched_tokens,
+            executor.num_pages, limits.page_size, window=executor.window, step_tokens=most_tokens
         )
         self._admission = Admission(
             vocab_size=executor.vocab_size, max_model_len=max_model_len, pages=self.pages
         )
         self._executor = executor
         self._builders = [BatchBuilder(inputs, limits.page_size) for inputs in executor.inputs]
-        self._max_num_rows = min(limits.max_logit_rows, limits.max_num_batched_tokens)
+        self._max_num_rows = min(limits.max_logit_rows, most_tokens)
         config = engine_config(config)
         self.scheduler = Scheduler(
             self.pages,
             config=config,
             max_num_seqs=min(limits.max_num_seqs, self._max_num_rows),
-            max_num_tokens=limits.max_num_batched_tokens,
+            max_num_tokens=most_tokens,
             max_num_rows=self._max_num_rows,
         )
         self._tally = Tally(int)
@@ -256,6 +253,11 @@ class Engine:
             self._max_num_rows,
         )
         return steps.logits(forced, chunk_tokens, stopped)
+
+    def touch_ahead(self) -> bool:
+        """See `Pool.touch_ahead`; for when there is nothing else to do."""
+        pool, pages = self._executor.pool, self.pages
+        return pool is not None and pool.touch_ahead(pages.num_used, pages.num_reusable)
 
     def close(self) -> None:
         """Closes the executor; a second call does nothing."""

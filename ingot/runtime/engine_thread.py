@@ -24,6 +24,8 @@ Job = Callable[[], object]
 # A reference instead of a job: the claim that it names is given up.
 Inbox = SimpleQueue[Job | ref[object] | None]
 
+IDLE_SECONDS = 0.05  # after which nobody is expected to come at once
+
 _log = logging.getLogger(__name__)
 
 
@@ -115,7 +117,7 @@ def _serve(session: Session, inbox: Inbox) -> None:
             if session.has_unfinished and inbox.empty():
                 session.step()
                 continue
-            item = inbox.get()
+            item = _wait(session, inbox)
             if item is None:
                 return
             _do(session, item)
@@ -123,6 +125,15 @@ def _serve(session: Session, inbox: Inbox) -> None:
     finally:
         session.close()
         _drain(session, inbox)
+
+
+def _wait(session: Session, inbox: Inbox) -> Job | ref[object] | None:
+    """The next item. What comes while memory is taken ahead waits for a piece of it at most."""
+    with suppress(Empty):
+        return inbox.get(timeout=IDLE_SECONDS)
+    while inbox.empty() and session.touch_ahead():
+        pass
+    return inbox.get()
 
 
 def _drain(session: Session, inbox: Inbox) -> None:

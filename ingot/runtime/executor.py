@@ -83,6 +83,18 @@ class Pending(Protocol):
         ...
 
 
+class Pool(Protocol):
+    """The memory of pages, which the system gives when it is touched."""
+
+    def touch_ahead(self, num_used: int, num_ready: int) -> bool:
+        """Touches a piece of the next pages, so that no step has to wait for it.
+
+        Pages from `num_used` on were never used, and will be in their order. `num_ready` free ones
+        were, and will be used before. False: there is nothing left to touch.
+        """
+        ...
+
+
 class Executor(Protocol):
     """Runs steps on one device, in the order of submission. For one thread only.
 
@@ -110,6 +122,11 @@ class Executor(Protocol):
     @property
     def window(self) -> int:
         """The most tokens that any layer looks back at; 0 if some layer looks at all of them."""
+        ...
+
+    @property
+    def pool(self) -> Pool | None:
+        """The pages; None if all of their memory was taken at once."""
         ...
 
     @property

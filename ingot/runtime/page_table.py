@@ -35,6 +35,9 @@ class PageTable:
     A page is free or has one or more owners. A free page that the prefix cache knows is idle: it
     can be found again. Idle pages are taken for other tokens only when no other page is free, the
     one that was released first before the others.
+
+    Pages are used for the first time in the order of their ids, and only when no free page that
+    was used before is left but idle ones: little memory is ever touched.
     """
 
     def __init__(
@@ -51,7 +54,8 @@ class PageTable:
         self.page_size = page_size
         self.window = window
         self.prefix = prefix or PrefixCache(page_size)
-        # The last page to be freed is the next to be used: little memory is ever touched.
+        self.num_used = 0  # pages with a smaller id were used before
+        # The last page to be freed is the next to be used.
         self._blank = list(range(num_pages - 1, -1, -1))
         self._idle: OrderedDict[int, None] = OrderedDict()
         self._num_owners = [0] * num_pages
@@ -60,6 +64,11 @@ class PageTable:
     @property
     def num_free(self) -> int:
         return len(self._blank) + len(self._idle)
+
+    @property
+    def num_reusable(self) -> int:
+        """Free pages that were used before and are not idle. They are the next to be used."""
+        return len(self._blank) - (self.num_pages - self.num_used)
 
     def most_of(self, num_tokens: int) -> int:
         """The most pages that a sequence of that length owns at once."""
@@ -199,6 +208,7 @@ class PageTable:
     def _take_page(self) -> int:
         if self._blank:
             page_id = self._blank.pop()
+            self.num_used = max(self.num_used, page_id + 1)
         else:
             page_id, _ = self._idle.popitem(last=False)
             self.prefix.evict(page_id)

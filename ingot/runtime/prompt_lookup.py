@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 TRIES = 8  # of the earlier places, the latest ones that are looked at
-MEMORY = 16  # guesses after which what was seen before them counts little
-FIRST_CHANCE = 0.5
+MEMORY = 16  # tokens after which what was seen before them counts little
+FIRST_CHANCE, FIRST_SEEN = 0.5, 2  # as if so many tokens had been judged
 
 
 class PromptLookup:
@@ -23,6 +23,7 @@ class PromptLookup:
         # By place, the earlier place with the same tokens in front of it; 0: none.
         self._earlier = [0] * shortest
         self._chances = [FIRST_CHANCE] * (longest + 1)
+        self._num_judged = [FIRST_SEEN] * (longest + 1)
         self._guess: list[int] = []
         self._num_seen = self._num_equal = 0
 
@@ -39,10 +40,11 @@ class PromptLookup:
         return self._guess, self._chances[self._num_equal]
 
     def _judge(self, tokens: list[int]) -> None:
+        equal = self._num_equal
         for guessed, token in zip(self._guess, tokens[self._num_seen :], strict=False):
-            right, chance = guessed == token, self._chances[self._num_equal]
-            self._chances[self._num_equal] += (right - chance) / MEMORY
-            if not right:
+            self._num_judged[equal] = judged = min(MEMORY, self._num_judged[equal] + 1)
+            self._chances[equal] += ((guessed == token) - self._chances[equal]) / judged
+            if guessed != token:
                 break
 
     def _take_in(self, tokens: list[int]) -> None:

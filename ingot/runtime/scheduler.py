@@ -206,6 +206,8 @@ class Scheduler:
     def _add_drafts(self, chunks: list[Chunk], drafter: Drafter, room: int) -> None:
         """Puts the chunks that got a draft behind those that got none."""
         drafts = drafter([chunk.sequence for chunk in chunks], room)
+        if not any(drafts):
+            return
         for chunk, draft in zip(chunks, drafts, strict=True):
             s = chunk.sequence
             if s.num_pending or not s.num_generated:  # the first token may be drawn for several

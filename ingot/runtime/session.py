@@ -110,6 +110,10 @@ class Session:
                 _log.exception("on_step raised; it is not called again")
                 self._on_step = None
 
+    def touch_ahead(self) -> bool:
+        """Takes a piece of the memory that the next prompts will fill; False: none is left."""
+        return self._engine.touch_ahead()
+
     def fail_all(self, error: IngotError) -> None:
         """Ends every request with an error."""
         self._engine.deliver()

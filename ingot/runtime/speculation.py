@@ -18,7 +18,7 @@ from ingot.runtime.sequence import Sequence
 
 GAIN = 1.05  # a draft must promise that many times the tokens a second
 LOSS = 1 / 64  # of the time may go into drafts in vain,
-LOOKS = 1 / 128  # and into looking for guesses in vain
+LOOKS = 1 / 128  # and into looking for guesses in vain; less, the fewer are worth a draft
 MOST_SAVED = 4.0  # plain steps
 FIRST_LOAN = 0.5  # plain steps
 FIRST_ROW = 0.25  # what a drafted token is thought to take of the time of a plain one
@@ -67,6 +67,8 @@ class Pace:
     def length(self, chance: float, most: int) -> int:
         """How long a draft should be, if each token is right with that chance: where the tokens a
         second are most, for a sequence that has its share of the step."""
+        if chance * self.token <= self.row:
+            return 0  # the first token costs more than it promises, and later ones promise less
         best, length = GAIN / self.token, 0
         tokens = kept = 1.0
         for count in range(1, most + 1):
@@ -96,7 +98,7 @@ class Speculation:
         self._paces: dict[int, Pace] = {}
         self.saved = 0.0
         self._since_plain = self._rest = 0
-        self._wanted = 1.0  # the part of the last steps that had something to draft
+        self._wanted = 0.5  # the part of the last steps that had something to draft
 
     @property
     def waits(self) -> bool:
@@ -121,7 +123,8 @@ class Speculation:
             found.append(draft)
         self._wanted += (wanted - self._wanted) / 16
         if pace.is_known and not (wanted or self.waits):
-            rest = (perf_counter() - began) / max(LOOKS * pace.plain, 1e-9)
+            share = LOOKS * max(self._wanted / WAITS, 1 / LONGEST_REST)
+            rest = (perf_counter() - began) / max(share * pace.plain, 1e-9)
             self._rest = min(LONGEST_REST, int(rest))
         return found
 
@@ -139,7 +142,9 @@ class Speculation:
         self.saved = min(MOST_SAVED * pace.plain, self.saved + LOSS * pace.plain)
 
     def _pace(self, num_sequences: int) -> Pace:
-        return self._paces.setdefault(num_sequences, Pace(num_sequences))
+        if num_sequences not in self._paces:
+            self._paces[num_sequences] = Pace(num_sequences)
+        return self._paces[num_sequences]
 
     def _within_means(self, pace: Pace, room: int) -> int:
         """How many drafted tokens a step may have."""

@@ -55,6 +55,15 @@ def test_the_chance_follows_what_became_of_guesses():
     assert chance > 0.95 and other_chance < 0.05
 
 
+def test_the_first_guesses_count_most():
+    lookup, tokens, chances = PromptLookup(2, 2), [1, 2], []
+    for number in range(4):
+        tokens += [100 + number, 1, 2]
+        chances.append(lookup.guess(tokens, 3)[1])
+    assert chances[0] == FIRST_CHANCE and chances[2] <= FIRST_CHANCE / 2
+    assert chances[1] - chances[2] > chances[2] - chances[3] > 0
+
+
 def test_longer_runs_have_a_chance_of_their_own():
     lookup, tokens = PromptLookup(1, 3), [1, 2, 3, 4]
     for number in range(100):

@@ -117,6 +117,15 @@ def test_text_that_repeats_itself_comes_faster(sequences, row, gain):
     assert speed_up(*repeated(sequences), row) > gain
 
 
+@pytest.mark.parametrize("chance", [0.0, 0.1, 0.3, 0.31, 0.45, 0.6, 0.9, 1.0])
+@pytest.mark.parametrize("row", [0.0, 0.05, 0.3, 0.8])
+def test_a_draft_is_as_long_as_promises_the_most_tokens_a_second(chance, row):
+    pace = Pace(2, plain=2.0, row=row)
+    rates = [sum(chance**n for n in range(k + 1)) / (1 + k * row) for k in range(6)]
+    best = max(rates)
+    assert pace.length(chance, 5) == (rates.index(best) if best > speculation.GAIN else 0)
+
+
 def test_without_bounds_other_text_is_slowed_down(monkeypatch):
     """The negative control: drafts wherever there is something to guess."""
     rng = random.Random(0)
@@ -134,13 +143,14 @@ def test_what_drafts_lose_is_bounded_where_all_estimates_are_wrong(monkeypatch):
 
 
 @pytest.fixture
-def looks(monkeypatch):
-    """The time of each look for guesses: a tenth of a step, as with a very small model."""
+def looks(monkeypatch, request):
+    """The time of each look for guesses: a tenth of a step, as with a very small model, or the
+    part that a test says."""
     found: list[float] = []
-    guess = PromptLookup.guess
+    guess, part = PromptLookup.guess, getattr(request, "param", 0.1)
 
     def slow(self, tokens, most):
-        found.append(0.1)
+        found.append(part)
         return guess(self, tokens, most)
 
     monkeypatch.setattr(PromptLookup, "guess", slow)
@@ -153,6 +163,18 @@ def test_looking_for_guesses_takes_a_small_part_of_short_steps(looks):
     speed_up([prompt], [answer], 0.14)
     seconds = 1.14 * len(answer)
     assert 0 < sum(looks) < 0.015 * seconds, "and 0.09 without rests"
+
+
+@pytest.mark.parametrize("looks", [0.02], indirect=True)
+def test_looks_are_seldom_where_there_is_never_a_guess(looks):
+    speed_up([[0]], [[*range(1, 1001)]], 0.14)
+    assert 0 < sum(looks) < 0.0025 * 1.14 * 1000, "and 0.006 where all looks rest alike"
+
+
+@pytest.mark.parametrize("looks", [0.0003], indirect=True)
+def test_steps_that_are_long_look_every_time(looks):
+    speed_up([[0]], [[*range(1, 1001)]], 0.14)
+    assert len(looks) == 999
 
 
 def test_looking_for_guesses_goes_on_where_they_come_true(looks):

@@ -202,6 +202,9 @@ class World:
         """What holds between any two events."""
         s, pages = self.scheduler, self.pages
         pages.check()
+        unused = range(pages.num_pages - 1, pages.num_used - 1, -1)
+        assert pages._blank[: len(unused)] == [*unused], "they are used last, and in order"
+        assert all(slot // pages.page_size < pages.num_used for slot in self.slots)
         used = {p for q in s.running for p in pages.owned(q.sequence_id)}
         assert pages.num_free + len(used) == pages.num_pages
         everyone = [*s.running, *s.waiting]

@@ -13,12 +13,13 @@ from ingot.artifact.host import usable_processors
 from ingot.artifact.plan import Buffer, Limits, Plan
 from ingot.artifact.reader import Artifact, weights_name
 from ingot.artifact.step import LOGITS
-from ingot.artifact.tensors import ALIGNMENT, TensorFile
+from ingot.artifact.tensors import TensorFile
 from ingot.errors import ArtifactError, IngotError, InternalError, UsageError
 from ingot.runtime.arrays import Float32, StepInputs
 from ingot.runtime.devices.cpu_kernels import Kernels, ModelStruct, StepStruct
 from ingot.runtime.devices.mapped_file import MappedFile
-from ingot.runtime.devices.memory import Region, align, ask_for_huge_pages
+from ingot.runtime.devices.memory import Region, ask_for_huge_pages
+from ingot.runtime.devices.page_pool import PagePool
 from ingot.runtime.devices.sampler import Sampler, drawn
 from ingot.runtime.executor import Draw, Drawn, Draws
 from ingot.runtime.page_count import count_pages, widest_window
@@ -76,7 +77,7 @@ class CpuExecutor:
         self._weights: MappedFile | None = None
         try:
             weights = self._map_weights(artifact, entry.layout, plan)
-            caches = self._make_caches(plan)
+            self.pool = self._make_pool(plan)
             arena = self._region(plan.memory.arena_bytes, "the arena").address
             self._logits = self._region(
                 plan.limits.max_logit_rows * self.vocab_size * 4, "logits"
@@ -88,7 +89,7 @@ class CpuExecutor:
             self._sampler = Sampler(self.vocab_size, kernels)
             self._tokens: list[int] = []
             kernels.check_plan(artifact.manifest.files[entry.step.plan].sha256)
-            kernels.open(self._model_struct(weights, caches, arena))
+            kernels.open(self._model_struct(weights, arena))
         except BaseException:
             self.close()
             raise
@@ -157,7 +158,7 @@ class CpuExecutor:
         base = self._weights.address
         return [base + offset for offset in weight_offsets(plan, header, weights_name(layout))]
 
-    def _model_struct(self, weights: list[int], caches: list[int], arena: int) -> ModelStruct:
+    def _model_struct(self, weights: list[int], arena: int) -> ModelStruct:
         def pointers(addresses: list[int]) -> ctypes.Array[ctypes.c_void_p]:
             return (ctypes.c_void_p * len(addresses))(*addresses)
 
@@ -167,14 +168,15 @@ class CpuExecutor:
             num_threads=self.num_threads,
             watches_host=self.watches_host,
         )
-        model.arrays = pointers(weights), pointers(caches)
+        model.arrays = pointers(weights), pointers(self.pool.addresses)
         model.weights, model.caches = (ctypes.addressof(array) for array in model.arrays)
         return model
 
-    def _make_caches(self, plan: Plan) -> list[int]:
-        sizes = [align(size * self.num_pages, ALIGNMENT) for size in plan.page_sizes()]
-        address = self._region(sum(sizes), "the KV cache").address
-        return [address + sum(sizes[:i]) for i in range(len(sizes))]
+    def _make_pool(self, plan: Plan) -> PagePool:
+        step_pages = -(-plan.limits.max_num_batched_tokens // plan.limits.page_size)
+        pool = PagePool(plan.page_sizes(), self.num_pages, step_pages)
+        self._regions.append(pool.region)
+        return pool
 
 
 def weight_offsets(plan: Plan, header: TensorFile, file: str) -> list[int]:

@@ -85,6 +85,7 @@ class CudaExecutor:
     Two steps can be under way. Each has a side of its own in the host's memory.
     """
 
+    pool = None  # all memory is taken at once
     leaves_processors = True
     takes_drafts = False
 
