@@ -25,6 +25,8 @@ NAMES = {
     "llama.cpp": "llama.cpp",
     "openvino": "OpenVINO",
     "onnxruntime": "ONNX Runtime",
+    "vllm": "vLLM",
+    "mistralrs": "mistral.rs",
 }
 KINDS = {"bf16": "bfloat16", "int8": "int8", "int4": "int4"}
 OURS, THEIRS, LIMIT, TEXT, DIM = "#2f6f9f", "#9aa5ad", "#e9edf0", "#222222", "#666666"

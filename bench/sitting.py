@@ -1,6 +1,6 @@
 """Measures what README.md and docs/performance.md show, one part after the other.
 
-    python bench/peers.py --install llama.cpp openvino onnxruntime     # once
+    python bench/peers.py --install llama.cpp openvino onnxruntime vllm mistralrs     # once
     python -m bench.sitting docs/figures.json [--parts qwen3-0.6b/int8 peers/int8 ...]
     make docs                                                          # writes the pages
 
@@ -18,6 +18,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -34,18 +35,20 @@ SHAPE = "qwen3-0.6b"  # of all formats, and beside the other runtimes
 OPTIONS: Mapping[str, tuple[str, ...]] = {
     "bf16": (), "int8": ("--quantize", "int8"), "int4": ("--quantize", "int4"),
 }  # fmt: skip
-PEER_GROUP, LONG_GROUP = "peers", "long"
+PEER_GROUP, LONG_GROUP, STREAM_GROUP = "peers", "long", "streams"
 LONG = (4096, 16384)  # tokens of long prompts; others read the first kind
 ATTENTION = "paged_attention"
 PARTS = (
     *(f"{SHAPE}/{kind}" for kind in OPTIONS),
     *(f"{PEER_GROUP}/{kind}" for kind in OPTIONS),
     *(f"{LONG_GROUP}/{kind}" for kind in OPTIONS),
+    *(f"{STREAM_GROUP}/{kind}" for kind in OPTIONS),
     "qwen2.5-0.5b/bf16",
     "llama-3.2-1b/bf16",
 )
 PHASES = ("prefill", "decode", "streams")
 STREAMS = 16
+SHORT = 32  # tokens of each prompt of many at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +61,12 @@ class Sitting:
     def measure(self, part: str) -> Values:
         """The figures of a part, and what ran when."""
         group, kind = part.split("/")
-        if group == PEER_GROUP:
-            found = self.peers(kind)
-        else:
-            found = self.long(kind) if group == LONG_GROUP else self.model(group, kind)
+        measures = {
+            PEER_GROUP: self.peers,
+            LONG_GROUP: self.long,
+            STREAM_GROUP: partial(self.peers, prompt=SHORT, streams=STREAMS),
+        }
+        found = measures.get(group, partial(self.model, group))(kind)
         ran = {"date": date.today().isoformat(), "ingot": __version__}
         return {**ran, "python": platform.python_version(), **found}
 
@@ -83,13 +88,14 @@ class Sitting:
             "memory_mb": number(run_script("memory_figures", artifact)["extra_mb"]),
         }
 
-    def peers(self, kind: str, prompt: int = 512) -> Values:
+    def peers(self, kind: str, prompt: int = 512, streams: int = 1) -> Values:
         """How many times as fast as each other runtime ingot is, in rounds of the same prompts."""
         model, artifact = made_model(SHAPE, self.work), self._made_artifact(SHAPE, kind)
         out = self.work / f"peers-{kind}.json"
         command = [
             sys.executable, "-m", "bench.peers", str(model), f"{kind}={artifact}",
-            "--prompt", str(prompt), "--rounds", str(self.rounds), "--json", str(out),
+            "--prompt", str(prompt), "--streams", str(streams),
+            "--rounds", str(self.rounds), "--json", str(out),
         ]  # fmt: skip
         subprocess.run(command, cwd=ROOT, check=True)
         return {"times": {

@@ -15,7 +15,8 @@ FIGURES = {
     "machine": {"name": "a box", "processor": "abacus", "cores": 2},
     "parts": {
         "qwen3-0.6b/bf16": {
-            **RAN, **SPEEDS, "read_gb_per_second": 40.4, "compile_seconds": 20.04,
+            **RAN, **SPEEDS, "streams": SPEEDS["decode"],
+            "read_gb_per_second": 40.4, "compile_seconds": 20.04,
             "compile_gb": 2.0, "first_token_seconds": 0.2504, "memory_mb": 61.0,
         },
         "qwen3-0.6b/int4": {**RAN, **SPEEDS, "date": "2026-03-02", "read_gb_per_second": 50.6},
@@ -29,6 +30,7 @@ FIGURES = {
             "decode_16384": {"tokens_per_second": 9.0, "share": 0.7, "attention": 0.6},
             "times": {"llama.cpp": {"prefill": 3.0, "decode": 2.5}},
         },
+        "streams/bf16": {**RAN, "times": {"openvino": {"prefill": 5.0, "decode": 2.5}}},
         "peers/int4": {**RAN, "note": "It rained.", "times": {
             "onnxruntime": {"prefill": 4.0, "decode": 2.0},
         }},
@@ -75,8 +77,21 @@ def test_a_phase_stands_beside_its_limit_and_the_others():
         "| bfloat16, prefill of 512 tokens | 1,200 tok/s | 1,500 tok/s | 80 % | 2.00 | 1.20 | – |",
         "| bfloat16, decode, context 512 | 45.0 tok/s | 50.0 tok/s | 90 % | 1.50 | 3.00 | – |",
     ]
-    assert rows[2].endswith("| – | – | 4.00 |")
-    assert len(rows) == 4
+    assert rows[2].startswith("| bfloat16, decode, 16 at once |")
+    assert rows[2].endswith("| – | 2.50 | – |")
+    assert rows[3].endswith("| – | – | 4.00 |")
+    assert len(rows) == 5
+
+
+def test_only_those_who_ran_are_named():
+    parts = {**FIGURES["parts"], "long/bf16": {**RAN, "times": {}}, "peers/int4": {**RAN, "times": {
+        "vllm": {"prefill": 4.0, "decode": 2.0},
+    }}}  # fmt: skip
+    figures = {**FIGURES, "parts": parts}
+    assert (
+        phases(figures).splitlines()[0].endswith("times llama.cpp | times OpenVINO | times vLLM |")
+    )
+    assert "the best of llama.cpp, OpenVINO and vLLM" in claims(figures)
 
 
 def test_long_prompts_stand_beside_others_where_those_read_them():

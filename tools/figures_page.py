@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import date
 from itertools import product
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Any
 
 from bench.__main__ import COMPILE_GB, COMPILE_SECONDS, MEMORY_MB
 from bench.figures_chart import KINDS, NAMES, draw, is_current
-from bench.sitting import LONG, LONG_GROUP, OPTIONS, PEER_GROUP, SHAPE, STREAMS
+from bench.sitting import LONG, LONG_GROUP, OPTIONS, PEER_GROUP, SHAPE, STREAM_GROUP, STREAMS
 
 ROOT = Path(__file__).resolve().parent.parent
 FIGURES = ROOT / "docs" / "figures.json"
@@ -24,12 +24,17 @@ PICTURE = ROOT / "docs" / "performance.png"
 PAGES = (ROOT / "README.md", ROOT / "docs" / "performance.md")
 BEGIN, END = "<!-- figures: {}, written by `make docs` -->", "<!-- end of figures -->"
 PLACE = re.compile(BEGIN.format(r"(\w+)") + ".*?" + END, re.S)
-PEERS = [name for name in NAMES if name != "ingot"]
 MODELS = {SHAPE: "Qwen3-0.6B", "qwen2.5-0.5b": "Qwen2.5-0.5B", "llama-3.2-1b": "Llama-3.2-1B"}
 ROWS = {
     "prefill": "prefill of 512 tokens", "decode": "decode, context 512",
     "streams": f"decode, {STREAMS} at once",
 }  # fmt: skip
+# Where a row has its ratios: the group of parts, and the phase.
+RACES = {
+    "prefill": (PEER_GROUP, "prefill"),
+    "decode": (PEER_GROUP, "decode"),
+    "streams": (STREAM_GROUP, "decode"),
+}
 NONE = "–"
 NO_FIGURES = "Nothing is measured yet."
 
@@ -57,7 +62,7 @@ def with_figures(page: str, figures: Figures) -> str:
 def claims(figures: Figures) -> str:
     """What the readme says first."""
     rows = [
-        (f"{phase}, beside the best of llama.cpp, OpenVINO and ONNX Runtime", span(best))
+        (f"{phase}, beside the best of {listed(others(figures, PEER_GROUP))}", span(best))
         for phase in ("decode", "prefill")
         if (best := best_times(figures, phase))
     ]
@@ -87,25 +92,27 @@ def models(figures: Figures) -> str:
 
 def phases(figures: Figures) -> str:
     """Each phase of the first model beside its limit and the other runtimes."""
-    header = ("", "ingot", "limit", "of the limit", *(f"times {NAMES[name]}" for name in PEERS))
-    rows = []
+    peers, rows = others(figures), []
+    header = ("", "ingot", "limit", "of the limit", *(f"times {NAMES[name]}" for name in peers))
     for kind in OPTIONS:
         ours = figures["parts"].get(f"{SHAPE}/{kind}", {})
-        times = figures["parts"].get(f"{PEER_GROUP}/{kind}", {"times": {}})["times"]
         for phase in (phase for phase in ROWS if phase in ours):
             found = ours[phase]
             limit = {"tokens_per_second": found["tokens_per_second"] / found["share"]}
             cells = (speed(found), speed(limit), percent(found))
-            beside = (ratio(times.get(name, {}).get(phase)) for name in PEERS)
+            group, key = RACES[phase]
+            times = figures["parts"].get(f"{group}/{kind}", {}).get("times", {})
+            beside = (ratio(times.get(name, {}).get(key)) for name in peers)
             rows.append((f"{KINDS[kind]}, {ROWS[phase]}", *cells, *beside))
     return table(header, rows)
 
 
 def long(figures: Figures) -> str:
     """Long prompts and contexts of the first model beside their limits and the other runtimes."""
+    peers = others(figures)
     header = (
         "", "ingot", "of the limit", "of that time, attention",
-        *(f"times {NAMES[name]}" for name in PEERS),
+        *(f"times {NAMES[name]}" for name in peers),
     )  # fmt: skip
     texts = {"prefill": "prefill of {:,} tokens", "decode": "decode, context {:,}"}
     rows = []
@@ -113,7 +120,7 @@ def long(figures: Figures) -> str:
         part = figures["parts"].get(f"{LONG_GROUP}/{kind}", {})
         if found := part.get(f"{phase}_{tokens}"):
             times = part["times"] if tokens == LONG[0] else {}
-            beside = (ratio(times.get(name, {}).get(phase)) for name in PEERS)
+            beside = (ratio(times.get(name, {}).get(phase)) for name in peers)
             cells = (speed(found), percent(found), f"{100 * found['attention']:.0f} %")
             rows.append((f"{KINDS[kind]}, {text.format(tokens)}", *cells, *beside))
     return table(header, rows) if rows else NO_FIGURES
@@ -154,6 +161,19 @@ def costs(figures: Figures) -> Iterator[str]:
 BLOCKS: dict[str, Callable[[Figures], str]] = {
     "claims": claims, "models": models, "phases": phases, "long": long, "origin": origin,
 }  # fmt: skip
+
+
+def others(figures: Figures, group: str = "") -> list[str]:
+    """The runtimes that have figures beside ours in the parts of that group, or in any."""
+    parts = (part for name, part in figures["parts"].items() if name.startswith(group))
+    found = {name for part in parts for name in part.get("times", ())}
+    return [name for name in NAMES if name in found]
+
+
+def listed(peers: Sequence[str]) -> str:
+    """Their names as a sentence has them: "a, b and c"."""
+    *first, last = (NAMES[name] for name in peers)
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def best_times(figures: Figures, phase: str) -> list[float]:

@@ -8,24 +8,28 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 from urllib.error import URLError
 from urllib.request import Request, urlopen
 
-from loop import Generate, serve
+from loop import Generate, in_two_turns, serve
 
 POLL_SECONDS = 0.05
 
 
-def open_model(path: str, threads: int, context: int) -> Generate:
+def open_model(path: str, threads: int, context: int, streams: int) -> Generate:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    binary, *options = sys.argv[4:]
+    binary, *options = sys.argv[5:]
+    folder = tempfile.TemporaryDirectory()  # where it writes a log
     process = subprocess.Popen(
-        [binary, "--model", path, "--port", str(port), "--ctx-size", str(context),
-         "--batch-size", "512", "--ubatch-size", "512", "--parallel", "1",
+        [binary, "--model", path, "--port", str(port), "--ctx-size", str(context * streams),
+         "--batch-size", "512", "--ubatch-size", "512", "--parallel", str(streams),
          "--threads", str(threads), "--threads-batch", str(threads), *options],
-        stdout=sys.stderr,
+        stdout=sys.stderr, cwd=folder.name,
     )  # fmt: skip
     atexit.register(process.kill)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
@@ -35,20 +39,28 @@ def open_model(path: str, threads: int, context: int) -> Generate:
             sys.exit("its server has ended")
         time.sleep(POLL_SECONDS)
 
-    def generate(tokens: list[int], new_tokens: int) -> list[float]:
+    def answer(tokens: list[int], new_tokens: int) -> Any:
         body = {
             "prompt": tokens, "n_predict": new_tokens, "ignore_eos": True, "temperature": 0,
             "cache_prompt": False,
         }  # fmt: skip
         request = Request(f"{url}/completion", json.dumps(body).encode())
         request.add_header("Content-Type", "application/json")
-        with urlopen(request) as answer:
-            times = json.load(answer)["timings"]
+        with urlopen(request) as response:
+            return json.load(response)
+
+    def alone(prompts: list[list[int]], new_tokens: int) -> list[float]:
+        times = answer(prompts[0], new_tokens)["timings"]
         # It says how long it took, and not when each token came.
         later = times["predicted_ms"] / 1e3 / (new_tokens - 1)
         return [times["prompt_ms"] / 1e3] + [later] * (new_tokens - 1)
 
-    return generate
+    clients = ThreadPoolExecutor(streams)
+
+    def complete(prompts: list[list[int]], new_tokens: int) -> object:
+        return list(clients.map(lambda tokens: answer(tokens, new_tokens), prompts))
+
+    return alone if streams == 1 else in_two_turns(complete)
 
 
 def _is_ready(url: str) -> bool:

@@ -27,6 +27,8 @@ FILE_TYPES = {
     "int8": gguf.LlamaFileType.MOSTLY_Q8_0,
     "int4": gguf.LlamaFileType.MOSTLY_Q4_0,
 }
+# Tokens that a text can name, for peers that take no ids: they would need minutes for all of them.
+NAMED = range(512, 2048)
 
 ARCHITECTURES = {"qwen3": gguf.MODEL_ARCH.QWEN3, "qwen3_moe": gguf.MODEL_ARCH.QWEN3MOE}
 
@@ -79,14 +81,15 @@ def _add_sizes(writer: gguf.GGUFWriter, config: dict[str, Any], kind: str) -> No
 
 def _add_tokens(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
     """Names for the ids: speed needs no text, but the readers need a vocabulary."""
-    bytes_ = sorted(_byte_letters().values())
+    # A merge, which readers need, is of two tokens into a third.
+    letters = [*sorted(_byte_letters().values()), "ab"]
     size = config["vocab_size"]
-    tokens = (bytes_ + [f"<|{i}|>" for i in range(len(bytes_), size)])[:size]
+    tokens = (letters + [f"<|{i}|>" for i in range(len(letters), size)])[:size]
     normal, control = gguf.TokenType.NORMAL, gguf.TokenType.CONTROL
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("qwen2")
     writer.add_token_list(tokens)
-    writer.add_token_types([normal if i < len(bytes_) else control for i in range(size)])
+    writer.add_token_types([control if i in NAMED else normal for i in range(size)])
     writer.add_token_merges(["a b"])
     eos = config["eos_token_id"]
     writer.add_eos_token_id(eos if isinstance(eos, int) else eos[0])

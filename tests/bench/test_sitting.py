@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,23 @@ def test_peers_are_ratios_with_their_versions(tmp_path, scripts, monkeypatch):
         "openvino": {"version": "openvino 1.2", "prefill": 1.235, "decode": 2.0}
     }
     assert [name for name, *_ in scripts] == ["compile_figures"]
+
+
+def test_streams_are_raced_with_short_prompts(tmp_path, scripts, monkeypatch):
+    ran = []
+
+    def run(command, **options):
+        ran.append(command)
+        results = [{"name": "ingot"}, {"name": "vllm", "prefill_ratio": 2.0, "decode_ratio": 1.5}]
+        Path(command[command.index("--json") + 1]).write_text(json.dumps({"results": results}))
+
+    monkeypatch.setattr(sitting.subprocess, "run", run)
+    monkeypatch.setattr(sitting, "peer_version", lambda name: f"{name} 1.2")
+    found = Sitting(tmp_path, rounds=3).measure("streams/bf16")
+    assert found["times"] == {"vllm": {"version": "vllm 1.2", "prefill": 2.0, "decode": 1.5}}
+    (command,) = ran
+    options = dict(pairwise(command))
+    assert (options["--prompt"], options["--streams"], options["--rounds"]) == ("32", "16", "3")
 
 
 def test_long_prompts_have_the_share_of_attention_and_others_beside_the_first(
