@@ -13,6 +13,7 @@ namespace ingot {
 
 inline constexpr int panel_columns = 64;
 inline constexpr int most_unit_rows = 256;  // in tiles
+inline constexpr std::size_t copied_bytes = 1280 << 10;  // of rows: beside them, panels fit in L2
 
 constexpr int round_up(int value, int multiple) {
   return (value + multiple - 1) / multiple * multiple;
@@ -108,6 +109,28 @@ class Untaken {
   Rows<float> sums_{};
 };
 
+// What a product in tiles works on: the sums of two units, one of which its sink takes, and rows.
+// Rows lie a line further apart than they are long. In the arena they are often a power of two apart,
+// so that those of a tile would share few sets of the L1 cache.
+template <class T, int Inputs, class Sink, int most_rows>
+struct ProductMemory {
+  using Unit = UnitMemory<Sink, most_rows>;
+  static constexpr std::ptrdiff_t stride = round_up(Inputs, 64 / sizeof(T)) + 64 / sizeof(T);
+  static constexpr int fit = takes_amx<T> ? copied_bytes / (stride * sizeof(T)) : 0;
+
+  Unit units[2];
+  alignas(64) T rows[fit > 0 ? fit * stride : 1];
+
+  // These rows, copied if they are many and fit.
+  Rows<const T> copied(Rows<const T> x, Range of) {
+    const int count = of.end - of.begin;
+    if (count <= amx::most_rows || count > fit) return {x[of.begin], x.stride};
+    for (int row = 0; row < count; ++row)
+      std::memcpy(rows + row * stride, x[of.begin + row], Inputs * sizeof(T));
+    return {rows, stride};
+  }
+};
+
 // x[N, K] W^T + bias into a sink.
 template <class T, int Inputs, int Outputs, class Sink>
 inline void multiply(Slice slice, Rows<const T> x, const T* weight, const float* bias,
@@ -116,17 +139,19 @@ inline void multiply(Slice slice, Rows<const T> x, const T* weight, const float*
   const Panels<T, Inputs, Outputs> panels{weight};
   constexpr int most_rows = rows_at_once<T, Sink>();
   constexpr int pace = Inputs * Unit::count / (amx::depth * amx::most_rows);
-  auto& memory = slice.team.large_workspace<UnitMemory<Sink, most_rows>[2]>();
-  Untaken<Sink> untaken(sink, bias, memory[0].scratch, pace);
+  auto& memory = slice.team.large_workspace<ProductMemory<T, Inputs, Sink, most_rows>>();
+  Untaken<Sink> untaken(sink, bias, memory.units[0].scratch, pace);
+  const Rows<const T> from = memory.copied(x, slice.rows);
   int turn = 0;
   for_units<Sink, most_rows>(slice, [&](int index, int row, int count, int end) {
     const int unit = sink.unit(slice.team, index);
-    const Rows<float> sums = memory[turn].rows();
+    const Rows<float> sums = memory.units[turn].rows();
     for (int i = 0; i < Unit::count; ++i) {
       const int at = index * Unit::count + i;
       const int next = at + 1 < end * Unit::count ? at + 1 : at;
       const auto multiply_beside = [&](auto& beside) {
-        panels.product({x[row], x.stride}, count, Unit::panel(sink, slice.team, at),
+        panels.product({from[row - slice.rows.begin], from.stride}, count,
+                       Unit::panel(sink, slice.team, at),
                        Unit::panel(sink, slice.team, next),
                        {sums.data + i * panel_columns, sums.stride}, beside);
       };
