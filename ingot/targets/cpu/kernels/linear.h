@@ -5,6 +5,8 @@
 // panel. The product of rows and one panel is that of panel.h or amx_panel.h, by the target.
 #pragma once
 
+#include <cstring>
+
 #include "amx_panel.h"
 #include "panel.h"
 #include "sinks.h"
@@ -13,7 +15,7 @@ namespace ingot {
 
 inline constexpr int panel_columns = 64;
 inline constexpr int most_unit_rows = 256;  // in tiles
-inline constexpr std::size_t copied_bytes = 1280 << 10;  // of rows: beside them, panels fit in L2
+inline constexpr std::size_t copied_bytes = 1280 << 10;  // of rows; panels fit in L2 beside them
 
 constexpr int round_up(int value, int multiple) {
   return (value + multiple - 1) / multiple * multiple;
@@ -110,8 +112,8 @@ class Untaken {
 };
 
 // What a product in tiles works on: the sums of two units, one of which its sink takes, and rows.
-// Rows lie a line further apart than they are long. In the arena they are often a power of two apart,
-// so that those of a tile would share few sets of the L1 cache.
+// Rows lie a line further apart than they are long. In the arena they are often a power of two
+// apart, so that those of a tile would share few sets of the L1 cache.
 template <class T, int Inputs, class Sink, int most_rows>
 struct ProductMemory {
   using Unit = UnitMemory<Sink, most_rows>;
