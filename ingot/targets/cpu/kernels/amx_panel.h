@@ -17,8 +17,6 @@ namespace ingot {
 
 inline constexpr int amx_block_steps = 8;  // of 32 k; two tiles of rows take more, see amx_share
 inline constexpr int amx_lines = 16;       // of a tile of columns
-// Up to so many tiles of rows, it pays to fetch what their sums meet. More have weights wait for it.
-inline constexpr int amx_fetched_tiles = 4;
 
 // Calls body(constant) for 0 .. Count - 1.
 template <int Count, int First = 0, class Body>
@@ -94,11 +92,11 @@ inline void configure_rows(int rows) {
   amx::configure(shape);
 }
 
-// Adds up steps of k. Calls before(tile) before the first product of a tile, and fetches after each
-// product.
-template <int Width, class Before>
+// Adds up steps of k. Calls before(tile) before the first product of a tile, fetches after each
+// product, and calls beside() after each step.
+template <int Width, class Before, class Beside>
 [[gnu::always_inline]] inline void amx_steps(const AmxOperands<Width>& from, AmxFetch fetch,
-                                             Before before) {
+                                             Before before, Beside& beside) {
   constexpr int count = AmxOperands<Width>::count, free = amx::tiles - 5;
   for (int step = 0; step < from.steps; ++step) {
     from.template load_rows<4>(step);
@@ -110,6 +108,7 @@ template <int Width, class Before>
       fetch();
       if constexpr (i + free < count) from.template load_columns<5 + i % free>(i + free, step);
     });
+    beside();
   }
 }
 
@@ -121,11 +120,11 @@ inline void amx_stream(const AmxOperands<Width>& all, int rows, const bf16* next
                        Start start) {
   constexpr int count = AmxOperands<Width>::count;
   const int last = all.steps > 0 ? all.steps - 1 : 0;
-  const auto nothing = [](auto) {};
+  const auto nothing = [](auto...) {};
   configure_rows(rows);
   begin_sums<count>(sums, start);
-  amx_steps(all.steps_of(0, last), {all.panel + all.step_size, amx_lines}, nothing);
-  amx_steps(all.steps_of(last, all.steps), {next, amx_lines}, nothing);
+  amx_steps(all.steps_of(0, last), {all.panel + all.step_size, amx_lines}, nothing, nothing);
+  amx_steps(all.steps_of(last, all.steps), {next, amx_lines}, nothing, nothing);
   store_sums<count>(sums);
 }
 
@@ -161,9 +160,9 @@ class AmxSums {
 // The same of more rows, which take the panel in blocks of k, in tiles of nearly equal height.
 // While they pass over a block, they fetch the next one, each pass its part. Fetches are spread
 // evenly: many lines at once keep loads waiting.
-template <int Width, class Ahead>
+template <int Width, class Beside>
 inline void amx_share(const AmxOperands<Width>& all, int rows, const bf16* next, Rows<float> sums,
-                      Ahead ahead_of) {
+                      Beside& beside) {
   const int passes = num_row_tiles<amx::most_rows>(rows), lines = (amx_lines + passes - 1) / passes;
   const int most_steps = passes == 2 ? 4 * amx_block_steps : amx_block_steps;
   const int blocks = (all.steps + most_steps - 1) / most_steps;
@@ -176,10 +175,9 @@ inline void amx_share(const AmxOperands<Width>& all, int rows, const bf16* next,
     for (int pass = 0, row = 0; pass < passes; ++pass) {
       const int height = rows / passes + (pass < rows % passes ? 1 : 0);
       const Rows<float> part{sums[row], sums.stride};
-      if (block == 0 && passes <= amx_fetched_tiles) ahead_of(row, height);
       in_tiles.configure(height);
       amx_steps(now.rows_from(row), {following + now.steps * all.step_size / passes * pass, lines},
-                [&](auto tile) { in_tiles.template begin<tile>(part, start); });
+                [&](auto tile) { in_tiles.template begin<tile>(part, start); }, beside);
       in_tiles.end(part);
       row += height;
     }
@@ -212,17 +210,17 @@ inline void amx_rest(const AmxOperands<Width>& from, int rows, int rest, Rows<fl
   }
 }
 
-// sums[rows] = x[rows, inputs] times one panel. For more than 16 rows, calls ahead_of(row, rows)
-// before each tile that starts the panel.
-template <int Width, class Ahead>
+// sums[rows] = x[rows, inputs] times one panel. For more than 16 rows, calls beside() after each
+// step of each tile of rows.
+template <int Width, class Beside>
 inline void amx_panel_product(Rows<const bf16> x, int rows, int inputs, PanelPlace<bf16> place,
-                              Rows<float> sums, Ahead ahead_of) {
+                              Rows<float> sums, Beside& beside) {
   const int steps = inputs / amx::depth, rest = inputs % amx::depth;
   const AmxOperands<Width> all{x, place.panel, steps};
   if (rows <= amx::most_rows)
     amx_few(all, rows, place.next, sums, Start::zero);
   else
-    amx_share(all, rows, place.next, sums, ahead_of);
+    amx_share(all, rows, place.next, sums, beside);
   if (rest > 0)
     amx_rest(all.steps_of(steps, steps), rows, rest, sums, steps > 0 ? Start::resume : Start::zero);
 }

@@ -83,8 +83,11 @@ struct Cache {
   void write_value(int slot, int head, const From* from, S (&rounded)[D]) const {
     const float scale = round_head<D>(from, rounded);
     const int page = slot / PageSize, inside = slot % PageSize, lane = inside % depth;
-    S* columns = value_columns(page, head, inside - lane) + lane;
-    for (int d = 0; d < D; ++d) columns[d * depth] = rounded[d];
+    S* columns = value_columns(page, head, inside - lane);
+    if constexpr (depth == 2)
+      store_alternate(columns, rounded, lane, D);
+    else
+      std::memcpy(columns, rounded, sizeof rounded);
     if constexpr (is_scaled<S>) value_scales[token(page, head, inside)] = scale;
   }
 };

@@ -52,7 +52,7 @@ struct PlainHalf {
     const PanelPlace<T> place{reinterpret_cast<const T*>(unit(half, index)),
                               reinterpret_cast<const T*>(next)};
     const Rows<const T> x{memory.rows, stride};
-    const auto nothing = [](int, int) {};
+    const auto nothing = [](auto...) {};
     if (Weights::last_width == panel_columns || index + 1 < count)
       panel_product<T, panel_columns>(x, rows, Inputs, place, sums, nothing);
     else

@@ -5,6 +5,8 @@
 // panel. The product of rows and one panel is that of panel.h or amx_panel.h, by the target.
 #pragma once
 
+#include <cstring>
+
 #include "amx_panel.h"
 #include "panel.h"
 #include "sinks.h"
@@ -13,6 +15,7 @@ namespace ingot {
 
 inline constexpr int panel_columns = 64;
 inline constexpr int most_unit_rows = 256;  // in tiles
+inline constexpr std::size_t copied_bytes = 1280 << 10;  // of rows; panels fit in L2 beside them
 
 constexpr int round_up(int value, int multiple) {
   return (value + multiple - 1) / multiple * multiple;
@@ -31,16 +34,16 @@ constexpr int rows_at_once() {
   return most < most_unit_rows ? most / amx::most_rows * amx::most_rows : most_unit_rows;
 }
 
-// sums[rows] = x[rows, inputs] times one panel. For many rows, calls ahead_of(row, rows) before
-// each tile that starts the panel.
-template <class T, int Width, class Ahead>
+// sums[rows] = x[rows, inputs] times one panel. For many rows, vectors call beside(row, rows)
+// before each tile that starts the panel, and tiles of AMX call beside() after each step.
+template <class T, int Width, class Beside>
 __attribute__((noinline)) void panel_product(Rows<const T> x, int rows, int inputs,
                                              PanelPlace<T> place, Rows<float> sums,
-                                             Ahead ahead_of) {
+                                             Beside& beside) {
   if constexpr (takes_amx<T>)
-    amx_panel_product<Width>(x, rows, inputs, place, sums, ahead_of);
+    amx_panel_product<Width>(x, rows, inputs, place, sums, beside);
   else
-    vector_panel_product<T, Width>(x, rows, inputs, place, sums, ahead_of);
+    vector_panel_product<T, Width>(x, rows, inputs, place, sums, beside);
 }
 
 // A weight matrix of this model: its shape, and where its panels lie.
@@ -54,14 +57,14 @@ struct Panels {
 
   const T* data;
 
-  template <class Ahead>
+  template <class Beside>
   void product(Rows<const T> x, int rows, int panel, int next, Rows<float> sums,
-               Ahead ahead_of) const {
+               Beside& beside) const {
     const PanelPlace<T> place{data + panel * panel_size, data + next * panel_size};
     if (last_width == panel_columns || panel + 1 < count)
-      panel_product<T, panel_columns>(x, rows, Inputs, place, sums, ahead_of);
+      panel_product<T, panel_columns>(x, rows, Inputs, place, sums, beside);
     else
-      panel_product<T, last_width>(x, rows, Inputs, place, sums, ahead_of);
+      panel_product<T, last_width>(x, rows, Inputs, place, sums, beside);
   }
 
   // Element k of column `column`.
@@ -73,6 +76,63 @@ struct Panels {
   }
 };
 
+// The sums of a unit that its sink has not taken yet. Tiles leave the vectors of a processor idle,
+// so while they multiply for the next unit, the sink takes a row every `pace` steps.
+template <class Sink>
+class Untaken {
+ public:
+  Untaken(const Sink& sink, const float* bias, typename Sink::Scratch& scratch, int pace)
+      : sink_(sink), bias_(bias), scratch_(scratch), pace_(pace) {}
+
+  void add(int unit, int row, int rows, Rows<float> sums) {
+    take(rows_);
+    unit_ = unit, row_ = row, rows_ = rows, sums_ = sums;
+  }
+  void take_all() { take(rows_); }
+
+  // After each step.
+  void operator()() {
+    if (rows_ > 0 && ++steps_ >= pace_) take(1);
+  }
+
+ private:
+  [[gnu::noinline]] void take(int rows) {
+    if (bias_ != nullptr) add_bias<Sink>(bias_, unit_, rows, sums_);
+    sink_.take(unit_, row_, rows, sums_, scratch_);
+    row_ += rows, rows_ -= rows, steps_ = 0;
+    sums_.data += rows * sums_.stride;
+  }
+
+  const Sink& sink_;
+  const float* bias_;
+  typename Sink::Scratch& scratch_;
+  const int pace_;
+  int unit_ = 0, row_ = 0, rows_ = 0, steps_ = 0;
+  Rows<float> sums_{};
+};
+
+// What a product in tiles works on: the sums of two units, one of which its sink takes, and rows.
+// Rows lie a line further apart than they are long. In the arena they are often a power of two
+// apart, so that those of a tile would share few sets of the L1 cache.
+template <class T, int Inputs, class Sink, int most_rows>
+struct ProductMemory {
+  using Unit = UnitMemory<Sink, most_rows>;
+  static constexpr std::ptrdiff_t stride = round_up(Inputs, 64 / sizeof(T)) + 64 / sizeof(T);
+  static constexpr int fit = takes_amx<T> ? copied_bytes / (stride * sizeof(T)) : 0;
+
+  Unit units[2];
+  alignas(64) T rows[fit > 0 ? fit * stride : 1];
+
+  // These rows, copied if they are many and fit.
+  Rows<const T> copied(Rows<const T> x, Range of) {
+    const int count = of.end - of.begin;
+    if (count <= amx::most_rows || count > fit) return {x[of.begin], x.stride};
+    for (int row = 0; row < count; ++row)
+      std::memcpy(rows + row * stride, x[of.begin + row], Inputs * sizeof(T));
+    return {rows, stride};
+  }
+};
+
 // x[N, K] W^T + bias into a sink.
 template <class T, int Inputs, int Outputs, class Sink>
 inline void multiply(Slice slice, Rows<const T> x, const T* weight, const float* bias,
@@ -80,24 +140,38 @@ inline void multiply(Slice slice, Rows<const T> x, const T* weight, const float*
   using Unit = UnitPanels<Sink, panel_columns>;
   const Panels<T, Inputs, Outputs> panels{weight};
   constexpr int most_rows = rows_at_once<T, Sink>();
-  auto& memory = slice.team.workspace<UnitMemory<Sink, most_rows>>();
-  const Rows<float> sums = memory.rows();
+  constexpr int pace = Inputs * Unit::count / (amx::depth * amx::most_rows);
+  auto& memory = slice.team.large_workspace<ProductMemory<T, Inputs, Sink, most_rows>>();
+  Untaken<Sink> untaken(sink, bias, memory.units[0].scratch, pace);
+  const Rows<const T> from = memory.copied(x, slice.rows);
+  int turn = 0;
   for_units<Sink, most_rows>(slice, [&](int index, int row, int count, int end) {
     const int unit = sink.unit(slice.team, index);
+    const Rows<float> sums = memory.units[turn].rows();
     for (int i = 0; i < Unit::count; ++i) {
       const int at = index * Unit::count + i;
       const int next = at + 1 < end * Unit::count ? at + 1 : at;
-      panels.product({x[row], x.stride}, count, Unit::panel(sink, slice.team, at),
-                     Unit::panel(sink, slice.team, next),
-                     {sums.data + i * panel_columns, sums.stride},
-                     [&](int r, int n) {
-                       for (const int last = r + n; i == 0 && r < last; ++r)
-                         sink.fetch(unit, row + r);
-                     });
+      const auto multiply_beside = [&](auto& beside) {
+        panels.product({from[row - slice.rows.begin], from.stride}, count,
+                       Unit::panel(sink, slice.team, at),
+                       Unit::panel(sink, slice.team, next),
+                       {sums.data + i * panel_columns, sums.stride}, beside);
+      };
+      const auto fetch = [&](int r, int n) {
+        for (const int last = r + n; i == 0 && r < last; ++r) sink.fetch(unit, row + r);
+      };
+      if constexpr (takes_amx<T>)
+        multiply_beside(untaken);
+      else
+        multiply_beside(fetch);
     }
-    if (bias != nullptr) add_bias<Sink>(bias, unit, count, sums);
-    sink.take(unit, row, count, sums, memory.scratch);
+    untaken.add(unit, row, count, sums);
+    if (takes_amx<T> && count > amx::most_rows)
+      turn = 1 - turn;
+    else
+      untaken.take_all();
   });
+  untaken.take_all();
 }
 
 template <class T, class Out, int Inputs, int Outputs>
@@ -119,11 +193,12 @@ void head_linear(Slice slice, Rows<const T> x, const T* weight, Rows<Out> out) {
   constexpr int most_rows = rows_at_once<T, Sink>();
   const Rows<float> sums = slice.team.workspace<UnitMemory<Sink, most_rows>>().rows();
   for_units<Sink, most_rows>(slice, [&](int panel, int row, int count, int end) {
+    const auto nothing = [](auto...) {};
     const int first = panel * panel_columns;
     const int last = first + panel_columns < Outputs ? first + panel_columns : Outputs;
     for (int head = first / size; head * size < last; ++head) {
       panels.product({x[row] + head * Inputs, x.stride}, count, panel,
-                     panel + 1 < end ? panel + 1 : panel, sums, [](int, int) {});
+                     panel + 1 < end ? panel + 1 : panel, sums, nothing);
       const int from = head * size > first ? head * size : first;
       const int to = (head + 1) * size < last ? (head + 1) * size : last;
       for (int r = 0; r < count; ++r)

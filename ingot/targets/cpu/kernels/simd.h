@@ -4,6 +4,7 @@
 //   lanes                       floats in a vector `vf`; + - * / are the language's own
 //   zero, splat, load, store    load and store convert bf16 and round to nearest even; a third
 //                               argument n touches only the first n elements, the rest read as 0
+//   store_alternate(to, from, odd, n)   to[2 i + odd] = from[i] in bf16, and touches no other
 //   fma(a, b, c)                a * b + c, fused where the level has the instruction
 //   min, max                    the second operand if either is NaN
 //   round_even, scale2, sqrt    nearest integer; a * 2^n for integral n, in the normal range

@@ -147,6 +147,9 @@ inline pairs splat_pair(std::uint32_t pair) {
 }
 inline vf dot(vf acc, pairs w, pairs x) { return fma(w.odd, x.odd, fma(w.even, x.even, acc)); }
 
+inline void store_alternate(bf16* to, const bf16* from, int odd, int n) {
+  for (int i = 0; i < n; ++i) to[2 * i + odd] = from[i];
+}
 inline void store_pairs(bf16* to, vf even, vf odd) {
   const __m256i upper = _mm256_srli_epi32(_mm256_castps_si256(even), 16);
   const __m256i both = _mm256_or_si256(_mm256_castps_si256(odd), upper);

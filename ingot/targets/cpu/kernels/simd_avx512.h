@@ -72,6 +72,17 @@ inline void store(bf16* to, vf v, int n) {
   _mm256_mask_storeu_epi16(to, first_lanes(n), narrow(v));
 }
 
+inline void store_alternate(bf16* to, const bf16* from, int odd, int n) {
+  const auto shift = static_cast<unsigned>(16 * odd);
+  for (int i = 0; i < n; i += lanes) {
+    const __m256i values = _mm256_maskz_loadu_epi16(first_lanes(n - i), from + i);
+    const __mmask32 places = _mm512_kunpackw(first_lanes(2 * (n - i) - lanes),
+                                             first_lanes(2 * (n - i))) & 0x55555555u << odd;
+    const __m512i wide = _mm512_slli_epi32(_mm512_cvtepu16_epi32(values), shift);
+    _mm512_mask_storeu_epi16(to + 2 * i, places, wide);
+  }
+}
+
 inline vf fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
 inline vf min(vf a, vf b) { return _mm512_min_ps(a, b); }
 inline vf max(vf a, vf b) { return _mm512_max_ps(a, b); }

@@ -138,6 +138,9 @@ inline pairs splat_pair(std::uint32_t pair) {
 }
 inline vf dot(vf acc, pairs w, pairs x) { return fma(w.odd, x.odd, fma(w.even, x.even, acc)); }
 
+inline void store_alternate(bf16* to, const bf16* from, int odd, int n) {
+  for (int i = 0; i < n; ++i) to[2 * i + odd] = from[i];
+}
 inline void store_pairs(bf16* to, vf even, vf odd) {
   for (int i = 0; i < lanes; ++i) {
     to[2 * i].bits = static_cast<std::uint16_t>(bits_of(even)[i] >> 16);
