@@ -4,8 +4,9 @@
 // time. Tiles add up exact integers, and vectors scale these as they do in quantized_tile.h. So the
 // bits do not depend on who adds up.
 //
-// Integers leave tiles through memory, and scaling them takes about as long as 128 k take the
-// tiles. So those of some rows are scaled while tiles add up those of the next ones.
+// Three things take about as long as each other: products, signing and scaling. So while tiles add
+// up some rows over a block, vectors sign weights of the next block, and scale what has left tiles
+// before. Lines of the next panel are fetched in between, as many as were read.
 #pragma once
 
 #include "amx_panel.h"
@@ -23,14 +24,72 @@ constexpr int amx_step(int depth) {
 // Whether tiles are at least half full.
 constexpr bool fits_tiles(int depth) { return amx_step(depth) >= amx::byte_depth / 2; }
 
-// Weights of a block, times their multipliers and in int4 less their zeros, as signed bytes.
-template <int bits, int group, int block, int depth>
-inline void unpack_signed(PackedBlock<bits, group, block, depth> from, std::uint8_t* to) {
-  if constexpr (bits == 4) unpack(from, to);
-  const std::uint8_t* bytes = bits == 4 ? to : from.weights();
-  for (int i = 0; i < depth * quantized_columns; i += lanes * 4)
-    store_quads(to + i, less_128(load_quads(bytes + i)));
-}
+// The parts of a block that are signed one after the other, and the lines that each reads.
+template <class Block>
+inline constexpr int signed_parts =
+    Block::bits == 4 ? unpacked_parts<Block> : Block::stored_depth / 4;
+template <class Block>
+inline constexpr int signed_lines = Block::bits == 4 ? unpacked_lines : quad_bytes / line_bytes;
+
+// Makes signed bytes of the weights of a block, times their multipliers and in int4 less their
+// zeros, part by part.
+template <class Block>
+class Signing {
+ public:
+  Signing(Block from, std::uint8_t* to) : from_(from), factors_(from), to_(to) {}
+
+  [[gnu::always_inline]] void sign(int part) const {
+    if constexpr (Block::bits == 4) return unpack_part<true>(from_, factors_, part, to_);
+    for (int at = part * quad_bytes; at < (part + 1) * quad_bytes; at += lanes * 4)
+      store_quads(to_ + at, less_128(load_quads(from_.weights() + at)));
+  }
+  void sign_all() const {
+    for (int part = 0; part < signed_parts<Block>; ++part) sign(part);
+  }
+
+ private:
+  Block from_;
+  UnpackFactors<Block> factors_;
+  std::uint8_t* to_;
+};
+
+// Fetches lines one after the other.
+struct LineFetch {
+  const std::uint8_t* next;
+
+  void operator()(int lines) {
+    for (int i = 0; i < lines; ++i, next += line_bytes) prefetch(next);
+  }
+};
+
+// Signs a block in so many turns, and fetches as many lines as it reads. Both are spread evenly, as
+// many fetches at once hold up loads. If it does not sign, it only fetches.
+template <class Block>
+class SigningTurns {
+ public:
+  SigningTurns(const Signing<Block>& signing, bool signs, int turns, LineFetch& fetch)
+      : signing_(signing),
+        signs_(signs),
+        fetch_(fetch),
+        pace_(((parts << 16) + turns - 1) / turns) {
+    fetch_((Block::bytes - parts * signed_lines<Block> * line_bytes) / line_bytes);
+  }
+
+  [[gnu::always_inline]] void turn() {
+    for (due_ += pace_; due_ >= 1 << 16; due_ -= 1 << 16, ++part_) {
+      if (signs_) signing_.sign(part_);
+      fetch_(signed_lines<Block>);
+    }
+  }
+
+ private:
+  static constexpr int parts = signed_parts<Block>;
+  Signing<Block> signing_;
+  bool signs_;
+  LineFetch& fetch_;
+  std::int64_t pace_, due_ = 0;  // in parts of 2^-16
+  int part_ = 0;
+};
 
 // Whether weights still have zeros when they are signed bytes.
 template <class Block>
@@ -80,33 +139,33 @@ struct AmxBlock {
     amx::configure(shape);
   }
 
-  template <int number>
-  static void load_columns(const std::uint8_t* step_weights) {
-    amx::load<4 + 2 * number>(step_weights, quad_bytes);
-    amx::load<5 + 2 * number>(step_weights + quad_bytes / 2, quad_bytes);
-  }
-
+  // What stays in tiles.
   static void start(const std::uint8_t* weights) {
     if constexpr (stays)
-      for_constants<steps>([&](auto number) {
-        load_columns<number>(weights + number * step * quantized_columns);
-      });
+      for_constants<steps>([&](auto number) { load_columns<number>(weights, number); });
+  }
+  static void start(Rows<const std::int8_t> x) {
+    if constexpr (stays) for_constants<steps>([&](auto number) { load_rows<number>(x, number); });
   }
 
-  // The sums of 16 rows. Calls other(part) for all parts.
+  // The sums of 16 rows. Those that stay are in their tiles, and make room for the next ones as
+  // soon as they are multiplied. Calls other(part) for all parts.
   template <class Other>
-  [[gnu::always_inline]] static void add_up(Rows<const std::int8_t> x, const std::uint8_t* weights,
-                                            int* sums, Other other) {
+  [[gnu::always_inline]] static void add_up(Rows<const std::int8_t> x, Rows<const std::int8_t> next,
+                                            const std::uint8_t* weights, int* sums, Other other) {
     amx::zero<0>();
     amx::zero<1>();
-    for_constants<stays ? steps : 2>([&](auto number) __attribute__((always_inline)) {
-      add_step<number>(x, weights, number);
+    for_constants<parts / 2>([&](auto number) __attribute__((always_inline)) {
+      if constexpr (!stays) load_step<number>(x, weights, number);
+      amx::multiply_bytes<0, 2 + number, 4 + 2 * number>();
       other(2 * number);
       amx::multiply_bytes<1, 2 + number, 5 + 2 * number>();
+      if constexpr (stays) load_rows<number>(next, number);
       other(2 * number + 1);
     });
     for (int s = 2; s < steps; ++s) {
-      add_step<0>(x, weights, s);
+      load_step<0>(x, weights, s);
+      amx::multiply_bytes<0, 2, 4>();
       amx::multiply_bytes<1, 2, 5>();
     }
     amx::store<0>(sums, quad_bytes);
@@ -115,11 +174,19 @@ struct AmxBlock {
 
  private:
   template <int number>
-  [[gnu::always_inline]] static void add_step(Rows<const std::int8_t> x,
-                                              const std::uint8_t* weights, int s) {
+  static void load_rows(Rows<const std::int8_t> x, int s) {
     amx::load_once<2 + number>(x.data + s * step, x.stride);
-    if constexpr (!stays) load_columns<number>(weights + s * step * quantized_columns);
-    amx::multiply_bytes<0, 2 + number, 4 + 2 * number>();
+  }
+  template <int number>
+  static void load_columns(const std::uint8_t* weights, int s) {
+    const std::uint8_t* from = weights + s * step * quantized_columns;
+    amx::load<4 + 2 * number>(from, quad_bytes);
+    amx::load<5 + 2 * number>(from + quad_bytes / 2, quad_bytes);
+  }
+  template <int number>
+  static void load_step(Rows<const std::int8_t> x, const std::uint8_t* weights, int s) {
+    load_rows<number>(x, s);
+    load_columns<number>(weights, s);
   }
 };
 
@@ -138,35 +205,83 @@ struct TiledRows {
   X from(int row) const { return height(row) == amx::most_rows ? all.from(row) : last; }
 };
 
-// Adds to the sums of all rows those over a block. Calls before(row, rows) before tiles add up so
-// many rows.
-template <int depth, class X, class Block, class Before>
-inline void amx_block(const TiledRows<X>& x, Block block, int index, std::uint8_t* weights,
-                      int* integers, Rows<float> sums, Before before) {
-  using Tiles = AmxBlock<depth>;
-  constexpr int each = amx::most_rows / Tiles::parts;
-  const BlockScales<Block> scales(block);
-  unpack_signed(block, weights);
-  Tiles::start(weights);
-  const auto scale = [&](const X& rows, int row, int r) __attribute__((always_inline)) {
-    scales.add_scaled(integers + r * quantized_columns, rows.from(r), index, sums[row + r]);
-  };
-  X last = x.from(0);
-  int row = 0, height = x.height(0);
-  before(0, height);
-  Tiles::add_up({last.values + index * depth, X::stride}, weights, integers, [](int) {});
-  while (row + height < x.count) {
-    const int next = row + height;
-    const X now = x.from(next);
-    before(next, x.height(next));
-    Tiles::add_up({now.values + index * depth, X::stride}, weights, integers,
-                  [&](int part) __attribute__((always_inline)) {
-#pragma GCC unroll 8
-                    for (int r = part * each; r < (part + 1) * each; ++r) scale(last, row, r);
-                  });
-    last = now, row = next, height = x.height(next);
+// What a thread makes of blocks on their way through tiles. Blocks that do not stay in tiles are
+// large, and there is no room for two of them.
+template <int block>
+struct AmxMemory {
+  static constexpr int buffers = AmxBlock<block>::stays ? 2 : 1;
+  alignas(64) std::uint8_t weights[buffers][block * quantized_columns];
+  alignas(64) int integers[2][amx::most_rows * quantized_columns];
+  const std::uint8_t* held;  // the block whose weights are in weights[buffer]
+  int buffer;
+  int depth;  // of the blocks that tiles have the shape for
+
+  void start() {
+    held = nullptr;
+    buffer = depth = 0;
   }
-  for (int r = 0; r < height; ++r) scale(last, row, r);
+};
+
+// Integers that have left tiles and wait to be scaled.
+template <class X>
+struct WaitingSums {
+  X x;
+  int block, rows;
+  const int* integers;
+  Rows<float> sums;
+
+  template <class Scales>
+  [[gnu::always_inline]] void scale(const Scales& scales, Range part) const {
+    for (int r = part.begin; r < part.end && r < rows; ++r)
+      scales.add_scaled(integers + r * quantized_columns, x.from(r), block, sums[r]);
+  }
+};
+
+// Adds to the sums of all rows those over `count` blocks of a panel. Meanwhile it signs the block
+// that comes after them, if `following` is one. Calls before(row, rows) before tiles add up so many
+// rows over the first block.
+template <int depth, class X, class Blocks, int block, class Before>
+inline void amx_blocks(const TiledRows<X>& x, const Blocks& blocks, int count,
+                       const std::uint8_t* following, LineFetch& fetch, AmxMemory<block>& memory,
+                       Rows<float> sums, Before before) {
+  using Block = typename Blocks::Block;
+  using Tiles = AmxBlock<depth>;
+  constexpr int each = amx::most_rows / Tiles::parts, buffers = AmxMemory<block>::buffers;
+  const int turns = num_row_tiles<amx::most_rows>(x.count) * Tiles::parts;
+  const auto rows = [&](int row, int i) -> Rows<const std::int8_t> {
+    return {x.from(row).values + i * depth, X::stride};
+  };
+  if (memory.depth != depth) Tiles::configure();
+  memory.depth = depth;
+  Tiles::start(rows(0, 0));
+  WaitingSums<X> waiting{x.all, 0, 0, nullptr, sums};
+  for (int i = 0, number = 0; i < count; ++i) {
+    const Block now = blocks.packed(i);
+    const std::uint8_t* next = i + 1 < count ? blocks.packed(i + 1).data : following;
+    const bool signs = buffers > 1 && next != nullptr;
+    std::uint8_t* weights = memory.weights[memory.buffer];
+    if (memory.held != now.data) Signing<Block>(now, weights).sign_all();
+    memory.buffer = (memory.buffer + 1) % buffers;
+    memory.held = signs ? next : nullptr;
+    SigningTurns<Block> signing({signs ? Block{next} : now, memory.weights[memory.buffer]}, signs,
+                                turns, fetch);
+    Tiles::start(weights);
+    for (int row = 0; row < x.count; row += amx::most_rows, ++number) {
+      const int height = x.height(row);
+      if (i == 0) before(row, height);
+      const bool turns_back = row + height == x.count, ends = turns_back && i + 1 == count;
+      int* integers = memory.integers[number % 2];
+      const BlockScales<Block> scales(blocks.packed(waiting.block));
+      Tiles::add_up(rows(row, i),
+                    rows(turns_back ? 0 : row + height, turns_back && !ends ? i + 1 : i), weights,
+                    integers, [&](int part) __attribute__((always_inline)) {
+                      signing.turn();
+                      waiting.scale(scales, {part * each, (part + 1) * each});
+                    });
+      waiting = {x.from(row), i, height, integers, {sums[row], sums.stride}};
+    }
+  }
+  waiting.scale(BlockScales<Block>(blocks.packed(waiting.block)), {0, amx::most_rows});
 }
 
 }  // namespace ingot

@@ -7,6 +7,8 @@
 //   splat_quad(x)            the quad at x in every lane
 //   splat_int, to_float, add, multiply, shift_left, shift_right   of 32-bit integers; the last one
 //                            keeps the sign, the others wrap around
+//   add_in_words, multiply_in_words   the same of 16-bit integers
+//   both_words(v)            the lower half of every integer in both of its halves
 //   load_words(x)            `lanes` unsigned integers of 8 or 16 bits as 32-bit ones
 //   low_nibbles, high_nibbles   the halves of every byte, as bytes of 0..15
 //   less_128                 unsigned bytes, each less 128, as signed ones

@@ -26,8 +26,14 @@ inline vi splat_quad(const std::int8_t* from) {
 inline vf to_float(vi v) { return _mm256_cvtepi32_ps(v); }
 inline vi add(vi a, vi b) { return _mm256_add_epi32(a, b); }
 inline vi multiply(vi a, vi b) { return _mm256_mullo_epi32(a, b); }
-inline vi shift_left(vi v, int bits) { return _mm256_sll_epi32(v, _mm_cvtsi32_si128(bits)); }
-inline vi shift_right(vi v, int bits) { return _mm256_sra_epi32(v, _mm_cvtsi32_si128(bits)); }
+inline vi shift_left(vi v, int bits) { return _mm256_slli_epi32(v, bits); }
+inline vi shift_right(vi v, int bits) { return _mm256_srai_epi32(v, bits); }
+
+inline vi add_in_words(vi a, vi b) { return _mm256_add_epi16(a, b); }
+inline vi multiply_in_words(vi a, vi b) { return _mm256_mullo_epi16(a, b); }
+inline vi both_words(vi v) {
+  return add(shift_left(v, 16), _mm256_and_si256(v, splat_int(0xffff)));
+}
 
 inline vi load_words(const std::uint16_t* from) {
   return _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
@@ -66,7 +72,6 @@ inline SignedBytes signed_bytes(vi quads) {
 }
 inline vi turned(vi x, SignedBytes w) { return _mm256_sign_epi8(x, w.value); }
 inline vi multiply_bytes(vi u, vi x) { return _mm256_maddubs_epi16(u, x); }
-inline vi add_in_words(vi a, vi b) { return _mm256_add_epi16(a, b); }
 inline vi add_words(vi acc, vi words) {
   return _mm256_add_epi32(acc, _mm256_madd_epi16(words, _mm256_set1_epi16(1)));
 }

@@ -22,8 +22,14 @@ inline vi splat_quad(const std::int8_t* from) {
 inline vf to_float(vi v) { return _mm512_cvtepi32_ps(v); }
 inline vi add(vi a, vi b) { return _mm512_add_epi32(a, b); }
 inline vi multiply(vi a, vi b) { return _mm512_mullo_epi32(a, b); }
-inline vi shift_left(vi v, int bits) { return _mm512_sll_epi32(v, _mm_cvtsi32_si128(bits)); }
-inline vi shift_right(vi v, int bits) { return _mm512_sra_epi32(v, _mm_cvtsi32_si128(bits)); }
+inline vi shift_left(vi v, int bits) { return _mm512_slli_epi32(v, bits); }
+inline vi shift_right(vi v, int bits) { return _mm512_srai_epi32(v, bits); }
+
+inline vi add_in_words(vi a, vi b) { return _mm512_add_epi16(a, b); }
+inline vi multiply_in_words(vi a, vi b) { return _mm512_mullo_epi16(a, b); }
+inline vi both_words(vi v) {
+  return add(shift_left(v, 16), _mm512_and_si512(v, splat_int(0xffff)));
+}
 
 inline vi load_words(const std::uint16_t* from) {
   return _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
@@ -63,7 +69,6 @@ inline vi turned(vi x, SignedBytes w) {
   return _mm512_mask_sub_epi8(x, w.negative, _mm512_setzero_si512(), x);
 }
 inline vi multiply_bytes(vi u, vi x) { return _mm512_maddubs_epi16(u, x); }
-inline vi add_in_words(vi a, vi b) { return _mm512_add_epi16(a, b); }
 inline vi add_words(vi acc, vi words) {
   return _mm512_add_epi32(acc, _mm512_madd_epi16(words, _mm512_set1_epi16(1)));
 }

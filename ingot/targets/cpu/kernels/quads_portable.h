@@ -29,6 +29,15 @@ inline vi multiply(vi a, vi b) { return reinterpret_cast<vi>(bits_of(a) * bits_o
 inline vi shift_left(vi v, int bits) { return reinterpret_cast<vi>(bits_of(v) << bits); }
 inline vi shift_right(vi v, int bits) { return v >> bits; }
 
+using vw = std::uint16_t __attribute__((vector_size(sizeof(vi))));
+inline vi add_in_words(vi a, vi b) {
+  return reinterpret_cast<vi>(reinterpret_cast<vw>(a) + reinterpret_cast<vw>(b));
+}
+inline vi multiply_in_words(vi a, vi b) {
+  return reinterpret_cast<vi>(reinterpret_cast<vw>(a) * reinterpret_cast<vw>(b));
+}
+inline vi both_words(vi v) { return add(shift_left(v, 16), v & 0xffff); }
+
 template <class T>
 inline vi load_words(const T* from) {
   return vi{from[0], from[1], from[2], from[3]};

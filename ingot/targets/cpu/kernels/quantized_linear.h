@@ -124,8 +124,8 @@ class QuantizedLinear {
   // What a thread makes of rows of x and of panels.
   struct Own {
     static constexpr int rows = needs_starts ? block_rows : least_tiled_rows<bits, block>;
-    alignas(64) std::uint8_t unpacked[bits == 4 || tiled ? chunk * block * quantized_columns : 1];
-    alignas(64) int integers[tiled ? amx::most_rows * quantized_columns : 1];
+    alignas(64) std::uint8_t unpacked[bits == 4 && !tiled ? chunk * block * quantized_columns : 1];
+    std::conditional_t<tiled, AmxMemory<block>, char> amx;
     alignas(64) std::int8_t rest[tiled ? amx::most_rows * Inputs : 1];
     alignas(64) int starts[rows * In::whole * Stored::spans + 1];
     int last[In::any_left ? rows * Last::spans : 1];
@@ -146,6 +146,7 @@ class QuantizedLinear {
     if (takes_tiles(rows)) {
       const int rest = rows % amx::most_rows;
       std::memcpy(memory.rest, x.whole.values + (rows - rest) * Inputs, rest * Inputs);
+      if constexpr (tiled) memory.amx.start();
       if (!needs_starts) return;
     }
     constexpr int before_last = In::whole * block;
@@ -173,7 +174,7 @@ class QuantizedLinear {
     }
   }
 
-  // sums[rows] = x times one panel; `next` is the panel that follows.
+  // sums[rows] = x times one panel; `next` is the panel that follows, which tiles begin to read.
   template <class Ahead>
   [[gnu::noinline]] static void product(const Operands& x, int rows, const std::uint8_t* panel,
                                         const std::uint8_t* next, Own& own, Rows<float> sums,
@@ -253,29 +254,24 @@ class QuantizedLinear {
   template <class Ahead>
   static void tiled_product(const Operands& x, int rows, const std::uint8_t* panel,
                             const std::uint8_t* next, Own& own, Rows<float> sums, Ahead ahead_of) {
-    const int passes = num_row_tiles<amx::most_rows>(rows) * In::count;
-    constexpr int lines = Panels::panel_bytes / line_bytes;
-    AmxFetch fetch{reinterpret_cast<const bf16*>(next), lines / passes + 1};
-    bool first = true;
-    const auto before = [&](int row, int height) {
-      fetch();
-      if (!first) return;
+    LineFetch fetch{next};
+    const auto zero_sums = [&](int row, int height) {
       ahead_of(row, height);
       for (const int end = row + height; row < end; ++row)
         for (int v = 0; v < quantized_vectors; ++v) store(sums[row] + v * lanes, zero());
     };
     if constexpr (In::whole > 0) {
       const WholeRows<1> all{x.whole.values, x.whole.scales, x.whole.starts};
-      AmxBlock<block>::configure();
-      for (int i = 0; i < In::whole; ++i, first = false)
-        amx_block<block>(TiledRows(all, rows, own.rest), Stored{panel}.packed(i), i, own.unpacked,
-                         own.integers, sums, before);
+      amx_blocks<block>(TiledRows(all, rows, own.rest), Stored{panel}, In::whole,
+                        In::any_left ? nullptr : next, fetch, own.amx, sums, zero_sums);
     }
     if constexpr (In::any_left) {
       const LastRows<1> all{x.last.values, x.last.scales, x.last.starts};
-      AmxBlock<In::last>::configure();
-      amx_block<In::last>(TiledRows(all, rows, own.rest + In::whole * block),
-                          last_of(panel).packed(0), 0, own.unpacked, own.integers, sums, before);
+      const TiledRows<LastRows<1>> tiles(all, rows, own.rest + In::whole * block);
+      amx_blocks<In::last>(tiles, last_of(panel), 1, In::whole > 0 ? nullptr : next, fetch, own.amx,
+                           sums, [&](int row, int height) {
+                             if (In::whole == 0) zero_sums(row, height);
+                           });
     }
   }
 

@@ -43,6 +43,7 @@ template <int bits_, int group_, int block, int depth = block>
 struct PackedBlock {
   static constexpr int bits = bits_;
   static constexpr bool has_zeros = group_ == 0;
+  static constexpr int stored_depth = stored<bits>(depth);
   static constexpr int group = has_zeros ? block : group_;
   static constexpr int groups = block / group;
   static_assert(group == stored<bits>(group) || depth <= group, "see the layout above");
@@ -51,7 +52,7 @@ struct PackedBlock {
   using Word = std::conditional_t<groups == 4, std::uint16_t, std::uint8_t>;
   static constexpr int word_bytes = groups > 1 || has_zeros ? quantized_columns * sizeof(Word) : 0;
   static constexpr int bytes =
-      scale_bytes + word_bytes + quantized_columns * stored<bits>(depth) * bits / 8;
+      scale_bytes + word_bytes + quantized_columns * stored_depth * bits / 8;
 
   const std::uint8_t* data;
 

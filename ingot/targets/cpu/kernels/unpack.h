@@ -6,33 +6,73 @@
 
 namespace ingot {
 
-// Unpacks four bytes at a time. With u = value + 8 in each byte, m u + (128 - 8 m) is m value +
-// 128; with a zero z as unsigned as u it is u + (128 - z). In one 32-bit integer the products may
-// carry into the next byte. The result is right all the same: the bytes of the sum are all in
-// range, and the digits of a number are unique.
-template <int group, int block, int depth>
-inline void unpack(PackedBlock<4, group, block, depth> from, std::uint8_t* to) {
-  using Block = PackedBlock<4, group, block, depth>;
-  constexpr int half_lines = 4;  // of each of the nibbles, in 32 k
-  for (int k = 0; k < depth; k += 2 * half_lines * 4) {
-    const std::uint8_t* quads = from.weights() + k / 8 * quad_bytes;
-    std::uint8_t* low = to + k / 4 * quad_bytes;
-    std::uint8_t* high = low + half_lines * quad_bytes;
-    for (int v = 0; v < quantized_vectors; ++v) {
-      vi factor = splat_int(1);
-      if constexpr (Block::groups > 1) factor = from.multipliers(v, k / Block::group);
-      vi zero = multiply(factor, splat_int(8));
-      if constexpr (Block::has_zeros) zero = from.zeros(v);
-      const vi offset = multiply(add(splat_int(128), multiply(zero, splat_int(-1))),
-                                 splat_int(0x01010101));
-      for (int line = 0; line < half_lines; ++line) {
-        const int at = line * quad_bytes + v * lanes * 4;
-        const vi both = load_quads(quads + at);
-        store_quads(low + at, add(multiply(low_nibbles(both), factor), offset));
-        store_quads(high + at, add(multiply(high_nibbles(both), factor), offset));
-      }
-    }
+// The parts of a block that are unpacked one after the other: 32 k of one vector of columns each.
+template <class Block>
+inline constexpr int unpacked_parts = stored<4>(Block::stored_depth) / 32 * quantized_vectors;
+inline constexpr int unpacked_lines = 4;  // that a part reads
+
+// What unpacked nibbles of each group and vector are multiplied with.
+template <class Block>
+class UnpackFactors {
+ public:
+  explicit UnpackFactors(Block from) : from_(from) {
+    if constexpr (Block::groups > 1)
+#pragma GCC unroll 4
+      for (int group = 0; group < Block::groups; ++group)
+#pragma GCC unroll 4
+        for (int v = 0; v < quantized_vectors; ++v)
+          factors_[group][v] = both_words(from.multipliers(v, group));
   }
+
+  // For several groups; that of a single one would be 1.
+  vi factor(int vector, int k) const { return factors_[k / Block::group][vector]; }
+  // 128 less the zero, times the factor, in each byte.
+  vi offset(int vector, int k) const {
+    const vi middle = splat_int(-0x7f7f7f80);
+    if constexpr (Block::has_zeros)
+      return add(middle, multiply(from_.zeros(vector), splat_int(-0x01010101)));
+    else if constexpr (Block::groups > 1)
+      return add_in_words(middle, multiply_in_words(factor(vector, k), splat_int(-0x08070808)));
+    else
+      return splat_int(0x78787878);
+  }
+
+ private:
+  Block from_;
+  vi factors_[Block::groups][quantized_vectors];
+};
+
+// Weights of a part as bytes: unsigned, plus 128, or signed. Unpacks two bytes at a time: with
+// u = value + 8 in each byte, m u + (128 - 8 m) is m value + 128; with a zero z as unsigned as u it
+// is u + (128 - z). In one 16-bit integer the products may carry into the next byte. The result is
+// right all the same: both bytes of the sum are in range, and the digits of a number are unique.
+template <bool is_signed, class Block>
+[[gnu::always_inline]] inline void unpack_part(Block from, const UnpackFactors<Block>& factors,
+                                               int part, std::uint8_t* to) {
+  const int k = part / quantized_vectors * 32, vector = part % quantized_vectors;
+  const std::uint8_t* quads = from.weights() + k / 8 * quad_bytes + vector * lanes * 4;
+  std::uint8_t* low = to + k / 4 * quad_bytes + vector * lanes * 4;
+  std::uint8_t* high = low + unpacked_lines * quad_bytes;
+  const vi offset = factors.offset(vector, k);
+  const auto bytes = [&](vi nibbles) {
+    if constexpr (Block::groups > 1)
+      nibbles = multiply_in_words(nibbles, factors.factor(vector, k));
+    const vi sum = add_in_words(nibbles, offset);
+    return is_signed ? less_128(sum) : sum;
+  };
+#pragma GCC unroll 4
+  for (int at = 0; at < unpacked_lines * quad_bytes; at += quad_bytes) {
+    const vi both = load_quads(quads + at);
+    store_quads(low + at, bytes(low_nibbles(both)));
+    store_quads(high + at, bytes(high_nibbles(both)));
+  }
+}
+
+template <class Block>
+inline void unpack(Block from, std::uint8_t* to) {
+  const UnpackFactors<Block> factors(from);
+  for (int part = 0; part < unpacked_parts<Block>; ++part)
+    unpack_part<false>(from, factors, part, to);
 }
 
 // Blocks of a panel from `first` on, unpacked.
