@@ -18,7 +18,7 @@ from ingot.runtime.sequence import Sequence
 
 GAIN = 1.05  # a draft must promise that many times the tokens a second
 LOSS = 1 / 64  # of the time may go into drafts in vain,
-LOOKS = 1 / 128  # and into looking for guesses in vain; less, the fewer are worth a draft
+LOOKS, LEAST_LOOKS = 1 / 128, 1 / 2048  # and into looks for guesses: less, the fewer are drafted
 MOST_SAVED = 4.0  # plain steps
 FIRST_LOAN = 0.5  # plain steps
 FIRST_ROW = 0.25  # what a drafted token is thought to take of the time of a plain one
@@ -123,7 +123,7 @@ class Speculation:
             found.append(draft)
         self._wanted += (wanted - self._wanted) / 16
         if pace.is_known and not (wanted or self.waits):
-            share = LOOKS * max(self._wanted / WAITS, 1 / LONGEST_REST)
+            share = max(LOOKS * self._wanted / WAITS, LEAST_LOOKS)
             rest = (perf_counter() - began) / max(share * pace.plain, 1e-9)
             self._rest = min(LONGEST_REST, int(rest))
         return found
