@@ -78,6 +78,7 @@ inline void write_lanes(void* to, unsigned long long mask, Vector v) {
 
 #define _mm_mask_storeu_epi8(to, mask, v) accesses::write_lanes<char>(to, mask, v)
 #define _mm256_mask_storeu_epi16(to, mask, v) accesses::write_lanes<short>(to, mask, v)
+#define _mm512_mask_storeu_epi16(to, mask, v) accesses::write_lanes<short>(to, mask, v)
 #define _mm256_maskstore_ps(to, mask, v) accesses::write_lanes<float>(to, INGOT_LANES(mask), v)
 #define _mm512_mask_storeu_ps(to, mask, v) accesses::write_lanes<float>(to, mask, v)
 #endif
