@@ -81,7 +81,8 @@ def draw_many(level: str, logits, asked: Asked, count: int, batch: int = 50_000)
     """How often each token is drawn at the positions 0..count, by the kernels alone."""
     state = asked.sampling
     state.advance(asked.token_ids, asked.num_prompt)
-    record = np.frombuffer(pack(state, asked.seed, asked.key), ROW)
+    place = np.array([0, asked.seed, asked.key, 0], np.uint64).tobytes()
+    record = np.frombuffer(place + pack(state, logits.size), ROW)
     counts = np.zeros(logits.size, np.int64)
     for start in range(0, count, batch):
         rows = np.repeat(record, batch)

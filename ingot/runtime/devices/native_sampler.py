@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import struct
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -24,7 +25,10 @@ _NAMES = (
     "top_k num_allowed num_biased num_seen num_banned num_logprobs given "
     "token rank status reserved logprob"
 ).split()
-_RECORD = struct.Struct("=12Qd5f7i4id")
+_PLACE = struct.Struct("=4Q")  # up to the position
+_WISHES = struct.Struct("=8Qd5f7i")  # up to what is given
+_RESULT = struct.Struct("=4id")
+_DRAWN = struct.Struct(f"={_PLACE.size + _WISHES.size}x{_RESULT.format[1:]}")
 ROW = np.dtype(
     list(zip(_NAMES, ["u8"] * 12 + ["f8"] + ["f4"] * 5 + ["i4"] * 11 + ["f8"], strict=True))
 )
@@ -49,15 +53,21 @@ class NativeSampler:
         self, logits: Float32, sequences: Sequence[SampledSequence], states: list[SamplingState]
     ) -> list[Draw | IngotError]:
         """A token for each row of logits [R, V], which is changed; or the row's error."""
+        addresses = _addresses(logits)
         records = []
-        for sequence, state in zip(sequences, states, strict=True):
+        for address, sequence, state in zip(addresses, sequences, states, strict=True):
             if state.record is None or state.record[0] != state.version:
-                state.record = (state.version, pack(state, sequence.seed, sequence.key))
-            records.append(state.record[1])
-        rows = np.frombuffer(bytearray(b"".join(records)), ROW)
-        rows["position"] = [len(sequence.token_ids) for sequence in sequences]
-        counts = [_count(state.params.logprobs, self._vocab_size) for state in states]
-        scores = self._run(rows, logits, counts)
+                state.record = (state.version, pack(state, self._vocab_size))
+            place = _PLACE.pack(address, sequence.seed, sequence.key, len(sequence.token_ids))
+            records += [place, state.record[1]]
+        memory = bytearray().join(records)
+        if all(state.params.logprobs is None for state in states):
+            # Without arrays: their code has left the caches since the last step.
+            self._sample(ctypes.addressof(ctypes.c_char.from_buffer(memory)), len(states))
+            drawn = _DRAWN.iter_unpack(memory)
+            return [ERRORS[each[2]]() if each[2] else Draw(each[0], {}) for each in drawn]
+        rows = np.frombuffer(memory, ROW)
+        scores = self._scores(rows)
         return [
             Draw(token, score) if isinstance(score, dict) else score
             for token, score in zip(rows["token"].tolist(), scores, strict=True)
@@ -68,24 +78,19 @@ class NativeSampler:
     ) -> list[dict[int, Logprob] | IngotError]:
         """Log-probabilities of a token and of the likeliest in each row of logits [R, V]."""
         rows = np.zeros(len(tokens), ROW)
+        rows["logits"] = _addresses(logits)
         rows["given"] = tokens
         rows["num_allowed"] = -1
-        return self._run(rows, logits, [_count(count, self._vocab_size) for count in counts])
+        rows["num_logprobs"] = [_count(count, self._vocab_size) for count in counts]
+        return self._scores(rows)
 
-    def _run(
-        self, rows: Rows, logits: Float32, counts: list[int]
-    ) -> list[dict[int, Logprob] | IngotError]:
+    def _scores(self, rows: Rows) -> list[dict[int, Logprob] | IngotError]:
         """Runs the rows; returns each one's log-probabilities or error."""
-        most = max(counts, default=-1)
-        rows["logits"] = _addresses(logits)
-        rows["num_logprobs"] = counts
-        if most < 0:
-            self._kernels.sample(rows.ctypes.data, len(rows), self._vocab_size)
-            return [ERRORS[status]() if status else {} for status in rows["status"].tolist()]
-        ids = np.empty((len(rows), most), np.int32)
+        counts = rows["num_logprobs"].tolist()
+        ids = np.empty((len(rows), max([0, *counts])), np.int32)
         values = np.empty(ids.shape, np.float64)
         rows["top_ids"], rows["top_logprobs"] = _addresses(ids), _addresses(values)
-        self._kernels.sample(rows.ctypes.data, len(rows), self._vocab_size)
+        self._sample(rows.ctypes.data, len(rows))
         columns = (rows[name].tolist() for name in ("status", "token", "logprob", "rank"))
         results = zip(counts, *columns, ids.tolist(), values.tolist(), strict=True)
         return [
@@ -93,10 +98,13 @@ class NativeSampler:
             for count, status, *scores in results
         ]
 
+    def _sample(self, rows: int, num_rows: int) -> None:
+        self._kernels.sample(rows, num_rows, self._vocab_size)
+
 
 def _addresses(matrix: npt.NDArray[Any]) -> list[int]:
     """Where its rows begin."""
-    begin, stride = matrix.ctypes.data, matrix.strides[0]
+    begin, stride = matrix.__array_interface__["data"][0], matrix.strides[0]  # sooner than ctypes
     return [begin + row * stride for row in range(len(matrix))]
 
 
@@ -119,8 +127,8 @@ def scores_of(
     return result
 
 
-def pack(state: SamplingState, seed: int, key: int) -> bytes:
-    """A row as the kernels read it, without its logits and position."""
+def pack(state: SamplingState, vocab_size: int) -> bytes:
+    """What a sequence asks of a row, as the kernels read it behind the row's place."""
     params, allowed = state.params, state.allowed
     pointers = (
         0 if array is None else array.ctypes.data
@@ -131,10 +139,11 @@ def pack(state: SamplingState, seed: int, key: int) -> bytes:
         state.biased.size,
         state.num_seen,
         state.banned.size,
+        _count(params.logprobs, vocab_size),
     )
     scale = scale_of(params.temperature)
     penalties = (params.repetition_penalty, params.frequency_penalty, params.presence_penalty)
-    return _RECORD.pack(
-        *(0, seed, key, 0), *pointers, *(0, 0), params.top_p, scale, params.min_p, *penalties,
-        params.top_k, *sizes, -1, -1, *(0, 0, 0, 0), 0.0,
-    )  # fmt: skip
+    wishes = _WISHES.pack(
+        *pointers, *(0, 0), params.top_p, scale, params.min_p, *penalties, params.top_k, *sizes, -1
+    )
+    return wishes + bytes(_RESULT.size)
