@@ -26,6 +26,15 @@ def processor_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     return next((value.strip() for name, _, value in lines if name.strip() == "model name"), "")
 
 
+def core_cache(root: Path = Path("/")) -> int | None:
+    """Bytes of the second-level cache of the first processor; None if the system does not tell."""
+    for folder in sorted(root.glob("sys/devices/system/cpu/cpu0/cache/index*")):
+        size = _text(folder / "size").strip()
+        if _text(folder / "level").strip() == "2" and size.endswith("K") and size[:-1].isdigit():
+            return int(size[:-1]) * 1024
+    return None
+
+
 def available_memory(root: Path = Path("/")) -> int | None:
     """Bytes that this process may still take, by the system and by its control group.
 

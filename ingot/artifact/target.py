@@ -20,6 +20,16 @@ CPU_FEATURES: Mapping[str, tuple[str, ...]] = {
     "x86-64-v4": ("amx_bf16", "amx_int8", "avx512_bf16", "avx512_vnni"),
     "x86-64-v3": ("avx_vnni",),
 }
+# Bytes of second-level cache for each processor that kernels of a level, or with a feature, are cut
+# for: what processors have that run them, at least. With less, they are slower and nothing else.
+KIB = 1 << 10
+CORE_CACHES: Mapping[str, int] = {
+    "portable": 256 * KIB,
+    "x86-64-v3": 256 * KIB,
+    "x86-64-v4": 1024 * KIB,
+    "amx_bf16": 2048 * KIB,
+    "amx_int8": 2048 * KIB,
+}
 # What every processor with a feature has as well; names of targets leave it out.
 _WITH_TILES = frozenset({"avx512_bf16", "avx512_vnni"})
 IMPLIED: Mapping[str, frozenset[str]] = {"amx_bf16": _WITH_TILES, "amx_int8": _WITH_TILES}
@@ -86,6 +96,11 @@ class Target:
     def requires(self) -> frozenset[str]:
         """The flags that a host must have; see `host_flags`."""
         return NAMES[self.kind].levels[self.level] | self.all_features
+
+    @property
+    def core_cache(self) -> int:
+        """Bytes of second-level cache that its kernels are cut for; 0 for a GPU."""
+        return max(CORE_CACHES.get(name, 0) for name in (self.level, *self.features))
 
     @classmethod
     def of(cls, kind: str, level: str, features: Iterable[str]) -> Target:

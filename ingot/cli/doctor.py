@@ -88,7 +88,7 @@ def runnable_targets() -> list[str]:
 
 def host(targets: list[str]) -> Section:
     """The system, the processor, and how many threads a model runs on by default."""
-    from ingot.artifact.host import cpu_quota, processor_name, usable_processors
+    from ingot.artifact.host import core_cache, cpu_quota, processor_name, usable_processors
 
     return {
         "system": f"{' '.join(os.uname()[::2])}, {' '.join(platform.libc_ver())}",
@@ -98,6 +98,7 @@ def host(targets: list[str]) -> Section:
         "affinity": len(os.sched_getaffinity(0)),
         "cpu_quota": cpu_quota(),
         "threads": usable_processors(),
+        "l2_cache_bytes": core_cache(),
     }
 
 

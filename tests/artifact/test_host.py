@@ -12,6 +12,7 @@ from ingot.artifact import hashing
 from ingot.artifact.cpuid import lacking_here
 from ingot.artifact.host import (
     available_memory,
+    core_cache,
     cpu_quota,
     host_flags,
     huge_pages,
@@ -133,3 +134,23 @@ def test_memory_of_a_control_group_beside_that_of_the_system(tmp_path, limit, st
     if stat is not None:
         files(tmp_path, {f"{V2}/memory.stat": stat})
     assert available_memory(tmp_path) == left
+
+
+@pytest.mark.parametrize(
+    ("caches", "expected"),
+    [
+        ({}, None),
+        ({"index0": ("1", "48K"), "index2": ("2", "2048K"), "index3": ("3", "32768K")}, 2 << 20),
+        ({"index0": ("1", "32K"), "index1": ("3", "4096K")}, None),
+        ({"index2": ("2", "")}, None),
+        ({"index2": ("2", "much")}, None),
+    ],
+)
+def test_the_second_level_cache(
+    tmp_path: Path, caches: dict[str, tuple[str, str]], expected: int | None
+) -> None:
+    folder = "sys/devices/system/cpu/cpu0/cache"
+    for name, (level, size) in caches.items():
+        texts = {f"{folder}/{name}/level": f"{level}\n", f"{folder}/{name}/size": f"{size}\n"}
+        files(tmp_path, texts)
+    assert core_cache(tmp_path) == expected

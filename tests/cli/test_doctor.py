@@ -47,6 +47,7 @@ def test_the_host_as_an_object(report, monkeypatch, tmp_path):
     assert found["host"]["runs_targets"][0] == found["compiler"]["builds"] == native
     assert found["host"]["runs_targets"][-1] == "cpu:portable"
     assert found["host"]["threads"] == usable_processors()
+    assert found["host"]["l2_cache_bytes"] == host.core_cache()
     assert 0 < found["memory"]["available_bytes"] <= found["memory"]["total_bytes"]
     assert found["cache"]["folder"] == str(tmp_path / "cache")
     assert (found["cache"]["artifacts"], found["cache"]["size_bytes"]) == (1, 5)

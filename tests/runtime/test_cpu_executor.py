@@ -60,6 +60,17 @@ def maps() -> str:
     return Path("/proc/self/maps").read_text()
 
 
+@pytest.mark.parametrize(("there", "tells"), [(128 << 10, True), (256 << 10, False), (None, False)])
+def test_a_host_with_less_cache_than_kernels_are_cut_for_is_told_of(
+    fake_artifact, monkeypatch, caplog, there, tells
+):
+    monkeypatch.setattr(cpu, "core_cache", lambda: there)
+    with caplog.at_level("INFO", logger=cpu.__name__):
+        open_executor(fake_artifact).close()
+    told = "cpu:portable is cut for processors with 256 KiB of L2 cache, and those here have 128"
+    assert [told in message for message in caplog.messages] == [True] * tells
+
+
 def test_structs_are_laid_out_as_the_interface_says():
     assert ctypes.sizeof(ModelStruct) == 40
     assert ModelStruct.num_pages.offset == 24

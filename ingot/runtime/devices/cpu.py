@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
-from ingot.artifact.host import usable_processors
+from ingot.artifact.host import core_cache, usable_processors
 from ingot.artifact.plan import Buffer, Limits, Plan
 from ingot.artifact.reader import Artifact, weights_name
 from ingot.artifact.step import LOGITS
+from ingot.artifact.target import KIB, Target
 from ingot.artifact.tensors import TensorFile
 from ingot.errors import ArtifactError, IngotError, InternalError, UsageError
 from ingot.runtime.arrays import Float32, StepInputs
@@ -26,6 +28,8 @@ from ingot.runtime.page_count import count_pages, widest_window
 from ingot.runtime.sampling_state import SampledSequence
 
 MAX_THREADS = 1024
+
+_log = logging.getLogger(__name__)
 
 
 class CpuPending:
@@ -64,6 +68,7 @@ class CpuExecutor:
         num_threads: int | None = None,
     ) -> None:
         entry = artifact.target
+        _tell_of_cache(entry.name)
         plan = artifact.plan_of(entry)
         self.limits: Limits = plan.limits
         self.vocab_size = vocab_size(plan, entry.step.plan)
@@ -177,6 +182,17 @@ class CpuExecutor:
         pool = PagePool(plan.page_sizes(), self.num_pages, step_pages)
         self._regions.append(pool.region)
         return pool
+
+
+def _tell_of_cache(target: str) -> None:
+    """Tells where this host has less cache than the kernels of a target are cut for."""
+    needed, there = Target.parse(target).core_cache, core_cache()
+    if there is not None and there < needed:
+        _log.info(
+            "%s is cut for processors with %d KiB of L2 cache, and those here have %d: it may be "
+            "slower than it could be",
+            *(target, needed // KIB, there // KIB),
+        )
 
 
 def weight_offsets(plan: Plan, header: TensorFile, file: str) -> list[int]:

@@ -16,6 +16,7 @@ from ingot.artifact.target import Target
 from ingot.errors import ToolchainError
 from ingot.settings import settings
 from ingot.targets.compilers import run_compiler, side_by_side
+from ingot.targets.cpu.tuning import flags_of, tuning_of
 
 KERNELS = Path(__file__).parent / "kernels"
 # Compiles one source file for a target, with further flags, to an object file.
@@ -80,11 +81,12 @@ def find_compiler() -> tuple[str, ...]:
 
 def target_flags(target: Target) -> tuple[str, ...]:
     """The flags that make a compiler build for a target and not for this host."""
+    sizes = flags_of(tuning_of(target))
     if target.level == "portable":
-        return ("-march=x86-64",)
+        return ("-march=x86-64", *sizes)
     named = (f.replace("amx_", "amx-").replace("_", "") for f in sorted(target.all_features))
     features = tuple(f"-m{feature}" for feature in named)
-    return (f"-march={target.level}", "-mprefer-vector-width=512", *features)
+    return (f"-march={target.level}", "-mprefer-vector-width=512", *features, *sizes)
 
 
 def compile_command(

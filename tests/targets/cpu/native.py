@@ -102,28 +102,28 @@ def write_sources(place: Path, sources: Sources) -> None:
         (place / name).write_text(text)
 
 
-def build_library(sources: Sources, target: str) -> Path:
-    """The library that generated sources become, built once a test run."""
+def build_library(sources: Sources, target: str, more: tuple[str, ...] = ()) -> Path:
+    """The library that generated sources become with more flags, built once a test run."""
 
     def compiled(place: Path) -> None:
         write_sources(place, sources)
-        flags = encoding(target)
+        flags = (*encoding(target), *more)
         build(place, place / "kernels.so", Target.parse(target), flags, compile_unit)
 
-    content = hashlib.sha256(f"{target}\n{sources}".encode()).hexdigest()
+    content = hashlib.sha256(f"{target}{more}\n{sources}".encode()).hexdigest()
     return made_once(f"unit-{content}", compiled) / "kernels.so"
 
 
 @cache
-def built(sources: Sources, target: str) -> Future[Path]:
+def built(sources: Sources, target: str, more: tuple[str, ...] = ()) -> Future[Path]:
     """The same, once a worker is free."""
-    return workers().submit(build_library, sources, target)
+    return workers().submit(build_library, sources, target, more)
 
 
 @cache
-def load(sources: Sources, target: str) -> ctypes.CDLL:
+def load(sources: Sources, target: str, more: tuple[str, ...] = ()) -> ctypes.CDLL:
     """That library; each is loaded once a session."""
-    lib = ctypes.CDLL(str(built(sources, target).result()))
+    lib = ctypes.CDLL(str(built(sources, target, more).result()))
     lib.ingot_open.restype = ctypes.c_void_p
     lib.ingot_open.argtypes = [ctypes.POINTER(ModelStruct)]
     lib.ingot_run.argtypes = [ctypes.c_void_p, ctypes.POINTER(StepStruct)]

@@ -13,6 +13,7 @@ from ingot.errors import ToolchainError
 from ingot.targets import compilers
 from ingot.targets.compilers import identity, run_compiler, version_line
 from ingot.targets.cpu import toolchain
+from ingot.targets.cpu.tuning import flags_of, tuning_of
 
 TARGET = Target.parse("cpu:x86-64-v3")
 
@@ -47,7 +48,8 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Pa
     ],
 )
 def test_flags_of_targets(target: str, flags: tuple[str, ...]) -> None:
-    assert toolchain.target_flags(Target.parse(target)) == flags
+    sizes = flags_of(tuning_of(Target.parse(target)))
+    assert toolchain.target_flags(Target.parse(target)) == (*flags, *sizes)
 
 
 def test_the_whole_command(program: Callable[..., Path]) -> None:
@@ -58,11 +60,19 @@ def test_the_whole_command(program: Callable[..., Path]) -> None:
         str(compiler),
         *("-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno"),
         *("-fno-exceptions", "-fno-rtti", "-fPIC", "-pthread"),
-        *("-fvisibility=hidden", "-w", "-march=x86-64-v3", "-mprefer-vector-width=512", "-more"),
+        *("-fvisibility=hidden", "-w", "-march=x86-64-v3", "-mprefer-vector-width=512"),
+        *(*SIZES, "-more"),
         *("-ffile-prefix-map=/s=.", f"-ffile-prefix-map={toolchain.KERNELS}=kernels"),
         *("-frandom-seed=ingot", "-iquote", str(toolchain.KERNELS)),
         *("-c", "/s/step.cpp", "-o", "/o/k.o"),
     )
+
+
+SIZES = (
+    *("-DINGOT_CORE_CACHE=262144", "-DINGOT_FLOAT_ROWS=6", "-DINGOT_BFLOAT16_ROWS=5"),
+    *("-DINGOT_QUAD_ROWS=4", "-DINGOT_FLOAT_AHEAD=4096", "-DINGOT_INT8_AHEAD=2560"),
+    *("-DINGOT_INT4_AHEAD=3072", "-DINGOT_UNPACKED_ROWS=20"),
+)
 
 
 def test_only_the_unit_that_computes_nothing_is_optimized_little(

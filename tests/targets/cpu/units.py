@@ -54,16 +54,21 @@ WIDE = replace(LIMITS, max_num_batched_tokens=320, max_logit_rows=320)
 
 
 class Unit:
-    """Cases compiled together for a target, in groups but for the rules that are left out."""
+    """Cases compiled together for a target, with further flags of the compiler, in groups but for
+    the rules that are left out."""
 
     def __init__(
-        self, cases: Mapping[str, Case], target: str, disable: Collection[str] = ()
+        self,
+        cases: Mapping[str, Case],
+        target: str,
+        disable: Collection[str] = (),
+        flags: tuple[str, ...] = (),
     ) -> None:
         sketch = Sketch(WIDE)
         for name, case in cases.items():
             sketch.prefix = f"{name}."
             case(sketch)
-        self.target = target
+        self.target, self.flags = target, flags
         self.weights = sketch.weights
         self.grouped, _ = KIND.group(KIND.rewrite(sketch.plan()), disable)
         self.plan = apart(with_stacks(self.grouped, weight_layouts(self.grouped)))
@@ -163,7 +168,7 @@ class Unit:
         """All temporaries and states as the step left them, and the logits."""
         memory = self.memory(values, step)
         before = memory.arena.copy()
-        memory.run(load(self.sources, self.target), step.inputs, threads)
+        memory.run(load(self.sources, self.target, self.flags), step.inputs, threads)
         after: Values = {
             b.name: torch.from_numpy(memory.logits) for b in self.plan.of_kind("output")
         }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "simd.h"
+#include "tuning.h"
 
 namespace ingot {
 
@@ -47,26 +48,16 @@ struct Dot<bf16> {
   static Columns last_row(const bf16* x) { return splat_pair(x->bits); }
 };
 
-// Rows x vectors of a register tile, for each level: as many sums as fit beside the operands.
-#if defined(__AVX512F__) && defined(__AVX512BF16__)
+// Rows x vectors of a register tile: as many sums as fit beside the operands.
 template <class T>
-inline constexpr int max_tile_rows = 6;
-constexpr int tile_vectors(int rows) { return rows <= 3 ? 8 : 4; }
-#elif defined(__AVX512F__)
-template <class T>
-inline constexpr int max_tile_rows = 6;
+inline constexpr int max_tile_rows = tuned::float_rows;
 template <>
-inline constexpr int max_tile_rows<bf16> = 5;  // a column of bf16 takes two registers
+inline constexpr int max_tile_rows<bf16> = tuned::bfloat16_rows;
+#if defined(__AVX512F__)
 constexpr int tile_vectors(int rows) { return rows <= 3 ? 8 : 4; }
 #elif defined(__AVX2__)
-template <class T>
-inline constexpr int max_tile_rows = 6;
-template <>
-inline constexpr int max_tile_rows<bf16> = 5;
 constexpr int tile_vectors(int rows) { return rows == 1 ? 8 : rows <= 3 ? 4 : 2; }
 #else
-template <class T>
-inline constexpr int max_tile_rows = 2;
 constexpr int tile_vectors(int) { return 4; }
 #endif
 

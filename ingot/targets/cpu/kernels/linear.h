@@ -15,7 +15,7 @@ namespace ingot {
 
 inline constexpr int panel_columns = 64;
 inline constexpr int most_unit_rows = 256;  // in tiles
-inline constexpr std::size_t copied_bytes = 1280 << 10;  // of rows; panels fit in L2 beside them
+inline constexpr std::size_t copied_bytes = tuned::core_cache / 8 * 5;  // of rows, beside panels
 
 constexpr int round_up(int value, int multiple) {
   return (value + multiple - 1) / multiple * multiple;

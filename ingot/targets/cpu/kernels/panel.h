@@ -12,12 +12,8 @@
 
 namespace ingot {
 
-inline constexpr int block_bytes = 256 << 10;  // of weights; twice that, and rows, fit in L2
+inline constexpr int block_bytes = tuned::core_cache / 4;  // of weights; two, and rows, fit in L2
 inline constexpr int stream_rows = 4 < max_tile_rows<bf16> ? 4 : max_tile_rows<bf16>;
-// How far ahead a single stream is fetched into L2, in bytes. Measured on Zen 4 in pages of 4 KiB
-// and of 2 MiB: 5,632 bytes cost int8 a fifth if memory is fast; 1 KiB costs bfloat16 5 % in small
-// pages.
-inline constexpr int stream_distance = 4096;
 
 template <class T, int Width>
 inline constexpr std::ptrdiff_t step_size = Width * Dot<T>::depth;
@@ -67,7 +63,7 @@ struct PanelPlace {
 template <class T, int Width>
 void stream_panel(Rows<const T> x, int rows, int steps, PanelPlace<T> place, Rows<float> sums) {
   constexpr std::ptrdiff_t size = step_size<T, Width>;
-  constexpr int ahead = stream_distance / (size * sizeof(T));
+  constexpr int ahead = tuned::float_ahead / (size * sizeof(T));
   const int turn = steps > ahead ? steps - ahead : 0;
   with_rows<stream_rows>(rows, [&](auto height) {
     const auto run = [&](const T* fetched, int begin, int end, Start start) {

@@ -14,13 +14,12 @@ namespace ingot {
 
 // Rows that stay in the L2 cache while all panels pass over them: few enough to leave room for two
 // panels, and enough that reading panels takes only a small part of the bandwidth.
-inline constexpr int rows_bytes = 384 << 10;
+inline constexpr int rows_bytes = tuned::core_cache / 8 * 3;
 inline constexpr int least_block_rows = 24, most_block_rows = 96;  // multiples of the tiles
-inline constexpr int least_unpacked_rows = 20;  // for fewer, unpacking costs more than it saves
 inline constexpr int unpacked_bytes = 32 << 10;
 
 // The same of rows that tiles multiply. These need a panel so soon that more rows have to share it.
-inline constexpr int tiled_rows_bytes = 1 << 20, most_tiled_rows = 256;
+inline constexpr int tiled_rows_bytes = tuned::core_cache / 2, most_tiled_rows = 256;
 inline constexpr int least_amx_block = 64;  // sums of fewer k take as long to scale as to add up
 inline constexpr int most_amx_block = 16 << 10, most_amx_inputs = 64 << 10;  // for their memory
 // Vectors are as fast with fewer rows. Blocks that do not stay in tiles are read for every 16 rows.
@@ -34,7 +33,7 @@ constexpr int rows_within(int bytes, int row_bytes, int multiple, int least, int
 }
 
 // The lowest of several tiles of nearly equal height.
-inline constexpr int least_tile_rows = (quad_tile_rows + 1) / 2;
+inline constexpr int least_tile_rows = (tuned::quad_rows + 1) / 2;
 
 // Adds to sums[rows] those over blocks `range` of a panel, for several tiles of rows. Meanwhile it
 // fetches `bytes` from `next` on, which the tiles after these read. Calls ahead_of(row, rows)
@@ -43,10 +42,10 @@ template <class X, class Blocks, class Ahead>
 inline void share_blocks(const X& x, int rows, const Blocks& blocks, Range range, Start start,
                          const std::uint8_t* next, int bytes, Rows<float> sums, Ahead ahead_of) {
   const int steps = (range.end - range.begin) * steps_per_block<Blocks>;
-  const int tiles = num_row_tiles<quad_tile_rows>(rows), part = bytes / tiles;
+  const int tiles = num_row_tiles<tuned::quad_rows>(rows), part = bytes / tiles;
   const auto pace = static_cast<std::uint32_t>((static_cast<std::uint64_t>(part) << 16) /
                                                (steps * line_bytes));
-  for_row_tiles<quad_tile_rows, least_tile_rows>(rows, [&](auto height, int row, int number) {
+  for_row_tiles<tuned::quad_rows, least_tile_rows>(rows, [&](auto height, int row, int number) {
     if (start == Start::zero) ahead_of(row, height.value);
     quantized_tile<height.value>(x.from(row), blocks, range,
                                  FetchShared{next + part * number, pace},
@@ -116,7 +115,7 @@ class QuantizedLinear {
   static constexpr int block_rows =
       tiled ? rows_within(tiled_rows_bytes, row_bytes, amx::most_rows, amx::most_rows,
                           most_tiled_rows)
-            : rows_within(rows_bytes, row_bytes, quad_tile_rows, least_block_rows, most_block_rows);
+            : rows_within(rows_bytes, row_bytes, tuned::quad_rows, least_block_rows, most_block_rows);
   static constexpr bool needs_starts = !tiled || keeps_zeros<typename Panels::Block>;
   static constexpr int chunk = tiled ? 1 : unpacked_bytes / (block * quantized_columns) + 1;
   static constexpr Start after_whole = In::whole > 0 ? Start::resume : Start::zero;
@@ -138,7 +137,7 @@ class QuantizedLinear {
 
   static bool takes_tiles(int rows) { return tiled && rows >= least_tiled_rows<bits, block>; }
   static bool unpacks(int rows) {
-    return bits == 4 && fast_bytes && !tiled && rows >= least_unpacked_rows;
+    return bits == 4 && fast_bytes && !tiled && rows >= tuned::unpacked_rows;
   }
 
   // What a product of these rows needs.
@@ -182,7 +181,7 @@ class QuantizedLinear {
     if constexpr (tiled) {
       if (takes_tiles(rows)) return tiled_product(x, rows, panel, next, own, sums, ahead_of);
     }
-    if (rows <= quad_tile_rows)
+    if (rows <= tuned::quad_rows)
       stream_product(x, rows, panel, next, sums);
     else if (!unpacks(rows))
       shared_product(x, rows, panel, next, sums, ahead_of);
@@ -205,7 +204,7 @@ class QuantizedLinear {
     const Stored blocks{panel};
     const std::ptrdiff_t to_next = next - blocks.packed(turn).data;
     const Range parts[] = {{0, turn}, {turn, In::whole}};
-    with_rows<quad_tile_rows>(rows, [&](auto height) {
+    with_rows<tuned::quad_rows>(rows, [&](auto height) {
       for (const Range range : parts) {
         const auto ahead = range.end < In::whole ? quads_ahead<bits> : to_next;
         quantized_tile<height.value>(x.whole, blocks, range, FetchStream{ahead}, sums,

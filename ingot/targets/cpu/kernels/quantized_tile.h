@@ -10,13 +10,7 @@
 
 namespace ingot {
 
-#if defined(__AVX512F__)
-inline constexpr int quad_tile_rows = 6, quad_tile_vectors = 2;
-#elif defined(__AVX2__)  // two sums of VNNI can start in a cycle, and each takes up to five
-inline constexpr int quad_tile_rows = fast_bytes ? 6 : 4, quad_tile_vectors = 2;
-#else
-inline constexpr int quad_tile_rows = 2, quad_tile_vectors = 2;
-#endif
+inline constexpr int quad_tile_vectors = 2;
 
 // Rows of x, and the start of every column's sums over a span of k: -zero_point * (sum of x), or
 // -(sum of x) where columns have zeros of their own. From one row to the next are so many values,
@@ -48,10 +42,9 @@ struct QuantizedRows {
 template <int bits>
 inline constexpr int lines_at_once = QuadDot<bits>::most_steps * bits / 8;
 
-// How far ahead a tile fetches if it reads memory itself. Measured on Sapphire Rapids: int4 gains
-// 5 % over half of it, and int8 loses 8 % with 4,096.
+// How far ahead a tile fetches if it reads memory itself.
 template <int bits>
-inline constexpr int quads_ahead = bits == 4 ? 3072 : 2560;
+inline constexpr int quads_ahead = bits == 4 ? tuned::int4_ahead : tuned::int8_ahead;
 
 struct FetchStream {
   std::ptrdiff_t ahead;
@@ -218,7 +211,7 @@ template <int Height, int First = 0, class X, class Blocks, class Fetch>
 inline void quantized_tile(const X& x, const Blocks& blocks, Range range, Fetch fetch,
                            Rows<float> sums, Start start) {
   constexpr int left = quantized_vectors - First;
-  constexpr int most = quad_tile_vectors * (quad_tile_rows / Height);
+  constexpr int most = quad_tile_vectors * (tuned::quad_rows / Height);
   constexpr int width = left < most ? left : most;
   quantized_register_tile<Height, First, width>(x, blocks, range, fetch, sums, start);
   if constexpr (width < left)
