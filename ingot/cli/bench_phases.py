@@ -117,14 +117,13 @@ class PhaseRunner:
             limits.append(self._meter.measure(LIMIT_TRIES))
         traced = self._trace(rounds) if self._ops else []
         rounds.close()
-        costs = self._costs(phase)
         return PhaseResult(
             phase=phase,
-            cost=total(costs),
+            cost=total(self._costs(phase)),
             tokens=phase.sequences * (1 if phase.decodes else phase.prompt_tokens),
             round_seconds=timed,
             round_limits=[before.best(after) for before, after in pairwise(limits)],
-            kernel_costs=costs if traced else [],
+            kernel_costs=self._costs(phase, done=self._rounds) if traced else [],
             kernel_seconds=traced,
         )
 
@@ -178,10 +177,13 @@ class PhaseRunner:
         prompts = self._random.integers(0, self._executor.vocab_size, shape)
         return [self._engine.add(prompt.tolist(), params) for prompt in prompts]
 
-    def _costs(self, phase: Phase) -> list[Cost]:
-        """The costs of all steps of a round, kernel by kernel."""
+    def _costs(self, phase: Phase, done: int = 0) -> list[Cost]:
+        """The costs of all steps of a round, kernel by kernel, when so many rounds are done.
+
+        A decode's context grows with every step, so they are those halfway through its rounds.
+        """
         if phase.decodes:
-            context = phase.prompt_tokens + self._rounds * STEPS // 2
+            context = phase.prompt_tokens + done * STEPS + self._rounds * STEPS // 2
             shape = StepShape(sequences=phase.sequences, context=context)
             return kernel_costs(self._plan, shape)
         most = self._executor.limits.max_num_batched_tokens

@@ -14,6 +14,7 @@ from ingot.artifact.cost import StepShape
 from ingot.artifact.reader import Artifact
 from ingot.artifact.step_cost import step_cost
 from ingot.cli.bench import phases
+from ingot.cli.bench_phases import STEPS
 from ingot.cli.main import main
 from ingot.errors import UsageError
 from ingot.runtime.devices.cpu import CpuExecutor
@@ -71,6 +72,21 @@ def test_kernels_add_up_to_their_kinds_and_to_the_step(measured, shakespeare_art
         assert len(kinds) == len(phase["by_kernel"]) < len(plan.kernels)
         cost = sum(row["cost"]["weight_bytes"] for row in phase["by_kernel"])
         assert cost == phase["weight_bytes"]
+
+
+@pytest.mark.thorough
+def test_kernels_of_a_decode_have_the_costs_of_the_contexts_at_which_they_were_timed(
+    measured, shakespeare_artifact
+):
+    plan = Artifact.open(shakespeare_artifact).plan
+    batch = measured["phases"][2]
+    kv_bytes = sum(kernel["cost"]["kv_bytes"] for kernel in batch["kernels"])
+    steps = 2 * STEPS  # of the rounds without a clock, and of those with it
+    assert kv_bytes == step_cost(plan, StepShape(sequences=3, context=8 + steps * 3 // 2)).kv_bytes
+    assert (
+        batch["kv_bytes"]
+        == step_cost(plan, StepShape(sequences=3, context=8 + steps // 2)).kv_bytes
+    )
 
 
 @pytest.mark.thorough
