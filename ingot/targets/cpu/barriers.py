@@ -8,7 +8,8 @@ How kernels deal rows depends on how many rows a step has; see sizes.py.
 
 The kernel that writes keys and the one that attends deal KV heads alike, each with its query heads,
 if the number of threads divides the number of KV heads. Then a thread attends to what it wrote,
-except in steps of many rows.
+except in steps of many rows. If it does not, threads may attend to a KV head together, and hand one
+another what they have summed up, in memory that the next attention uses, too.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from ingot.targets.cpu.work import CpuWork
 
 Division = tuple[str, Dim]  # a buffer, and the rows or heads that are dealt
 OWN: Division = ("", 1)  # every thread has memory of its own
+HEADS: Division = ("", "heads")  # every thread has heads of its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,8 @@ def _accesses(
 ) -> Iterator[Access]:
     """What a kernel touches of the memory that changes during a step."""
     plan = operands.plan
+    if kernel.attends:
+        yield Access("shared", 0, 1, HEADS if even else None, writes=True)
     for name in (*kernel.reads, *kernel.writes):
         buffer = plan.root(name)
         if buffer.kind in ("weight", "input"):

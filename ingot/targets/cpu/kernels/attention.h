@@ -2,7 +2,8 @@
 //
 // A unit of work is (sequence, KV head, block of rows). A row is one query of one head of the group
 // that shares the KV head, so that keys and values are read once for the whole group. Keys are
-// visited in tiles of 64 at absolute positions.
+// visited in tiles at absolute positions. Where there are fewer units than threads need, chunks of a
+// long context are units, too.
 #pragma once
 
 #include "amx.h"
@@ -15,6 +16,9 @@
 #endif
 
 namespace ingot {
+
+// Keys whose weights are summed before they join others'. Two threads can share so many.
+inline constexpr int chunk_keys = 1024;
 
 #if !defined(__AMX_BF16__)
 template <class S, int D, bool Capped>
@@ -47,59 +51,122 @@ class PagedAttention {
   // `to` takes the result of a head at a row and a column, in memory that it may overwrite.
   template <class To>
   void run(Team team, Rows<const T> q, const To& to) const {
-    int rows_per_block = Block::most_rows;
-    while (rows_per_block > 1 && num_units(rows_per_block) < team.size) rows_per_block /= 2;
+    const Dealing dealing = dealt(team);
     auto& block = team.large_workspace<Block>();
     block.begin();
     // Heads in turn: see even_heads.
-    Unit unit = settled({0, team.rank, 0, 0, 0, 0}, rows_per_block);
+    Unit unit = settled({0, team.rank}, dealing);
     while (unit.sequence < sequences.count) {
-      const Unit next =
-          settled({unit.sequence, unit.head + team.size, unit.row, 0, 0, 0}, rows_per_block);
-      run_unit(block, unit, next, q, to);
+      Unit next = unit;
+      next.place += team.size;
+      next = settled(next, dealing);
+      if (run_unit(block, unit, next, dealing, q))
+        for (int r = 0; r < unit.count; ++r)
+          to.take(query_of(unit, r), head_of(unit, r) * Cache::value_size, block.result(r));
       unit = next;
     }
   }
 
  private:
   using Block = typename RowsOver<T, Cache, Capped>::type;
+  using Part = typename Block::Part;
   static constexpr int keys_at_once = Block::keys_at_once;
+  static_assert(chunk_keys % keys_at_once == 0, "a tile is of one chunk");
   using Tile = decltype(locate<keys_at_once>(Cache{}, nullptr, 0, 0, 0, 0));
 
-  // Rows [row, row + count) of a sequence and a KV head, which see keys [begin, end).
+  // How rows and keys become units: rows of a block, and the most chunks of keys that are units of
+  // their own. Those meet in the team's shared memory, unless that is null.
+  struct Dealing {
+    int rows, chunks;
+    Shared* shared;
+  };
+
+  // Rows [row, row + count) of a sequence and a KV head, which see keys [begin, end), or one of the
+  // `chunks` of these that are units. `place` counts heads and chunks among the units of these rows,
+  // and `number` units, with all of their chunks, before them.
   struct Unit {
-    int sequence, head, row, count, begin, end;
+    int sequence, place, row = 0, number = 0;
+    int count = 0, begin = 0, end = 0, head = 0, chunk = 0, chunks = 1;
   };
 
   int num_rows(int s) const { return sequences.num_queries(s) * group; }
-  int num_units(int rows_per_block) const {
-    int units = 0;
-    for (int s = 0; s < sequences.count; ++s)
-      units += (num_rows(s) + rows_per_block - 1) / rows_per_block * kv_heads;
-    return units;
+  // The keys that rows [row, end) of a sequence see.
+  Range keys_of(int s, int row, int end) const {
+    return {first_key(sequences.position(s, row / group)),
+            sequences.position(s, (end - 1) / group) + 1};
   }
-
+  static int num_chunks(Range keys) {
+    return (keys.end - 1) / chunk_keys - keys.begin / chunk_keys + 1;
+  }
   static int first_key(int position) {
     return Window > 0 && position >= Window ? position - Window + 1 : 0;
   }
 
-  // Turns a head past the last into a unit of the next rows or of the next sequence.
-  Unit settled(Unit unit, int rows_per_block) const {
+  int num_units(const Dealing& dealing) const {
+    int units = 0;
+    for (int s = 0; s < sequences.count; ++s)
+      for (int row = 0, rows = num_rows(s); row < rows; row += dealing.rows) {
+        const int end = row + dealing.rows < rows ? row + dealing.rows : rows;
+        units += kv_heads * (dealing.shared != nullptr ? num_chunks(keys_of(s, row, end)) : 1);
+      }
+    return units;
+  }
+
+  // Few units that threads do not have equally many of are cut into chunks, as far as there is memory
+  // for the parts of their results.
+  Dealing dealt(Team team) const {
+    Dealing whole{1, 1, nullptr};
+    int chunks = 1;
+    for (int s = 0; s < sequences.count; ++s) {
+      const int rows = num_rows(s);
+      if (rows > whole.rows) whole.rows = rows < Block::most_rows ? rows : Block::most_rows;
+      if (rows > 0) chunks = larger(chunks, num_chunks(keys_of(s, 0, rows)));
+    }
+    const bool few = num_units(whole) < 4 * team.size && !even_heads(kv_heads, team);
+    if (!few || chunks == 1 || team.shared == nullptr) return for_all(team, whole);
+    const Dealing apart = for_all(team, {whole.rows, chunks, team.shared});
+    const int units = num_units({apart.rows, 1, nullptr});
+    const std::size_t parts = static_cast<std::size_t>(units) * chunks * apart.rows;
+    return units <= Shared::most_counters && parts * sizeof(Part) <= Shared::bytes
+               ? apart
+               : for_all(team, whole);
+  }
+  static int larger(int a, int b) { return a > b ? a : b; }
+
+  // With as few rows in a block as it takes for all threads to have a unit.
+  Dealing for_all(Team team, Dealing dealing) const {
+    while (dealing.rows > 1 && num_units(dealing) < team.size) dealing.rows /= 2;
+    return dealing;
+  }
+
+  // Turns a place past the last into a unit of the next rows or of the next sequence.
+  Unit settled(Unit unit, const Dealing& dealing) const {
     while (unit.sequence < sequences.count) {
       const int rows = num_rows(unit.sequence) - unit.row;
       if (rows <= 0) {
         unit.row = 0;
         ++unit.sequence;
-      } else if (unit.head >= kv_heads) {
-        unit.head -= kv_heads;
-        unit.row += rows_per_block;
-      } else {
-        unit.count = rows < rows_per_block ? rows : rows_per_block;
-        unit.begin = first_key(sequences.position(unit.sequence, unit.row / group));
-        unit.end = sequences.position(unit.sequence, (unit.row + unit.count - 1) / group) + 1;
-        break;
+        continue;
       }
+      unit.count = rows < dealing.rows ? rows : dealing.rows;
+      const Range keys = keys_of(unit.sequence, unit.row, unit.row + unit.count);
+      unit.chunks = dealing.shared != nullptr ? num_chunks(keys) : 1;
+      unit.begin = keys.begin;
+      unit.end = keys.end;
+      if (unit.place < kv_heads * unit.chunks) return in_chunk(unit);
+      unit.place -= kv_heads * unit.chunks;
+      unit.number += kv_heads;
+      unit.row += dealing.rows;
     }
+    return unit;
+  }
+  static Unit in_chunk(Unit unit) {
+    unit.head = unit.place / unit.chunks;
+    unit.chunk = unit.place % unit.chunks;
+    if (unit.chunks == 1) return unit;
+    const int begin = (unit.begin / chunk_keys + unit.chunk) * chunk_keys;
+    if (unit.begin < begin) unit.begin = begin;
+    if (unit.end > begin + chunk_keys) unit.end = begin + chunk_keys;
     return unit;
   }
 
@@ -111,22 +178,45 @@ class PagedAttention {
     return tile_at(unit, unit.begin / keys_at_once * keys_at_once);
   }
 
-  template <class To>
-  __attribute__((noinline)) void run_unit(Block& block, const Unit& unit, const Unit& following,
-                                          Rows<const T> q, const To& to) const {
+  // Whether the block then has the results of the unit's rows: not if other threads have chunks of
+  // them yet.
+  __attribute__((noinline)) bool run_unit(Block& block, const Unit& unit, const Unit& following,
+                                          const Dealing& dealing, Rows<const T> q) const {
     start(block, unit, q);
     if (following.sequence < sequences.count) fetch_queries(following, q);
     Tile now = first_tile(unit);
     for (bool last = false; !last;) {
-      last = now.start + keys_at_once >= unit.end;
-      const Tile next = !last ? tile_at(unit, now.start + keys_at_once)
+      const int end = now.start + keys_at_once, chunk = now.start / chunk_keys * chunk_keys;
+      last = end >= unit.end;
+      const Tile next = !last ? tile_at(unit, end)
                         : following.sequence < sequences.count ? first_tile(following)
                                                                : now;
       block.visit(now, next, scoring);
+      if (last || end % chunk_keys == 0) {
+        if (chunk > unit.begin) block.join(chunk);
+        if (!last) block.put_aside();
+      }
       now = next;
     }
-    for (int r = 0; r < unit.count; ++r)
-      to.take(query_of(unit, r), head_of(unit, r) * Cache::value_size, block.result(r));
+    return unit.chunks == 1 || has_joined(block, unit, dealing);
+  }
+
+  // Leaves a chunk to the thread that has the last one, which adds all of them up in their order.
+  bool has_joined(Block& block, const Unit& unit, const Dealing& dealing) const {
+    const int number = unit.number + unit.head;
+    const std::ptrdiff_t each = dealing.rows;
+    Part* parts = reinterpret_cast<Part*>(dealing.shared->memory) + number * dealing.chunks * each;
+    block.store_parts(parts + unit.chunk * each);
+    std::atomic<int>& arrived = dealing.shared->counters[number];
+    if (arrived.fetch_add(1, std::memory_order_acq_rel) + 1 < unit.chunks) return false;
+    arrived.store(0, std::memory_order_relaxed);
+    const int first = unit.begin / chunk_keys - unit.chunk;
+    for (int chunk = 0; chunk < unit.chunks; ++chunk) {
+      block.load_parts(parts + chunk * each);
+      if (chunk > 0) block.join((first + chunk) * chunk_keys);
+      if (chunk + 1 < unit.chunks) block.put_aside();
+    }
+    return true;
   }
 
   // The place of a unit's row in the step's queries and results.

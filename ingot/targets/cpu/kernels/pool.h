@@ -29,6 +29,7 @@ class Pool {
     stopping_ = true;
     for (int i = 0; i < started_; ++i) workers_[i].start.advance();
     for (int i = 0; i < started_; ++i) pthread_join(workers_[i].thread, nullptr);
+    std::free(shared_);
     std::free(scratch_);
     std::free(workers_);
     this->~Pool();
@@ -64,7 +65,9 @@ class Pool {
     const auto threads = static_cast<std::size_t>(size_);
     workers_ = static_cast<Worker*>(std::aligned_alloc(alignof(Worker), sizeof(Worker) * threads));
     scratch_ = static_cast<char*>(std::aligned_alloc(64, all_scratch_bytes * threads));
-    if (workers_ == nullptr || scratch_ == nullptr) return false;
+    shared_ = static_cast<Shared*>(std::aligned_alloc(alignof(Shared), sizeof(Shared)));
+    if (workers_ == nullptr || scratch_ == nullptr || shared_ == nullptr) return false;
+    for (auto& counter : shared_->counters) new (&counter) std::atomic<int>(0);
     for (; started_ < size_ - 1; ++started_) {
       auto* worker = new (&workers_[started_]) Worker{this, started_ + 1};
       if (pthread_create(&worker->thread, nullptr, work, worker) != 0) return false;
@@ -85,7 +88,7 @@ class Pool {
 
   Team team(int rank) {
     char* scratch = scratch_ + static_cast<std::size_t>(rank) * all_scratch_bytes;
-    return {rank, threads_, scratch, &tickets_};
+    return {rank, threads_, scratch, &tickets_, shared_};
   }
 
   const int size_;
@@ -93,6 +96,7 @@ class Pool {
   const Patience patience_;
   Worker* workers_ = nullptr;
   char* scratch_ = nullptr;
+  Shared* shared_ = nullptr;
   int started_ = 0;
   const void* context_ = nullptr;
   int threads_ = 1;  // of the body that runs

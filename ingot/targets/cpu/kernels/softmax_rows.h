@@ -4,6 +4,9 @@
 // a score that exceeds it by more than 32, which rescales sums exactly. So neither the rows of a
 // block nor keys that a row cannot see change its result by one bit. A row's sink joins the sum of
 // the weights when all keys are visited.
+//
+// Sums begin anew in each chunk of keys, and join those of the chunks before it. So the chunks of a
+// long context may be summed by several threads, and the bits are the same.
 #pragma once
 
 #include <cstring>
@@ -43,6 +46,42 @@ class SoftmaxRows {
 
   // Follows the last row.
   void ready() const {}
+
+  // What is known of a row in some of the keys that it sees.
+  struct alignas(64) Part {
+    float sums[(V + lanes - 1) / lanes * lanes + lanes], base;
+  };
+
+  // What is known of all rows in the chunk that was visited.
+  void store_parts(Part* to) const {
+    for (int r = 0; r < count; ++r) {
+      std::memcpy(to[r].sums, sums_[r], sizeof to[r].sums);
+      to[r].base = rows_[r].base;
+    }
+  }
+  void load_parts(const Part* from) {
+    for (int r = 0; r < count; ++r) load_part(r, from[r]);
+  }
+
+  // Begins a chunk behind others.
+  void put_aside() {
+    store_parts(aside_);
+    for (int r = 0; r < count; ++r) {
+      for (int d = 0; d < sums_stride; d += lanes) store(sums_[r] + d, zero());
+      rows_[r].base = -__builtin_inff();
+    }
+  }
+
+  // Ends a chunk that begins with that key: adds what was put aside.
+  void join(int begin) {
+    for (int r = 0; r < count; ++r) {
+      if (rows_[r].first >= begin) continue;  // it has seen nothing before
+      if (rows_[r].end <= begin)
+        load_part(r, aside_[r]);
+      else
+        join_part(r, aside_[r]);
+    }
+  }
 
   // The result of a row that has visited all keys that it sees. The caller may overwrite it.
   float* result(int r) {
@@ -104,6 +143,22 @@ class SoftmaxRows {
  private:
   static constexpr float log2_e = 1.44269504f;
 
+  void load_part(int r, const Part& part) {
+    std::memcpy(sums_[r], part.sums, sizeof part.sums);
+    rows_[r].base = part.base;
+  }
+
+  // Factors are powers of two, so that products are exact.
+  void join_part(int r, const Part& before) {
+    const vf bases[] = {splat(before.base), splat(rows_[r].base)};
+    const vf base = max(bases[0], bases[1]);
+    const vf factors[] = {exp2(bases[0] - base), exp2(bases[1] - base)};
+    for (int d = 0; d < sums_stride; d += lanes)
+      store(sums_[r] + d,
+            fma(load(before.sums + d), factors[0], load(sums_[r] + d) * factors[1]));
+    rows_[r].base = first(base);
+  }
+
   // A row's visible keys [first, end), what its weights are relative to, and its sink.
   struct Row {
     int first, end;
@@ -133,6 +188,7 @@ class SoftmaxRows {
   }
 
   Row rows_[most_rows];
+  Part aside_[most_rows];
 };
 
 // The same with the scores and weights of all rows for one tile of keys. Who inherits it computes

@@ -12,13 +12,23 @@ namespace ingot {
 inline constexpr std::size_t scratch_bytes = 256 << 10;  // a quarter of the L2 cache
 inline constexpr std::size_t all_scratch_bytes = 2 << 20;  // with what gathered rows need
 
+// What threads of a team hand to one another within a kernel.
+struct Shared {
+  static constexpr int most_counters = 256;
+  static constexpr std::size_t bytes = 8 << 20;  // of which little is ever touched
+
+  std::atomic<int> counters[most_counters];  // all are 0 between kernels
+  alignas(64) char memory[bytes];
+};
+
 struct Team {
   int rank, size;
   void* scratch;  // this thread's own, 64-byte aligned
   std::atomic<std::uint64_t>* tickets = nullptr;  // the team's; see tickets.h
+  Shared* shared = nullptr;                       // the team's
 
   // The thread as if there were no other.
-  Team alone() const { return {0, 1, scratch, nullptr}; }
+  Team alone() const { return {0, 1, scratch}; }
 
   // Working memory of a kernel until it returns. It is not on the stack: that may be small, and GCC
   // 12 at -O3 mistakes stores through a pointer that it derived beside a local array for local
