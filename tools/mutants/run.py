@@ -72,28 +72,38 @@ def survives(mutant: Mutant, tree: Path) -> bool:
     return done.returncode == 0
 
 
+def applies(mutant: Mutant, tree: Path) -> bool:
+    """Whether the code is still what the mistake was written for."""
+    command = ["git", "apply", "--check", str(mutant.patch)]
+    return subprocess.run(command, cwd=tree, capture_output=True).returncode == 0
+
+
 def git(*arguments: str, at: Path = ROOT) -> None:
     subprocess.run(["git", *arguments], cwd=at, check=True)
 
 
 def main(parts: list[str]) -> int:
-    """Prints a line for each mistake, and how many survive; returns 1 if any does."""
+    """Prints a line for each mistake, and how many survive or no longer apply to the code; returns
+    1 if any survives."""
     patches = sorted(Path(__file__).parent.glob("*.patch"))
     chosen = [read(p) for p in patches if not parts or any(part in p.name for part in parts)]
-    left = 0
+    left = tried = 0
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder) / "tree"
         git("worktree", "add", "--quiet", "--detach", str(tree))
         try:
             for mutant in chosen:
+                if not applies(mutant, tree):
+                    print(f"stale     {mutant.patch.stem}", flush=True)
+                    continue
+                tried += 1
                 survived = survives(mutant, tree)
                 left += survived
                 word = "SURVIVED" if survived else "killed"
                 print(f"{word:<9} {mutant.patch.stem}", flush=True)
         finally:
             git("worktree", "remove", "--force", str(tree))
-    rate = left / len(chosen) if chosen else 0.0
-    print(f"{left} of {len(chosen)} survive ({rate:.0%})")
+    print(f"{left} of {tried} survive; {len(chosen) - tried} no longer apply")
     return int(left > 0)
 
 
