@@ -56,6 +56,7 @@ template <class S, int D>
 class AmxFew {
  public:
   using Tile = ingot::Tile<S, amx_keys>;
+  static constexpr int most_rows = amx_few_rows;
 
   void set_query(int r, const bf16* query) {
     for_columns<D>([&](int d, auto part) { store(queries_[r] + d, load(query + d, part), part); });

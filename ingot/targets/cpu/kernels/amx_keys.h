@@ -20,15 +20,11 @@ inline constexpr int amx_quarters = amx_keys / amx::depth;
 using AmxLine = __m512i;
 using AmxColumns = AmxLine[amx::depth / 2];
 
-// What the next tile reads, of which each call fetches some lines.
-template <class S, int D>
+// What the next tile reads: at most Most groups, of which each call fetches some lines.
+template <int Most, int group_bytes>
 class FetchTile {
  public:
-  explicit FetchTile(const Tile<S, amx_keys>& tile) {
-    const Range seen = tile.groups();
-    for (const auto* from : {&tile.keys, &tile.values})
-      for (int g = seen.begin; g < seen.end; ++g) groups_[count_++] = from->at[g];
-  }
+  void add(const void* group) { groups_[count_++] = static_cast<const char*>(group); }
 
   // The lines for each of so many calls, if as many calls follow in each of the later stages.
   int lines(int calls, int stages) const {
@@ -38,17 +34,23 @@ class FetchTile {
 
   void operator()(int lines) {
     for (; lines > 0 && now_ < count_; --lines) {
-      prefetch(reinterpret_cast<const char*>(groups_[now_]) + line_ * 64);
+      prefetch(groups_[now_] + line_ * 64);
       if (++line_ == lines_of_group) ++now_, line_ = 0;
     }
   }
 
  private:
-  static constexpr int lines_of_group = static_cast<int>(key_group * D * sizeof(S) / 64);
+  static constexpr int lines_of_group = group_bytes / 64;
 
-  const S* groups_[2 * amx_keys / key_group];
+  const char* groups_[Most];
   int count_ = 0, now_ = 0, line_ = 0;
 };
+
+// Columns that sum up the weights of a quarter of the keys.
+inline void fill_ones(AmxColumns& columns) {
+  for (int pair = 0; pair < amx::depth / 2; ++pair)
+    columns[pair] = _mm512_maskz_set1_epi32(1 << pair, 0x3f803f80);  // 1, twice
+}
 
 // The scales of a tile's keys and values, by which scores and weights are multiplied.
 class AmxScales {
@@ -69,17 +71,32 @@ class AmxScales {
 };
 
 template <class S, int D>
+class AmxFew;
+
+template <class S, int D>
 class AmxReader {
  public:
+  static constexpr int key_size = D, value_size = D;
+  // So many that multiplying with keys and values takes longer than to read them from memory.
+  static constexpr int most_rows = D <= 128 ? 256 : D <= 256 ? 128 : 64;
+  static constexpr bool scales_scores = is_scaled<S>, keys_are_rows = false;
   static constexpr int depth = (D + amx::depth - 1) / amx::depth * amx::depth;  // of keys
   static constexpr int columns = (D + amx::columns - 1) / amx::columns;         // tiles of values
   using Tile = ingot::Tile<S, amx_keys>;
+  using Fetch = FetchTile<2 * amx_keys / key_group, key_group * D * sizeof(S)>;
+  using Few = AmxFew<S, D>;
+
+  static Fetch fetch(const Tile& tile) {
+    Fetch found;
+    const Range seen = tile.groups();
+    for (const auto* from : {&tile.keys, &tile.values})
+      for (int g = seen.begin; g < seen.end; ++g) found.add(from->at[g]);
+    return found;
+  }
 
   // Behind the values of a quarter of the keys lie columns that sum up its weights.
   void begin() {
-    for (auto& quarter : values_)
-      for (int pair = 0; pair < amx::depth / 2; ++pair)
-        quarter[columns][pair] = _mm512_maskz_set1_epi32(1 << pair, 0x3f803f80);  // 1, twice
+    for (auto& quarter : values_) fill_ones(quarter[columns]);
   }
 
   void read_keys(const Tile& tile) {

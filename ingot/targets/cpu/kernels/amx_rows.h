@@ -1,4 +1,5 @@
-// Rows of queries of one KV head over tiles of its keys and values, in tiles of AMX.
+// Rows of queries of one KV head over tiles of its keys and values, in tiles of AMX. A reader says
+// where these lie; see amx_keys.h and amx_latent.h.
 //
 // Keys pass under all rows, and then values. What a product has summed leaves its tiles while the
 // next one runs. A few rows take vectors that round as tiles do, so the bits of one do not depend
@@ -14,12 +15,9 @@
 #include "amx_keys.h"
 #include "amx_panel.h"
 #include "softmax_rows.h"
+#include "turn.h"
 
 namespace ingot {
-
-// So many that multiplying with keys and values takes longer than to read them from memory.
-template <int D>
-inline constexpr int most_amx_rows = D <= 128 ? 256 : D <= 256 ? 128 : 64;
 
 // 2^x for x <= 127, relative error 3e-6, since bfloat16 rounds it. Exactly 1 at 0.
 inline vf rough_exp2(vf x) {
@@ -28,12 +26,14 @@ inline vf rough_exp2(vf x) {
   return _mm512_scalef_ps(polynomial(fraction, terms), x);  // 2^floor(x) times that
 }
 
-template <class S, int D, bool Capped>
-class AmxRows
-    : public SoftmaxRows<bf16, D, D, most_amx_rows<D>, Capped, AmxReader<S, D>::depth> {
+template <class Reader, bool Capped>
+using AmxSoftmax = SoftmaxRows<bf16, Reader::key_size, Reader::value_size, Reader::most_rows,
+                               Capped, Reader::depth>;
+
+template <class Reader, bool Capped>
+class AmxRows : public AmxSoftmax<Reader, Capped> {
  public:
-  using Reader = AmxReader<S, D>;
-  using Softmax = SoftmaxRows<bf16, D, D, most_amx_rows<D>, Capped, Reader::depth>;
+  using Softmax = AmxSoftmax<Reader, Capped>;
   using Tile = typename Reader::Tile;
   using Softmax::count;
   static constexpr int keys_at_once = amx_keys;
@@ -46,11 +46,17 @@ class AmxRows
 
   // If a block has more than 16 rows, the last ones of its last tile mean nothing.
   void ready() {
-    if (count <= amx_few_rows) {
-      for (int r = 0; r < count; ++r) few_.set_query(r, queries_[r]);
-      return;
-    }
-    const int height = std::min(count, amx::most_rows);
+    if constexpr (has_few)
+      if (is_few()) {
+        for (int r = 0; r < count; ++r) few_.set_query(r, queries_[r]);
+        return;
+      }
+    if constexpr (keys_are_rows)
+      for (int r = 0; r < count; r += amx::most_rows)
+        for (int d = 0; d < Reader::depth; d += amx::depth)
+          turn(queries_[r] + d, sizeof queries_[0], &query_columns_[r / amx::most_rows][d / 2],
+               sizeof(AmxLine));
+    const int height = keys_are_rows ? amx::most_rows : std::min(count, amx::most_rows);
     if (height == height_) return;
     amx::Shape shape;
     for (int tile = 0; tile < columns_tile; ++tile)
@@ -60,15 +66,16 @@ class AmxRows
   }
 
   void visit(const Tile& now, const Tile& next, Scoring scoring) {
-    if constexpr (is_scaled<S>) scales_.read(now);
-    if (count <= amx_few_rows)
-      visit_few(now, next, scoring);
-    else
-      visit_many(now, next, scoring);
+    if constexpr (scales_scores) scales_.read(now);
+    if constexpr (has_few)
+      if (is_few()) return visit_few(now, next, scoring);
+    visit_many(now, next, scoring);
   }
 
  private:
   using Softmax::queries_, Softmax::sums_, Softmax::sums_stride;
+  static constexpr bool scales_scores = Reader::scales_scores;
+  static constexpr bool keys_are_rows = Reader::keys_are_rows;
 
   // Tiles: sums from 0 on, then rows, and columns in the last one.
   static constexpr int query_tile = 4, weights_tile = 3, columns_tile = 7;
@@ -77,6 +84,9 @@ class AmxRows
   static constexpr int products_of_span = groups * Reader::depth / amx::depth;
   static constexpr int adding = 3;  // columns of sums in tiles
   static constexpr std::ptrdiff_t row_bytes = sums_stride * sizeof(float);
+
+  static constexpr bool has_few = Reader::Few::most_rows > 0;
+  bool is_few() const { return count <= Reader::Few::most_rows; }
 
   void visit_few(const Tile& now, const Tile& next, Scoring scoring) {
     const Rows<float> scores{scores_[0], amx_keys};
@@ -92,7 +102,7 @@ class AmxRows
   // The next tile is fetched evenly, since many lines at once hold up loads. With one tile of rows,
   // most of the time goes to copying values.
   void visit_many(const Tile& now, const Tile& next, Scoring scoring) {
-    FetchTile<S, D> fetch(next);
+    auto fetch = Reader::fetch(next);
     const int row_tiles = (count + amx::most_rows - 1) / amx::most_rows;
     const bool one = row_tiles == 1;
     reader_.read_keys(now);
@@ -127,11 +137,11 @@ class AmxRows
       int before = -1;
       for_row_tiles(now.start + s * span, span, [&](int r, Range) {
         score(r, s, meanwhile);
-        if (before >= 0) weigh(before, s, now.start, scoring, {scores_of(before), span});
+        if (before >= 0) weigh(before, s, now.start, scoring, turned_scores(before));
         before = r;
       });
       store_scores();
-      if (before >= 0) weigh(before, s, now.start, scoring, {scores_of(before), span});
+      if (before >= 0) weigh(before, s, now.start, scoring, turned_scores(before));
     }
   }
 
@@ -140,9 +150,15 @@ class AmxRows
   void score(int r, int s, Meanwhile meanwhile) {
     float* last = unstored_;
     for (int d = 0; d < Reader::depth; d += amx::depth) {
-      amx::load<query_tile>(queries_[r] + d, Reader::depth * sizeof(bf16));
+      if constexpr (keys_are_rows)
+        amx::load<columns_tile>(&query_columns_[r / amx::most_rows][d / 2], sizeof(AmxLine));
+      else
+        amx::load<query_tile>(queries_[r] + d, Reader::depth * sizeof(bf16));
       for_constants<groups>([&](auto g) {
-        amx::load<columns_tile>(reader_.keys(s * groups + g, d), sizeof(AmxLine));
+        if constexpr (keys_are_rows)
+          amx::load<query_tile>(reader_.keys(s * groups + g, d), Reader::key_stride);
+        else
+          amx::load<columns_tile>(reader_.keys(s * groups + g, d), sizeof(AmxLine));
         if (d == 0) {
           if (last != nullptr) store_score<g>(last);
           amx::zero<g>();
@@ -155,9 +171,23 @@ class AmxRows
   }
   float* scores_of(int r) { return scores_[r % (2 * amx::most_rows)]; }
 
+  // Of rows and keys in tiles, or the other way round.
   template <int group>
   static void store_score(float* to) {
-    amx::store<group>(to + group * key_group, span * sizeof(float));
+    if constexpr (keys_are_rows)
+      amx::store<group>(to + group * key_group * amx::most_rows, sizeof(AmxLine));
+    else
+      amx::store<group>(to + group * key_group, span * sizeof(float));
+  }
+  Rows<const float> turned_scores(int r) {
+    float* scores = scores_of(r);
+    if constexpr (keys_are_rows) {
+      for (int g = 0; g < groups; ++g)
+        turn(scores + g * key_group * amx::most_rows, sizeof(AmxLine), turned_[0] + g * key_group,
+             sizeof turned_[0]);
+      return {turned_[0], span};
+    }
+    return {scores, span};
   }
   void store_scores() {
     if (unstored_ != nullptr) for_constants<groups>([&](auto g) { store_score<g>(unstored_); });
@@ -178,7 +208,7 @@ class AmxRows
                                     Rows<const float> scores) {
     constexpr int vectors = span / lanes;
     const auto scale = [&](vf products, int v) {
-      return is_scaled<S> ? products * scales_.of_keys(s * vectors + v) : products;
+      return scales_scores ? products * scales_.of_keys(s * vectors + v) : products;
     };
     for (int r = rows.begin; r < rows.end; ++r) {
       if (Masked && this->blind(r, start + s * span, span)) {
@@ -208,7 +238,7 @@ class AmxRows
 
   // What values are multiplied by, for up to 16 rows: weights, times the scales of int8.
   const bf16* value_weights(int first) {
-    if constexpr (!is_scaled<S>) return weights_[first];
+    if constexpr (!scales_scores) return weights_[first];
     for (int r = first; r < std::min(first + amx::most_rows, count); ++r)
       for (int v = 0; v < amx_keys / lanes; ++v)
         store(scaled_weights_[r - first] + v * lanes,
@@ -256,7 +286,7 @@ class AmxRows
 
   template <int tile, class Meanwhile>
   void add_column(int r, int column, Range quarters, Meanwhile meanwhile) {
-    if (is_scaled<S> && column == Reader::columns) load_weights(weights_[r], quarters);
+    if (scales_scores && column == Reader::columns) load_weights(weights_[r], quarters);
     float* sums = sums_[r] + column * amx::columns;
     amx::load<tile>(sums, row_bytes);
     for_quarters(quarters, [&](auto q) {
@@ -276,11 +306,14 @@ class AmxRows
   int height_;
   float* unstored_;  // where sums go that are still in tiles
   alignas(64) float scores_[2 * amx::most_rows][span];
-  alignas(64) bf16 weights_[most_amx_rows<D>][amx_keys];
+  alignas(64) bf16 weights_[Reader::most_rows][amx_keys];
+  alignas(64) float turned_[keys_are_rows ? amx::most_rows : 1][span];
+  AmxLine query_columns_[keys_are_rows ? Reader::most_rows / amx::most_rows : 1]
+                        [Reader::depth / 2];
   Reader reader_;
   AmxScales scales_;  // of int8, as the next
   alignas(64) bf16 scaled_weights_[amx::most_rows][amx_keys];
-  AmxFew<S, D> few_;
+  typename Reader::Few few_;
 };
 
 }  // namespace ingot

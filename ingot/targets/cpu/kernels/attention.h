@@ -12,6 +12,7 @@
 #include "sequences.h"
 
 #if defined(__AMX_BF16__)
+#include "amx_latent.h"
 #include "amx_rows.h"
 #endif
 
@@ -20,23 +21,27 @@ namespace ingot {
 // Keys whose weights are summed before they join others'. Two threads can share so many.
 inline constexpr int chunk_keys = 1024;
 
-#if !defined(__AMX_BF16__)
-template <class S, int D, bool Capped>
-class AmxRows;  // never used
-#endif
-
 // The rows of a KV head of a cache; T: what queries, keys and values are multiplied in.
 template <class T, class Cache, bool Capped>
 struct RowsOver;
 template <class T, class S, int KvHeads, int PageSize, int D, bool Capped>
 struct RowsOver<T, Cache<S, KvHeads, PageSize, D>, Capped> {
-  static constexpr bool in_tiles = amx::available && std::is_same_v<T, bf16>;
-  using type = std::conditional_t<in_tiles, AmxRows<S, D, Capped>, QueryRows<T, S, D, Capped>>;
+  using type = QueryRows<T, S, D, Capped>;
 };
 template <class T, class S, int PageSize, int D, int V, int block, bool Capped>
 struct RowsOver<T, LatentCache<S, PageSize, D, V, block>, Capped> {
   using type = LatentRows<T, LatentCache<S, PageSize, D, V, block>, Capped>;
 };
+#if defined(__AMX_BF16__)
+template <class S, int KvHeads, int PageSize, int D, bool Capped>
+struct RowsOver<bf16, Cache<S, KvHeads, PageSize, D>, Capped> {
+  using type = AmxRows<AmxReader<S, D>, Capped>;
+};
+template <class S, int PageSize, int D, int V, int block, bool Capped>
+struct RowsOver<bf16, LatentCache<S, PageSize, D, V, block>, Capped> {
+  using type = AmxRows<AmxLatentReader<S, D, V, block>, Capped>;
+};
+#endif
 
 template <class T, class Cache, int Heads, int Window, bool Capped>
 class PagedAttention {

@@ -13,23 +13,25 @@ namespace ingot {
 
 // Rows of the cache from `start` of a sequence on, in groups of 16; keys [begin, end) of them are
 // seen by some row of a block.
-template <class S>
+template <class S, int Keys = key_tile>
 struct LatentTile {
-  static constexpr int groups = key_tile / key_group;
+  static constexpr int groups = Keys / key_group;
   int start, begin, end;
   const S* rows[groups];
   const float* scales[groups];  // where S is scaled
+
+  bool sees(int group) const { return begin < (group + 1) * key_group && end > group * key_group; }
+  bool shows(int key) const { return key >= begin && key < end; }
 };
 
 // Only pages with such keys may be read, so groups outside get the place of the nearest one inside.
 template <int Keys, class S, int PageSize, int D, int V, int block>
-inline LatentTile<S> locate(const LatentCache<S, PageSize, D, V, block>& cache, const int* pages,
+inline LatentTile<S, Keys> locate(const LatentCache<S, PageSize, D, V, block>& cache, const int* pages,
                             int, int start, int begin, int end) {
-  static_assert(Keys == key_tile);
-  LatentTile<S> found{};
+  LatentTile<S, Keys> found{};
   found.start = start;
   found.begin = begin > start ? begin - start : 0;
-  found.end = end - start < key_tile ? end - start : key_tile;
+  found.end = end - start < Keys ? end - start : Keys;
   const int lowest = begin / key_group, highest = (end - 1) / key_group;
   for (int g = 0; g < found.groups; ++g) {
     const int wanted = start / key_group + g;
