@@ -1,7 +1,7 @@
 // Rows of a latent cache as products of AMX read them.
 //
-// A row of the cache is a row of a tile: so keys are multiplied with queries, whose columns are made
-// once for all keys, and the scores are turned. Values are copied, 16 columns by 32 rows.
+// A row of the cache is a row of a tile: so keys are multiplied with queries, whose columns are
+// made once for all keys, and the scores are turned. Values are copied, 16 columns by 32 rows.
 #pragma once
 
 #include "amx_keys.h"

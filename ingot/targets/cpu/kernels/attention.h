@@ -2,8 +2,8 @@
 //
 // A unit of work is (sequence, KV head, block of rows). A row is one query of one head of the group
 // that shares the KV head, so that keys and values are read once for the whole group. Keys are
-// visited in tiles at absolute positions. Where there are fewer units than threads need, chunks of a
-// long context are units, too.
+// visited in tiles at absolute positions. Where there are fewer units than threads need, chunks of
+// a long context are units, too.
 #pragma once
 
 #include "amx.h"
@@ -87,8 +87,8 @@ class PagedAttention {
   };
 
   // Rows [row, row + count) of a sequence and a KV head, which see keys [begin, end), or one of the
-  // `chunks` of these that are units. `place` counts heads and chunks among the units of these rows,
-  // and `number` units, with all of their chunks, before them.
+  // `chunks` of these that are units. `place` counts heads and chunks among the units of these
+  // rows, and `number` units, with all of their chunks, before them.
   struct Unit {
     int sequence, place, row = 0, number = 0;
     int count = 0, begin = 0, end = 0, head = 0, chunk = 0, chunks = 1;
@@ -117,8 +117,8 @@ class PagedAttention {
     return units;
   }
 
-  // Few units that threads do not have equally many of are cut into chunks, as far as there is memory
-  // for the parts of their results.
+  // Few units that threads do not have equally many of are cut into chunks, as far as there is
+  // memory for the parts of their results.
   Dealing dealt(Team team) const {
     Dealing whole{1, 1, nullptr};
     int chunks = 1;
