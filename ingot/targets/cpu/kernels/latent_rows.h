@@ -26,8 +26,8 @@ struct LatentTile {
 
 // Only pages with such keys may be read, so groups outside get the place of the nearest one inside.
 template <int Keys, class S, int PageSize, int D, int V, int block>
-inline LatentTile<S, Keys> locate(const LatentCache<S, PageSize, D, V, block>& cache, const int* pages,
-                            int, int start, int begin, int end) {
+inline LatentTile<S, Keys> locate(const LatentCache<S, PageSize, D, V, block>& cache,
+                                  const int* pages, int, int start, int begin, int end) {
   LatentTile<S, Keys> found{};
   found.start = start;
   found.begin = begin > start ? begin - start : 0;
