@@ -34,7 +34,7 @@ class Tuning:
     float_ahead: int = 4096
     int8_ahead: int = 2560
     int4_ahead: int = 3072
-    unpacked_rows: int = 20
+    unpacked_rows: int = 12
 
 
 # By target, in the order of their features. A column of bfloat16 takes two registers where no
@@ -44,7 +44,9 @@ TUNED: Mapping[str, Mapping[str, int]] = {
     "cpu:x86-64-v3": {"bfloat16_rows": 5, "quad_rows": 4},
     "cpu:x86-64-v3+avx_vnni": {"bfloat16_rows": 5},
     "cpu:x86-64-v4": {"bfloat16_rows": 5},
+    "cpu:x86-64-v4+avx512_vnni": {"bfloat16_rows": 5, "quad_rows": 8},
     "cpu:x86-64-v4+avx512_bf16": {},
+    "cpu:x86-64-v4+avx512_bf16+avx512_vnni": {"quad_rows": 8},
 }
 
 

@@ -128,6 +128,20 @@ def with_scale(kernels: Unit, m: Matrix, value: float) -> Scaled:
 
 
 @every_level
+def test_bits_do_not_depend_on_the_number_of_rows(kind: str, target: str) -> None:
+    """A tile, one row more, too few rows to unpack int4, enough of them, and several tiles."""
+    kernels, step, values = drawn(kind, target, 25)
+    expected = kernels.run(values, step)
+    for rows in (1, 2, 4, 5, 6, 7, 8, 9, 11, 12, 13, 17, 24):
+        _, few, _ = drawn(kind, target, rows)
+        got = kernels.run({name: x[:rows] for name, x in values.items()}, few)
+        for m in matrices(kernels):
+            for name in ("out", *(["sum"] * m.extended), *(["gated"] if m.result_block else [])):
+                one, other = got[f"{m.name}.{name}"], expected[f"{m.name}.{name}"]
+                assert torch.equal(one, other[:rows]), (m.name, name, rows)
+
+
+@every_level
 @pytest.mark.parametrize("rows", [3, 30])
 def test_what_fills_up_the_last_block_counts_nothing(kind: str, target: str, rows: int) -> None:
     kernels, step, values = drawn(kind, target, rows)

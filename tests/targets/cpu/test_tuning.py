@@ -33,10 +33,11 @@ SEQUENCES = [(1, 41), (5, 13), (1, 1), (90, 90), (31, 128)]
         ("cpu:portable", {"core_cache": 256 * KIB, "bfloat16_rows": 2, "quad_rows": 2}),
         ("cpu:x86-64-v3", {"core_cache": 256 * KIB, "bfloat16_rows": 5, "quad_rows": 4}),
         ("cpu:x86-64-v3+avx_vnni", {"core_cache": 256 * KIB, "quad_rows": 6}),
-        ("cpu:x86-64-v4+avx512_vnni", {"core_cache": 1024 * KIB, "bfloat16_rows": 5}),
-        ("cpu:x86-64-v4+avx512_bf16", {"core_cache": 1024 * KIB, "bfloat16_rows": 6}),
+        ("cpu:x86-64-v4+avx512_vnni", {"bfloat16_rows": 5, "quad_rows": 8}),
+        ("cpu:x86-64-v4+avx512_bf16+avx512_vnni", {"bfloat16_rows": 6, "quad_rows": 8}),
+        ("cpu:x86-64-v4+avx512_bf16", {"core_cache": 1024 * KIB, "quad_rows": 6}),
         ("cpu:x86-64-v4+amx_int8", {"core_cache": 2048 * KIB, "bfloat16_rows": 6}),
-        ("cpu:x86-64-v4+amx_bf16+amx_int8", {"core_cache": 2048 * KIB, "quad_rows": 6}),
+        ("cpu:x86-64-v4+amx_bf16+amx_int8", {"core_cache": 2048 * KIB, "quad_rows": 8}),
     ],
 )
 def test_the_line_with_most_of_a_targets_features(target: str, expected: dict[str, int]) -> None:

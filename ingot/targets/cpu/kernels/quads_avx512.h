@@ -55,7 +55,11 @@ inline void store_int8(std::int8_t* to, vf v, int n) {
 }
 
 #ifdef __AVX512VNNI__
-inline vi dot_quads(vi sums, vi w, vi x) { return _mm512_dpbusd_epi32(sums, w, x); }
+// In assembly, because GCC 12 copies the sums of a tile to other registers between intrinsics.
+inline vi dot_quads(vi sums, vi w, vi x) {
+  asm("vpdpbusd %2, %1, %0" : "+v"(sums) : "v"(w), "v"(x));
+  return sums;
+}
 #else
 struct SignedBytes {
   vi magnitude;

@@ -35,21 +35,39 @@ constexpr int rows_within(int bytes, int row_bytes, int multiple, int least, int
 // The lowest of several tiles of nearly equal height.
 inline constexpr int least_tile_rows = (tuned::quad_rows + 1) / 2;
 
+// What a caller does with rows of a panel: before(row, rows) before tiles begin their sums, if they
+// are many, and after(row, rows) when the sums are complete. What is stored for one tile then goes
+// out while the next tile multiplies; all at once it would hold up the thread.
+template <class Before, class After>
+struct AroundRows {
+  Before before;
+  After after;
+};
+template <class Before, class After>
+AroundRows(Before, After) -> AroundRows<Before, After>;
+
+// Whether blocks are the first of a panel, and the last.
+struct PanelPart {
+  bool begins, ends;
+};
+
 // Adds to sums[rows] those over blocks `range` of a panel, for several tiles of rows. Meanwhile it
-// fetches `bytes` from `next` on, which the tiles after these read. Calls ahead_of(row, rows)
-// before each tile that starts a panel.
-template <class X, class Blocks, class Ahead>
-inline void share_blocks(const X& x, int rows, const Blocks& blocks, Range range, Start start,
-                         const std::uint8_t* next, int bytes, Rows<float> sums, Ahead ahead_of) {
-  const int steps = (range.end - range.begin) * steps_per_block<Blocks>;
+// fetches `bytes` from `next` on, which the tiles after these read.
+template <class X, class Blocks, class Around>
+inline void share_blocks(const X& x, int rows, const Blocks& blocks, Range range, PanelPart of,
+                         const std::uint8_t* next, int bytes, Rows<float> sums,
+                         const Around& around) {
   const int tiles = num_row_tiles<tuned::quad_rows>(rows), part = bytes / tiles;
-  const auto pace = static_cast<std::uint32_t>((static_cast<std::uint64_t>(part) << 16) /
-                                               (steps * line_bytes));
   for_row_tiles<tuned::quad_rows, least_tile_rows>(rows, [&](auto height, int row, int number) {
-    if (start == Start::zero) ahead_of(row, height.value);
-    quantized_tile<height.value>(x.from(row), blocks, range,
-                                 FetchShared{next + part * number, pace},
-                                 Rows<float>{sums[row], sums.stride}, start);
+    if (of.begins) around.before(row, height.value);
+    using Fetches = SharedFetches<height.value, Blocks>;
+    const int steps = (range.end - range.begin) * Fetches::count;
+    const std::uint64_t pace = (static_cast<std::uint64_t>(part) << 16) / (steps * line_bytes);
+    FetchShared<Fetches::every> fetch{next + part * number, static_cast<std::uint32_t>(pace)};
+    quantized_tile<height.value>(x.from(row), blocks, range, fetch,
+                                 Rows<float>{sums[row], sums.stride},
+                                 of.begins ? Start::zero : Start::resume);
+    if (of.ends) around.after(row, height.value);
   });
 }
 
@@ -78,13 +96,15 @@ class QuantizedLinear {
         const int unit = sink.unit(slice.team, at / Unit::count), inside = at % Unit::count;
         product(part, count, panels.panel(Unit::panel(sink, slice.team, at)), panels.panel(next),
                 memory.own, {sums.data + inside * quantized_columns, sums.stride},
-                [&](int r, int n) {
+                AroundRows{[&](int r, int n) {
                   for (const int last = r + n; inside == 0 && r < last; ++r)
                     sink.fetch(unit, row + r);
-                });
-        if (inside + 1 < Unit::count) continue;
-        if (bias != nullptr) add_bias<Sink>(bias, unit, count, sums);
-        sink.take(unit, row, count, sums, memory.unit.scratch);
+                }, [&](int r, int n) {
+                  if (inside + 1 < Unit::count) return;
+                  const Rows<float> done{sums[r], sums.stride};
+                  if (bias != nullptr) add_bias<Sink>(bias, unit, n, done);
+                  sink.take(unit, row + r, n, done, memory.unit.scratch);
+                }});
       }
     }
   }
@@ -174,19 +194,19 @@ class QuantizedLinear {
   }
 
   // sums[rows] = x times one panel; `next` is the panel that follows, which tiles begin to read.
-  template <class Ahead>
+  template <class Around>
   [[gnu::noinline]] static void product(const Operands& x, int rows, const std::uint8_t* panel,
                                         const std::uint8_t* next, Own& own, Rows<float> sums,
-                                        Ahead ahead_of) {
+                                        const Around& around) {
     if constexpr (tiled) {
-      if (takes_tiles(rows)) return tiled_product(x, rows, panel, next, own, sums, ahead_of);
+      if (takes_tiles(rows)) return tiled_product(x, rows, panel, next, own, sums, around);
     }
     if (rows <= tuned::quad_rows)
-      stream_product(x, rows, panel, next, sums);
+      stream_product(x, rows, panel, next, sums, around);
     else if (!unpacks(rows))
-      shared_product(x, rows, panel, next, sums, ahead_of);
+      shared_product(x, rows, panel, next, sums, around);
     else if constexpr (bits == 4)
-      unpacked_product(x, rows, panel, next, own.unpacked, sums, ahead_of);
+      unpacked_product(x, rows, panel, next, own.unpacked, sums, around);
   }
 
  private:
@@ -197,8 +217,9 @@ class QuantizedLinear {
   };
 
   // The last blocks fetch the start of the next panel.
+  template <class Around>
   static void stream_product(const Operands& x, int rows, const std::uint8_t* panel,
-                             const std::uint8_t* next, Rows<float> sums) {
+                             const std::uint8_t* next, Rows<float> sums, const Around& around) {
     constexpr int last = quads_ahead<bits> / Panels::Block::bytes + 1;
     constexpr int turn = last < In::whole ? In::whole - last : 0;
     const Stored blocks{panel};
@@ -206,31 +227,32 @@ class QuantizedLinear {
     const Range parts[] = {{0, turn}, {turn, In::whole}};
     with_rows<tuned::quad_rows>(rows, [&](auto height) {
       for (const Range range : parts) {
-        const auto ahead = range.end < In::whole ? quads_ahead<bits> : to_next;
-        quantized_tile<height.value>(x.whole, blocks, range, FetchStream{ahead}, sums,
+        const FetchStream fetch{range.end < In::whole ? quads_ahead<bits> : to_next};
+        quantized_tile<height.value>(x.whole, blocks, range, fetch, sums,
                                      range.begin == 0 ? Start::zero : Start::resume);
       }
+      const FetchStream fetch{to_next};
       if constexpr (In::any_left)
-        quantized_tile<height.value>(x.last, last_of(panel), {0, 1}, FetchStream{to_next}, sums,
-                                     after_whole);
+        quantized_tile<height.value>(x.last, last_of(panel), {0, 1}, fetch, sums, after_whole);
     });
+    around.after(0, rows);
   }
 
-  template <class Ahead>
+  template <class Around>
   static void shared_product(const Operands& x, int rows, const std::uint8_t* panel,
-                             const std::uint8_t* next, Rows<float> sums, Ahead ahead_of) {
+                             const std::uint8_t* next, Rows<float> sums, const Around& around) {
     if constexpr (In::whole > 0)
-      share_blocks(x.whole, rows, Stored{panel}, {0, In::whole}, Start::zero, next,
-                   Panels::whole_bytes, sums, ahead_of);
+      share_blocks(x.whole, rows, Stored{panel}, {0, In::whole}, {true, !In::any_left}, next,
+                   Panels::whole_bytes, sums, around);
     if constexpr (In::any_left)
-      share_blocks(x.last, rows, last_of(panel), {0, 1}, after_whole, next + Panels::whole_bytes,
-                   Panels::Last::bytes, sums, ahead_of);
+      share_blocks(x.last, rows, last_of(panel), {0, 1}, {In::whole == 0, true},
+                   next + Panels::whole_bytes, Panels::Last::bytes, sums, around);
   }
 
-  template <class Ahead>
+  template <class Around>
   static void unpacked_product(const Operands& x, int rows, const std::uint8_t* panel,
                                const std::uint8_t* next, std::uint8_t* unpacked,
-                               Rows<float> sums, Ahead ahead_of) {
+                               Rows<float> sums, const Around& around) {
     const WholeRows<1> whole{x.whole.values, x.whole.scales, x.whole.starts};
     const Stored blocks{panel};
     for (int begin = 0; begin < In::whole; begin += chunk) {
@@ -239,23 +261,24 @@ class QuantizedLinear {
       for (int index = range.begin; index < range.end; ++index)
         unpack(blocks.packed(index), unpacked + chunked.offset(index));
       const auto* following = range.end < In::count ? blocks.packed(range.end).data : next;
-      share_blocks(whole, rows, chunked, range, begin == 0 ? Start::zero : Start::resume, following,
-                   (range.end - range.begin) * Panels::Block::bytes, sums, ahead_of);
+      share_blocks(whole, rows, chunked, range, {begin == 0, range.end == In::count}, following,
+                   (range.end - range.begin) * Panels::Block::bytes, sums, around);
     }
     if constexpr (In::any_left) {
       const LastRows<1> rest{x.last.values, x.last.scales, x.last.starts};
       unpack(last_of(panel).packed(0), unpacked);
       share_blocks(rest, rows, UnpackedBlocks<Last, In::last>{last_of(panel), unpacked, 0}, {0, 1},
-                   after_whole, next, Panels::Last::bytes, sums, ahead_of);
+                   {In::whole == 0, true}, next, Panels::Last::bytes, sums, around);
     }
   }
 
-  template <class Ahead>
+  template <class Around>
   static void tiled_product(const Operands& x, int rows, const std::uint8_t* panel,
-                            const std::uint8_t* next, Own& own, Rows<float> sums, Ahead ahead_of) {
+                            const std::uint8_t* next, Own& own, Rows<float> sums,
+                            const Around& around) {
     LineFetch fetch{next};
     const auto zero_sums = [&](int row, int height) {
-      ahead_of(row, height);
+      around.before(row, height);
       for (const int end = row + height; row < end; ++row)
         for (int v = 0; v < quantized_vectors; ++v) store(sums[row] + v * lanes, zero());
     };
@@ -272,6 +295,7 @@ class QuantizedLinear {
                              if (In::whole == 0) zero_sums(row, height);
                            });
     }
+    around.after(0, rows);
   }
 
   static Last last_of(const std::uint8_t* panel) { return {panel + Panels::whole_bytes}; }

@@ -46,37 +46,50 @@ inline constexpr int lines_at_once = QuadDot<bits>::most_steps * bits / 8;
 template <int bits>
 inline constexpr int quads_ahead = bits == 4 ? tuned::int4_ahead : tuned::int8_ahead;
 
+// A tile calls head(place) for what precedes the quads of a block, quads(i) for each line of quads
+// of all columns, and vector(place) for each vector in it.
 struct FetchStream {
   std::ptrdiff_t ahead;
 
-  void line(const std::uint8_t* place) const { prefetch(place + ahead); }
-  void step() {}
+  void head(const std::uint8_t* place) const { prefetch(place + ahead); }
+  void vector(const std::uint8_t* place) const { prefetch(place + ahead); }
+  void quads(int) const {}
 };
 
 // Several tiles share a block, and each fetches its part of the next block, so that memory works
-// all the time and not only during the first tile. A tile reads more lines than it fetches, and
-// every fetch takes time, so tiles call this once in many lines.
+// all the time and not only during the first tile. Fetches are spread evenly, as several in a row
+// hold up the loads: that cost products of 16 rows 6 to 16 %. Where tiles are many, they fetch a
+// line several times in a row, which costs less than a branch.
+template <int every>  // so many lines of quads
 struct FetchShared {
   const std::uint8_t* next;
-  std::uint32_t pace;  // lines to fetch at a step, in units of 2^-16
-  std::uint32_t due = 0;
+  std::uint32_t pace;  // lines to fetch at a step, at most one, in units of 2^-16
+  std::uint32_t at = 0;
 
-  void line(const std::uint8_t*) const {}
+  void head(const std::uint8_t*) { step(); }
+  void vector(const std::uint8_t*) const {}
+  void quads(int i) {
+    if (i % every == 0) step();
+  }
+
+ private:
   void step() {
-    for (due += pace; due >= 1 << 16; due -= 1 << 16, next += line_bytes) prefetch(next);
+    prefetch(next + (at >> 16) * line_bytes);
+    at += pace;
   }
 };
 
 // Calls step(quads of Width vectors, k) for `Lines` lines of a group from `first` on.
 template <int bits, int Width, int Lines, class Fetch, class Step>
 [[gnu::always_inline]] inline void for_quads(const std::uint8_t* quads, int first,
-                                             const Fetch& fetch, Step step) {
+                                             Fetch& fetch, Step step) {
 #pragma GCC unroll 8
   for (int i = 0; i < Lines; ++i) {
+    fetch.quads(i);
     vi low[Width], high[Width];
     for (int v = 0; v < Width; ++v) {
       const std::uint8_t* at = quads + (first + i) * quad_bytes + v * lanes * 4;
-      fetch.line(at);
+      fetch.vector(at);
       low[v] = load_quads(at);
       if constexpr (bits == 4) {
         high[v] = high_nibbles(low[v]);
@@ -101,7 +114,6 @@ template <int bits, int Lines, int Height, int Width, class X, class Fetch>
   using Dot = QuadDot<bits>;
   typename Dot::Sums part[Height][Width];
   for_tile<Height, Width>([&](int r, int v) { part[r][v] = Dot::open(acc[r][v]); });
-  fetch.step();
   for_quads<bits, Width, Lines>(
       quads, first, fetch, [&](const vi(&quad)[Width], int k) __attribute__((always_inline)) {
         typename Dot::Weights w[Width];
@@ -128,7 +140,7 @@ template <int bits, int span, int Height, int Width, class X, class Fetch>
 template <int bits_, int group_, int block, int depth = block>
 struct StoredBlocks {
   using Block = PackedBlock<bits_, group_, block, depth>;
-  static constexpr int bits = bits_, group = Block::group;
+  static constexpr int bits = bits_, packed_bits = bits, group = Block::group;
   static constexpr bool multiplied = Block::groups > 1, has_zeros = Block::has_zeros;
   static constexpr int span = !multiplied      ? stored<bits>(depth)
                               : depth == block ? group
@@ -144,10 +156,6 @@ struct StoredBlocks {
 // What a level takes off unsigned weights before it multiplies them.
 template <int bits>
 inline constexpr int offset_removed = QuadDot<bits>::zero_point == 0 ? 1 << (bits - 1) : 0;
-
-template <class Blocks>
-inline constexpr int steps_per_block =
-    Blocks::spans * num_row_tiles<lines_at_once<Blocks::bits>>(Blocks::span * Blocks::bits / 32);
 
 // acc = d over block `index`, of vectors First .. First + Width - 1.
 template <int First, int Height, int Width, class X, class Blocks, class Fetch>
@@ -184,15 +192,15 @@ template <int First, int Height, int Width, class X, class Blocks, class Fetch>
 // sums[Height] of vectors First .. First + Width - 1, over blocks `range`. Start::resume continues
 // sums in memory; a float32 loses nothing there.
 template <int Height, int First, int Width, class X, class Blocks, class Fetch>
-inline void quantized_register_tile(const X& x, const Blocks& blocks, Range range, Fetch fetch,
-                                    Rows<float> sums, Start start) {
+inline Fetch quantized_register_tile(const X& x, const Blocks& blocks, Range range, Fetch fetch,
+                                     Rows<float> sums, Start start) {
   vf total[Height][Width];
   for_tile<Height, Width>([&](int r, int v) {
     total[r][v] = start == Start::zero ? zero() : load(sums[r] + (First + v) * lanes);
   });
   for (int index = range.begin; index < range.end; ++index) {
     const auto packed = blocks.packed(index);
-    fetch.line(packed.data);
+    fetch.head(packed.data);
     vi acc[Height][Width];
     block_sums<First>(x, blocks, index, fetch, acc);
     vf scales[Width];
@@ -203,7 +211,12 @@ inline void quantized_register_tile(const X& x, const Blocks& blocks, Range rang
     });
   }
   for_tile<Height, Width>([&](int r, int v) { store(sums[r] + (First + v) * lanes, total[r][v]); });
+  return fetch;
 }
+
+// Vectors of a register tile of so many rows.
+template <int Height>
+inline constexpr int tile_width = quad_tile_vectors * (tuned::quad_rows / Height);
 
 // A tile of rows times a panel, in as many register tiles as the level needs. A few rows read the
 // panel in one stream.
@@ -211,11 +224,20 @@ template <int Height, int First = 0, class X, class Blocks, class Fetch>
 inline void quantized_tile(const X& x, const Blocks& blocks, Range range, Fetch fetch,
                            Rows<float> sums, Start start) {
   constexpr int left = quantized_vectors - First;
-  constexpr int most = quad_tile_vectors * (tuned::quad_rows / Height);
-  constexpr int width = left < most ? left : most;
-  quantized_register_tile<Height, First, width>(x, blocks, range, fetch, sums, start);
+  constexpr int width = left < tile_width<Height> ? left : tile_width<Height>;
+  fetch = quantized_register_tile<Height, First, width>(x, blocks, range, fetch, sums, start);
   if constexpr (width < left)
     quantized_tile<Height, First + width>(x, blocks, range, fetch, sums, start);
 }
+
+// How a tile of so many rows, one of several, fetches its part of a block: once in so many lines
+// of quads, which is often enough for two tiles, and so often in all.
+template <int Height, class Blocks>
+struct SharedFetches {
+  static constexpr int passes = num_row_tiles<tile_width<Height>>(quantized_vectors);
+  static constexpr int every = passes * Blocks::bits / Blocks::packed_bits;
+  static constexpr int lines = Blocks::span * Blocks::spans * Blocks::bits / 32;
+  static constexpr int count = passes * (1 + num_row_tiles<every>(lines));
+};
 
 }  // namespace ingot

@@ -78,7 +78,7 @@ inline void unpack(Block from, std::uint8_t* to) {
 // Blocks of a panel from `first` on, unpacked.
 template <class Stored, int depth>
 struct UnpackedBlocks {
-  static constexpr int bits = 8, span = stored<4>(depth), spans = 1;
+  static constexpr int bits = 8, packed_bits = 4, span = stored<4>(depth), spans = 1;
   static constexpr bool multiplied = false, has_zeros = false;
 
   Stored packed_blocks;
