@@ -94,17 +94,18 @@ class QuantizedLinear {
       for (int at = begin; at < end; ++at) {
         const int next = Unit::panel(sink, slice.team, at + 1 < end ? at + 1 : begin);
         const int unit = sink.unit(slice.team, at / Unit::count), inside = at % Unit::count;
+        const auto before = [&](int r, int n) {
+          for (const int last = r + n; inside == 0 && r < last; ++r) sink.fetch(unit, row + r);
+        };
+        const auto after = [&](int r, int n) __attribute__((noinline)) {  // all tiles call it
+          if (inside + 1 < Unit::count) return;
+          const Rows<float> done{sums[r], sums.stride};
+          if (bias != nullptr) add_bias<Sink>(bias, unit, n, done);
+          sink.take(unit, row + r, n, done, memory.unit.scratch);
+        };
         product(part, count, panels.panel(Unit::panel(sink, slice.team, at)), panels.panel(next),
                 memory.own, {sums.data + inside * quantized_columns, sums.stride},
-                AroundRows{[&](int r, int n) {
-                  for (const int last = r + n; inside == 0 && r < last; ++r)
-                    sink.fetch(unit, row + r);
-                }, [&](int r, int n) {
-                  if (inside + 1 < Unit::count) return;
-                  const Rows<float> done{sums[r], sums.stride};
-                  if (bias != nullptr) add_bias<Sink>(bias, unit, n, done);
-                  sink.take(unit, row + r, n, done, memory.unit.scratch);
-                }});
+                AroundRows{before, after});
       }
     }
   }
