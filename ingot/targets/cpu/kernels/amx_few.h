@@ -15,7 +15,10 @@ inline constexpr int amx_few_rows = 4;
 struct Neighbours {
   vf even, odd;
 };
-inline Neighbours neighbours(pairs both) { return {even(both), odd(both)}; }
+inline Neighbours neighbours(pairs both) {
+  both = loaded(both);
+  return {even(both), odd(both)};
+}
 
 inline Neighbours key_neighbours(const bf16* d) { return neighbours(load_pairs(d)); }
 inline Neighbours key_neighbours(const std::int8_t* d) { return {load(d), load(d + key_group)}; }
@@ -75,9 +78,11 @@ class AmxFew {
         prefetch_group<D>(next.values.at[g], 0);
       }
     with_rows<amx_few_rows>(rows, [&](auto height) {
-      constexpr int width = vectors<height.value>;
-      for (int g = groups.begin / width * width; g < groups.end; g += width)
-        score_groups<height.value, width>(tile, next, g, scores);
+      constexpr int most = vectors<height.value>;
+      for (int g = groups.begin; g < groups.end; g += most)
+        with_rows<most>(std::min(groups.end - g, most), [&](auto width) {
+          score_groups<height.value, width.value>(tile, next, g, scores);
+        });
     });
   }
 

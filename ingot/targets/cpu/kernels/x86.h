@@ -17,4 +17,11 @@ inline V added_up(V sum) {
   return sum;
 }
 
+// Keeps a vector in a register. Otherwise GCC loads it from memory once for each of two uses.
+template <class V>
+inline V loaded(V v) {
+  asm("" : "+v"(v));
+  return v;
+}
+
 }  // namespace ingot
