@@ -19,6 +19,8 @@ from tests.targets.cpu.units import Unit, Values, parts_of
 # Decodes beside prompts; rows that fill tiles and rows that do not; more rows than a block.
 SEQUENCES = [(1, 41), (13, 13), (1, 1), (7, 90), (250, 380), (1, 128)]
 LONGEST = 4
+# Contexts of decodes that end around groups and tiles of keys, long ones beside short ones.
+ENDS = (1, 129, 16, 79, 17, 65, 2, 193, 33, 64, 15, 81, 48, 63, 97, 128, 34, 80, 47, 130, 3, 66)
 
 INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32}
 
@@ -156,30 +158,52 @@ def test_keys_outside_the_window_and_the_context_do_not_matter(kind: str, target
         one.inputs["slots"][:] = -1
         given = alone(kernels, values, rows)
         clean = kernels.run(given, one)
-        poisoned = kernels.run(given | poison(kernels, given, one, SEQUENCES[index]), one)
+        poisoned = kernels.run(given | poison(kernels, given, one), one)
         assert_rows(kernels, poisoned, clean, slice(None))
 
 
-def poison(kernels: Unit, values: Values, step: Step, sequence: tuple[int, int]) -> Values:
+@at_levels("f32", "bf16", f"{MORE}bf16")
+def test_decodes_of_any_contexts_have_the_bits_of_each_alone(kind: str, target: str) -> None:
+    """Beside NaN in every slot that none of them may see."""
+    kernels, rng = unit(kind, target), torch.Generator().manual_seed(8)
+    step = kernels.step(rng, [(1, context) for context in ENDS])
+    step.inputs["slots"][:] = -1
+    step.inputs["logit_rows"][:] = torch.arange(step.num_rows)
+    values = kernels.draw(rng, step)
+    batch = kernels.run(values | poison(kernels, values, step), step)
+    for index in range(len(ENDS)):
+        one, rows = step.sequence(index)
+        assert_rows(kernels, kernels.run(alone(kernels, values, rows), one), batch, rows)
+
+
+def poison(kernels: Unit, values: Values, step: Step) -> Values:
     """The states that attention reads, with nothing in them but what it may see."""
-    rows, context = sequence
     filled: Values = {}
     for i in kernels.plan.instructions:
         if i.op != "paged_attention":
             continue
-        window = int(i.attrs["window"])
-        oldest = max(0, context - rows - window + 1) if window else 0
-        keys = torch.arange(oldest, context)
         for name in (i.inputs[n] for n in ("k_cache", "v_cache") if n in i.inputs):
             page_size = int(kernels.plan.buffer(name).shape[2])
-            where = step.inputs["page_table"][0, keys // page_size], slice(None), keys % page_size
+            seen = visible_slots(step, int(i.attrs["window"]), page_size)
             parts = []
             for part in parts_of(values[name]):
                 # Integers have no NaN; their scales have.
                 parts.append(torch.full_like(part, 77 if part.dtype == torch.int8 else torch.nan))
-                parts[-1][where] = part[where]
+                for pages, slots in seen:
+                    parts[-1][pages, :, slots] = part[pages, :, slots]
             filled[name] = Scaled(parts[0], None, parts[1]) if len(parts) > 1 else parts[0]
     return filled
+
+
+def visible_slots(step: Step, window: int, page_size: int) -> list[tuple[Tensor, Tensor]]:
+    """The pages and slots of the keys that some row of a sequence sees, sequence by sequence."""
+    found = []
+    spans, tables = step.inputs["spans"].tolist(), step.inputs["page_table"]
+    for (begin, end, first), pages in zip(spans, tables, strict=True):
+        oldest = max(0, first - window + 1) if window else 0
+        keys = torch.arange(oldest, first + end - begin)
+        found.append((pages[keys // page_size], keys % page_size))
+    return found
 
 
 @every_program

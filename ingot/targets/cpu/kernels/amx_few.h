@@ -71,12 +71,8 @@ class AmxFew {
   // scores[rows][keys of the tile] = queries . keys. It fetches the keys of the next tile.
   void score(const Tile& tile, const Tile& next, int rows, Rows<float> scores) const {
     const SubnormalsAreZeros here;
-    const Range groups = tile.groups(), later = next.groups();
-    for (int g = later.begin; g < later.end; ++g)
-      if (g < groups.begin || g >= groups.end) {
-        prefetch_group<D>(next.keys.at[g], 0);
-        prefetch_group<D>(next.values.at[g], 0);
-      }
+    const Range groups = tile.groups();
+    prefetch_rest<D>(tile, next);
     with_rows<amx_few_rows>(rows, [&](auto height) {
       constexpr int most = vectors<height.value>;
       for (int g = groups.begin; g < groups.end; g += most)

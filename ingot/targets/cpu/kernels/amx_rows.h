@@ -36,7 +36,7 @@ class AmxRows : public AmxSoftmax<Reader, Capped> {
   using Softmax = AmxSoftmax<Reader, Capped>;
   using Tile = typename Reader::Tile;
   using Softmax::count;
-  static constexpr int keys_at_once = amx_keys;
+  static constexpr int keys_at_once = amx_keys, tiles_ahead = 1;
 
   void begin() {
     height_ = 0;

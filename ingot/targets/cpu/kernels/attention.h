@@ -59,13 +59,15 @@ class PagedAttention {
     const Dealing dealing = dealt(team);
     auto& block = team.large_workspace<Block>();
     block.begin();
-    // Heads in turn: see even_heads.
-    Unit unit = settled({0, team.rank}, dealing);
-    while (unit.sequence < sequences.count) {
-      Unit next = unit;
-      next.place += team.size;
-      next = settled(next, dealing);
-      if (run_unit(block, unit, next, dealing, q))
+    const Unit first = settled({0, team.rank}, dealing);  // heads in turn: see even_heads
+    Place ahead{first, first_key(first)};
+    for (int i = 0; i < Block::tiles_ahead; ++i) advance(ahead, dealing);
+    for (Unit unit = first; exists(unit);) {
+      const Unit next = following(unit, dealing);
+      start(block, unit, q);
+      if (exists(next)) fetch_queries(next, q);
+      visit_all(block, unit, ahead, dealing);
+      if (unit.chunks == 1 || has_joined(block, unit, dealing))
         for (int r = 0; r < unit.count; ++r)
           to.take(query_of(unit, r), head_of(unit, r) * Cache::value_size, block.result(r));
       unit = next;
@@ -79,10 +81,11 @@ class PagedAttention {
   static_assert(chunk_keys % keys_at_once == 0, "a tile is of one chunk");
   using Tile = decltype(locate<keys_at_once>(Cache{}, nullptr, 0, 0, 0, 0));
 
-  // How rows and keys become units: rows of a block, and the most chunks of keys that are units of
-  // their own. Those meet in the team's shared memory, unless that is null.
+  // How rows and keys become units, one for each of so many threads in turn: rows of a block, and the
+  // most chunks of keys that are units of their own. Those meet in the team's shared memory, unless
+  // that is null.
   struct Dealing {
-    int rows, chunks;
+    int threads, rows, chunks;
     Shared* shared;
   };
 
@@ -92,6 +95,11 @@ class PagedAttention {
   struct Unit {
     int sequence, place, row = 0, number = 0;
     int count = 0, begin = 0, end = 0, head = 0, chunk = 0, chunks = 1;
+  };
+  // A tile of a unit, which starts at that key.
+  struct Place {
+    Unit unit;
+    int start;
   };
 
   int num_rows(int s) const { return sequences.num_queries(s) * group; }
@@ -120,7 +128,7 @@ class PagedAttention {
   // Few units that threads do not have equally many of are cut into chunks, as far as there is
   // memory for the parts of their results.
   Dealing dealt(Team team) const {
-    Dealing whole{1, 1, nullptr};
+    Dealing whole{team.size, 1, 1, nullptr};
     int chunks = 1;
     for (int s = 0; s < sequences.count; ++s) {
       const int rows = num_rows(s);
@@ -128,25 +136,33 @@ class PagedAttention {
       if (rows > 0) chunks = larger(chunks, num_chunks(keys_of(s, 0, rows)));
     }
     const bool few = num_units(whole) < 4 * team.size && !even_heads(kv_heads, team);
-    if (!few || chunks == 1 || team.shared == nullptr) return for_all(team, whole);
-    const Dealing apart = for_all(team, {whole.rows, chunks, team.shared});
-    const int units = num_units({apart.rows, 1, nullptr});
+    if (!few || chunks == 1 || team.shared == nullptr) return for_all(whole);
+    const Dealing apart = for_all({team.size, whole.rows, chunks, team.shared});
+    const int units = num_units({team.size, apart.rows, 1, nullptr});
     const std::size_t parts = static_cast<std::size_t>(units) * chunks * apart.rows;
     return units <= Shared::most_counters && parts * sizeof(Part) <= Shared::bytes
                ? apart
-               : for_all(team, whole);
+               : for_all(whole);
   }
   static int larger(int a, int b) { return a > b ? a : b; }
 
   // With as few rows in a block as it takes for all threads to have a unit.
-  Dealing for_all(Team team, Dealing dealing) const {
-    while (dealing.rows > 1 && num_units(dealing) < team.size) dealing.rows /= 2;
+  Dealing for_all(Dealing dealing) const {
+    while (dealing.rows > 1 && num_units(dealing) < dealing.threads) dealing.rows /= 2;
     return dealing;
+  }
+
+  bool exists(const Unit& unit) const { return unit.sequence < sequences.count; }
+
+  // A thread's next unit.
+  Unit following(Unit unit, const Dealing& dealing) const {
+    unit.place += dealing.threads;
+    return settled(unit, dealing);
   }
 
   // Turns a place past the last into a unit of the next rows or of the next sequence.
   Unit settled(Unit unit, const Dealing& dealing) const {
-    while (unit.sequence < sequences.count) {
+    while (exists(unit)) {
       const int rows = num_rows(unit.sequence) - unit.row;
       if (rows <= 0) {
         unit.row = 0;
@@ -175,35 +191,40 @@ class PagedAttention {
     return unit;
   }
 
-  Tile tile_at(const Unit& unit, int start) const {
-    const int* pages = sequences.page_table + unit.sequence * sequences.page_table_stride;
-    return locate<keys_at_once>(cache, pages, unit.head, start, unit.begin, unit.end);
-  }
-  Tile first_tile(const Unit& unit) const {
-    return tile_at(unit, unit.begin / keys_at_once * keys_at_once);
+  // Where a unit's first tile starts.
+  static int first_key(const Unit& unit) { return unit.begin / keys_at_once * keys_at_once; }
+
+  void advance(Place& place, const Dealing& dealing) const {
+    place.start += keys_at_once;
+    if (place.start < place.unit.end || !exists(place.unit)) return;
+    place.unit = following(place.unit, dealing);
+    place.start = first_key(place.unit);
   }
 
-  // Whether the block then has the results of the unit's rows: not if other threads have chunks of
-  // them yet.
-  __attribute__((noinline)) bool run_unit(Block& block, const Unit& unit, const Unit& following,
-                                          const Dealing& dealing, Rows<const T> q) const {
-    start(block, unit, q);
-    if (following.sequence < sequences.count) fetch_queries(following, q);
-    Tile now = first_tile(unit);
-    for (bool last = false; !last;) {
-      const int end = now.start + keys_at_once, chunk = now.start / chunk_keys * chunk_keys;
-      last = end >= unit.end;
-      const Tile next = !last ? tile_at(unit, end)
-                        : following.sequence < sequences.count ? first_tile(following)
-                                                               : now;
-      block.visit(now, next, scoring);
-      if (last || end % chunk_keys == 0) {
-        if (chunk > unit.begin) block.join(chunk);
-        if (!last) block.put_aside();
-      }
-      now = next;
+  Tile tile_at(const Place& place) const {
+    const Unit& unit = place.unit;
+    const int* pages = sequences.page_table + unit.sequence * sequences.page_table_stride;
+    return locate<keys_at_once>(cache, pages, unit.head, place.start, unit.begin, unit.end);
+  }
+
+  // Each tile fetches the one so many tiles ahead, be it of another unit.
+  __attribute__((noinline)) void visit_all(Block& block, const Unit& unit, Place& ahead,
+                                           const Dealing& dealing) const {
+    for (int start = first_key(unit); start < unit.end; start += keys_at_once) {
+      const Tile now = tile_at({unit, start});
+      block.visit(now, exists(ahead.unit) ? tile_at(ahead) : now, scoring);
+      advance(ahead, dealing);
+      end_chunk(block, unit, start);
     }
-    return unit.chunks == 1 || has_joined(block, unit, dealing);
+  }
+
+  // After the last tile of a chunk, which starts at that key.
+  static void end_chunk(Block& block, const Unit& unit, int start) {
+    const int end = start + keys_at_once, chunk = start / chunk_keys * chunk_keys;
+    const bool last = end >= unit.end;
+    if (!last && end % chunk_keys != 0) return;
+    if (chunk > unit.begin) block.join(chunk);
+    if (!last) block.put_aside();
   }
 
   // Leaves a chunk to the thread that has the last one, which adds all of them up in their order.

@@ -25,9 +25,9 @@ struct Tile {
   bool sees(int group) const { return begin < (group + 1) * key_group && end > group * key_group; }
   // The groups of which some key is seen.
   Range groups() const { return {begin / key_group, (end - 1) / key_group + 1}; }
-  // The number of keys of a group before the end.
-  int before_end(int group) const {
-    const int left = end - group * key_group;
+  // The number of values of a group before the end, with the neighbours that share their lines.
+  int values_before_end(int group, int neighbours) const {
+    const int left = (end + neighbours - 1) / neighbours * neighbours - group * key_group;
     return left < 0 ? 0 : left < key_group ? left : key_group;
   }
 };
@@ -60,16 +60,51 @@ inline Tile<S, Keys> locate(const Cache<S, KvHeads, PageSize, D>& cache, const i
   return found;
 }
 
-// Fetches 16 keys or values, from a given one on, without a reader that sets the pace.
-template <int D, class S>
-inline void prefetch_group(const S* group, int from) {
-  for (int at = from * D; at < D * key_group; at += 64 / sizeof(S)) prefetch(group + at);
+// What is fetched of a tile while another is read: the elements of each group up to an end.
+template <class S, int Keys = key_tile>
+struct Fetched {
+  Groups<S, Keys> groups;
+  int ends[Keys / key_group];
+
+  [[gnu::always_inline]] void operator()(int group, int at) const {
+    if (at < ends[group]) prefetch(groups.at[group] + at);
+  }
+  // From an element on, without a reader that sets the pace.
+  void rest(int group, int from) const {
+    for (int at = from; at < ends[group]; at += 64 / sizeof(S)) prefetch(groups.at[group] + at);
+  }
+};
+
+// A line of keys has a part of each key of its group.
+template <int D, class S, int Keys>
+inline Fetched<S, Keys> keys_of(const Tile<S, Keys>& tile) {
+  Fetched<S, Keys> found{tile.keys, {}};
+  for (int g = 0; g < Keys / key_group; ++g) found.ends[g] = tile.sees(g) ? key_group * D : 0;
+  return found;
+}
+// Values are fetched up to the last one that is seen.
+template <int D, class S, int Keys>
+inline Fetched<S, Keys> values_of(const Tile<S, Keys>& tile) {
+  Fetched<S, Keys> found{tile.values, {}};
+  for (int g = 0; g < Keys / key_group; ++g)
+    found.ends[g] = tile.sees(g) ? tile.values_before_end(g, cache_depth<S>) * D : 0;
+  return found;
+}
+
+// Fetches what the next tile sees where this one sees nothing: no product sets its pace.
+template <int D, class S, int Keys>
+inline void prefetch_rest(const Tile<S, Keys>& tile, const Tile<S, Keys>& next) {
+  const auto keys = keys_of<D>(next), values = values_of<D>(next);
+  for (int g = 0; g < Keys / key_group; ++g) {
+    keys.rest(g, tile.sees(g) ? key_group * D : 0);
+    values.rest(g, tile.sees(g) ? tile.values_before_end(g, cache_depth<S>) * D : 0);
+  }
 }
 
 // Both products read the groups of a tile side by side: if a group is read alone, the hardware
-// fetches on behind its end, where nobody reads. Each product fetches at its own pace what the next
-// one reads, the same line of the same group. Groups lie too scattered for the hardware to foresee
-// them.
+// fetches on behind its end, where nobody reads. Each product fetches at its own pace what the same
+// product of a later tile reads, the same line of the same group. Groups lie too scattered for the
+// hardware to foresee them.
 
 // Columns of the first `rest` of `lanes` elements of `depth` rows; int8 is widened, which is exact.
 template <class T, class S>
@@ -88,7 +123,8 @@ template <class T, class S>
 // Keys as the columns of q . K, from a group of the tile on.
 template <class T, class S>
 struct KeySource {
-  Groups<S> groups, next;
+  Groups<S> groups;
+  Fetched<S> fetched;
   int first;
 
   [[gnu::always_inline]] typename Dot<T>::Columns load(int vector, int step) const {
@@ -96,7 +132,7 @@ struct KeySource {
     return read_columns<T>(line + key(vector) * cache_depth<S>, key_group);
   }
   [[gnu::always_inline]] void fetch(int vector, int step) const {
-    if (key(vector) == 0) prefetch(next.at[group(vector)] + step * line_size);
+    if (key(vector) == 0) fetched(group(vector), step * line_size);
   }
 
  private:
@@ -110,14 +146,15 @@ struct KeySource {
 template <class T, class S, int D>
 struct ValueSource {
   static constexpr int steps = key_group / Dot<T>::depth;  // of a group
-  Groups<S> groups, next;
+  Groups<S> groups;
+  Fetched<S> fetched;
 
   [[gnu::always_inline]] typename Dot<T>::Columns load(int vector, int step) const {
     const int d = vector * lanes;
     return read_columns<T>(groups.at[step / steps] + row(step) + d * cache_depth<S>, D, D - d);
   }
   [[gnu::always_inline]] void fetch(int vector, int step) const {
-    prefetch(next.at[step / steps] + row(step) + vector * lanes * Dot<T>::depth);
+    fetched(step / steps, row(step) + vector * lanes * Dot<T>::depth);
   }
 
  private:

@@ -93,6 +93,7 @@ class LatentRows<T, LatentCache<S, PageSize, D, V, block>, Capped>
  public:
   using Weighted = WeightedRows<T, D, V, most_latent_rows<T, S>, Capped>;
   using Weighted::count;
+  static constexpr int tiles_ahead = 1;
 
   void visit(const LatentTile<S>& now, const LatentTile<S>& next, Scoring scoring) {
     place(now);

@@ -13,11 +13,14 @@ class QueryRows : public WeightedRows<T, D, D, D <= 256 ? 48 : 24, Capped> {
  public:
   using Weighted = WeightedRows<T, D, D, D <= 256 ? 48 : 24, Capped>;
   using Weighted::count;
+  // One would not do: a short last tile leaves no time to fetch the first one of the next unit.
+  static constexpr int tiles_ahead = 2;
 
   // Each product runs for all rows before the next, so that the L1 cache keeps what rows share.
   void visit(const Tile<S>& now, const Tile<S>& next, Scoring scoring) {
     const bool once = count <= stream_once_rows();
-    reader_.keys(now, once, [&](const auto& keys, const auto& fetched) {
+    prefetch_rest<D>(now, next);
+    reader_.keys(now, next, once, [&](const auto& keys, const auto& fetched) {
       score_all(now, keys, fetched);
     });
     this->find_weights({0, count}, now.start, scoring,
@@ -41,18 +44,21 @@ class QueryRows : public WeightedRows<T, D, D, D <= 256 ? 48 : 24, Capped> {
   }
 
   template <class Element>
-  void score_all(const Tile<S>& now, const Groups<Element>& keys, const Groups<Element>& fetched) {
+  void score_all(const Tile<S>& now, const Groups<Element>& keys,
+                 const Fetched<Element>& fetched) {
     constexpr int most = std::is_same_v<Element, T> ? tile_rows : stream_once_rows();
     for_row_tiles<most>(count, [&](auto height, int r, int) {
-      score<height.value>(r, now, KeySource<T, Element>{keys, r == 0 ? fetched : keys, 0});
+      const Fetched<Element> meanwhile = r == 0 ? fetched : Fetched<Element>{};
+      score<height.value>(r, now, KeySource<T, Element>{keys, meanwhile, 0});
     });
   }
 
   template <class Element>
-  void add_all(const Tile<S>& now, const Groups<Element>& values, const Groups<Element>& fetched) {
+  void add_all(const Tile<S>& now, const Groups<Element>& values,
+               const Fetched<Element>& fetched) {
     for_row_tiles<stream_once_rows()>(count, [&](auto height, int r, int) {
-      add_values<height.value>(r, now,
-                               ValueSource<T, Element, D>{values, r == 0 ? fetched : values});
+      const Fetched<Element> meanwhile = r == 0 ? fetched : Fetched<Element>{};
+      add_values<height.value>(r, now, ValueSource<T, Element, D>{values, meanwhile});
     });
   }
 
