@@ -81,9 +81,9 @@ class PagedAttention {
   static_assert(chunk_keys % keys_at_once == 0, "a tile is of one chunk");
   using Tile = decltype(locate<keys_at_once>(Cache{}, nullptr, 0, 0, 0, 0));
 
-  // How rows and keys become units, one for each of so many threads in turn: rows of a block, and the
-  // most chunks of keys that are units of their own. Those meet in the team's shared memory, unless
-  // that is null.
+  // How rows and keys become units, one for each of so many threads in turn: rows of a block, and
+  // the most chunks of keys that are units of their own. Those meet in the team's shared memory,
+  // unless that is null.
   struct Dealing {
     int threads, rows, chunks;
     Shared* shared;

@@ -136,7 +136,8 @@ class QuantizedLinear {
   static constexpr int block_rows =
       tiled ? rows_within(tiled_rows_bytes, row_bytes, amx::most_rows, amx::most_rows,
                           most_tiled_rows)
-            : rows_within(rows_bytes, row_bytes, tuned::quad_rows, least_block_rows, most_block_rows);
+            : rows_within(rows_bytes, row_bytes, tuned::quad_rows, least_block_rows,
+                          most_block_rows);
   static constexpr bool needs_starts = !tiled || keeps_zeros<typename Panels::Block>;
   static constexpr int chunk = tiled ? 1 : unpacked_bytes / (block * quantized_columns) + 1;
   static constexpr Start after_whole = In::whole > 0 ? Start::resume : Start::zero;
