@@ -57,7 +57,8 @@ class PagedAttention {
   template <class To>
   void run(Team team, Rows<const T> q, const To& to) const {
     const Dealing dealing = dealt(team);
-    auto& block = team.large_workspace<Block>();
+    auto& memory = team.large_workspace<Memory>();
+    Block& block = memory.block;
     block.begin();
     const Unit first = settled({0, team.rank}, dealing);  // heads in turn: see even_heads
     Place ahead{first, first_key(first)};
@@ -66,8 +67,8 @@ class PagedAttention {
       const Unit next = following(unit, dealing);
       start(block, unit, q);
       if (exists(next)) fetch_queries(next, q);
-      visit_all(block, unit, ahead, dealing);
-      if (unit.chunks == 1 || has_joined(block, unit, dealing))
+      visit_all(memory, unit, ahead, dealing);
+      if (unit.chunks == 1 || has_joined(memory, unit, dealing))
         for (int r = 0; r < unit.count; ++r)
           to.take(query_of(unit, r), head_of(unit, r) * Cache::value_size, block.result(r));
       unit = next;
@@ -79,6 +80,11 @@ class PagedAttention {
   using Part = typename Block::Part;
   static constexpr int keys_at_once = Block::keys_at_once;
   static_assert(chunk_keys % keys_at_once == 0, "a tile is of one chunk");
+  // What rows know of chunks before the one that they visit is touched once in a chunk.
+  struct Memory {
+    Block block;
+    Part aside[Block::most_rows];
+  };
   using Tile = decltype(locate<keys_at_once>(Cache{}, nullptr, 0, 0, 0, 0));
 
   // How rows and keys become units, one for each of so many threads in turn: rows of a block, and
@@ -208,27 +214,28 @@ class PagedAttention {
   }
 
   // Each tile fetches the one so many tiles ahead, be it of another unit.
-  __attribute__((noinline)) void visit_all(Block& block, const Unit& unit, Place& ahead,
+  __attribute__((noinline)) void visit_all(Memory& memory, const Unit& unit, Place& ahead,
                                            const Dealing& dealing) const {
     for (int start = first_key(unit); start < unit.end; start += keys_at_once) {
       const Tile now = tile_at({unit, start});
-      block.visit(now, exists(ahead.unit) ? tile_at(ahead) : now, scoring);
+      memory.block.visit(now, exists(ahead.unit) ? tile_at(ahead) : now, scoring);
       advance(ahead, dealing);
-      end_chunk(block, unit, start);
+      end_chunk(memory, unit, start);
     }
   }
 
   // After the last tile of a chunk, which starts at that key.
-  static void end_chunk(Block& block, const Unit& unit, int start) {
+  static void end_chunk(Memory& memory, const Unit& unit, int start) {
     const int end = start + keys_at_once, chunk = start / chunk_keys * chunk_keys;
     const bool last = end >= unit.end;
     if (!last && end % chunk_keys != 0) return;
-    if (chunk > unit.begin) block.join(chunk);
-    if (!last) block.put_aside();
+    if (chunk > unit.begin) memory.block.join(chunk, memory.aside);
+    if (!last) memory.block.put_aside(memory.aside);
   }
 
   // Leaves a chunk to the thread that has the last one, which adds all of them up in their order.
-  bool has_joined(Block& block, const Unit& unit, const Dealing& dealing) const {
+  static bool has_joined(Memory& memory, const Unit& unit, const Dealing& dealing) {
+    Block& block = memory.block;
     const int number = unit.number + unit.head;
     const std::ptrdiff_t each = dealing.rows;
     Part* parts = reinterpret_cast<Part*>(dealing.shared->memory) + number * dealing.chunks * each;
@@ -239,8 +246,8 @@ class PagedAttention {
     const int first = unit.begin / chunk_keys - unit.chunk;
     for (int chunk = 0; chunk < unit.chunks; ++chunk) {
       block.load_parts(parts + chunk * each);
-      if (chunk > 0) block.join((first + chunk) * chunk_keys);
-      if (chunk + 1 < unit.chunks) block.put_aside();
+      if (chunk > 0) block.join((first + chunk) * chunk_keys, memory.aside);
+      if (chunk + 1 < unit.chunks) block.put_aside(memory.aside);
     }
     return true;
   }

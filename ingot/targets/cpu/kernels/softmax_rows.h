@@ -63,23 +63,23 @@ class SoftmaxRows {
     for (int r = 0; r < count; ++r) load_part(r, from[r]);
   }
 
-  // Begins a chunk behind others.
-  void put_aside() {
-    store_parts(aside_);
+  // Begins a chunk behind others, of which all that is known is put aside.
+  void put_aside(Part* to) {
+    store_parts(to);
     for (int r = 0; r < count; ++r) {
       for (int d = 0; d < sums_stride; d += lanes) store(sums_[r] + d, zero());
       rows_[r].base = -__builtin_inff();
     }
   }
 
-  // Ends a chunk that begins with that key: adds what was put aside.
-  void join(int begin) {
+  // Ends a chunk that begins with that key: adds what was put aside before.
+  void join(int begin, const Part* aside) {
     for (int r = 0; r < count; ++r) {
       if (rows_[r].first >= begin) continue;  // it has seen nothing before
       if (rows_[r].end <= begin)
-        load_part(r, aside_[r]);
+        load_part(r, aside[r]);
       else
-        join_part(r, aside_[r]);
+        join_part(r, aside[r]);
     }
   }
 
@@ -188,7 +188,6 @@ class SoftmaxRows {
   }
 
   Row rows_[most_rows];
-  Part aside_[most_rows];
 };
 
 // The same with the scores and weights of all rows for one tile of keys. Who inherits it computes
