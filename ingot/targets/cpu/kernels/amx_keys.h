@@ -52,6 +52,13 @@ inline void fill_ones(AmxColumns& columns) {
     columns[pair] = _mm512_maskz_set1_epi32(1 << pair, 0x3f803f80);  // 1, twice
 }
 
+// Calls body(key) for each pair of keys in the quarters of a tile of which some key is seen.
+template <class Tile, class Body>
+[[gnu::always_inline]] inline void for_pairs(const Tile& tile, Body body) {
+  for (int key = tile.begin / amx::depth * amx::depth; key < tile.end; key += amx::depth)
+    for (int i = 0; i < amx::depth; i += 2) body(key + i);
+}
+
 // The scales of a tile's keys and values, by which scores and weights are multiplied.
 class AmxScales {
  public:
@@ -116,11 +123,10 @@ class AmxReader {
   // Calls meanwhile() for each pair of keys.
   template <class Meanwhile>
   void read_values(const Tile& tile, Meanwhile meanwhile) {
-    for (int key = tile.begin / amx::depth * amx::depth; key < tile.end; key += amx::depth)
-      for (int i = 0; i < amx::depth; i += 2) {
-        copy_values(tile, key + i);
-        meanwhile();
-      }
+    for_pairs(tile, [&](int key) {
+      copy_values(tile, key);
+      meanwhile();
+    });
   }
   const void* values(int quarter, int column) const { return values_[quarter][column]; }
 

@@ -55,11 +55,10 @@ class AmxLatentReader {
   // Calls meanwhile() for each pair of keys.
   template <class Meanwhile>
   void read_values(const Tile& tile, Meanwhile meanwhile) {
-    for (int key = tile.begin / amx::depth * amx::depth; key < tile.end; key += amx::depth)
-      for (int i = 0; i < amx::depth; i += 2) {
-        copy_values(tile, key + i);
-        meanwhile();
-      }
+    for_pairs(tile, [&](int key) {
+      copy_values(tile, key);
+      meanwhile();
+    });
   }
   const void* values(int quarter, int column) const { return values_[quarter][column]; }
 
