@@ -145,26 +145,32 @@ class PhaseRunner:
             (sequence,) = self._add(phase, max_tokens=1)
             steps = []
             while not sequence.finished:
-                steps.append(self._step())
+                steps.append(self._step(sequence))
             yield np.sum(steps, axis=0)
 
     def _decodes(self, phase: Phase) -> Rounds:
         sequences = self._add(phase, max_tokens=phase.tokens(self._rounds) - phase.prompt_tokens)
         try:
             while min(sequence.num_generated for sequence in sequences) == 0:
-                self._step()
+                self._step(*sequences)
             while True:
-                steps = [self._step() for _ in range(STEPS)]
+                steps = [self._step(*sequences) for _ in range(STEPS)]
                 yield np.median(steps, axis=0)
         finally:
             for sequence in sequences:
                 self._engine.abort(sequence)
 
-    def _step(self) -> Seconds:
-        """Seconds of a step: the whole, or each kernel's where the clock is on."""
+    def _step(self, *sequences: Sequence) -> Seconds:
+        """Seconds of a step: the whole, or each kernel's where the clock is on.
+
+        Raises the error with which one of the sequences has ended.
+        """
         start = time.perf_counter()
         self._engine.step()
         seconds = time.perf_counter() - start
+        for sequence in sequences:
+            if sequence.error is not None:
+                raise sequence.error
         clock = self._executor.clock
         return np.array([seconds] if clock is None else clock[:-1] * 1e-9)
 

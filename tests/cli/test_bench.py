@@ -98,6 +98,23 @@ def test_text_has_a_line_a_phase(shakespeare_artifact, capsys):
     assert captured.err.splitlines()[0] == "measuring prefill 20"
 
 
+@pytest.mark.parametrize("decodes", [False, True])
+def test_a_model_whose_logits_are_not_finite_ends_the_bench(
+    shakespeare_artifact, capsys, monkeypatch, decodes
+):
+    """It would wait for tokens forever."""
+    add = Engine.add
+
+    def poisoned(self, prompt, params):
+        broken = [lambda ids, row: row * np.nan]
+        is_decode = params.max_tokens > 1
+        return add(self, prompt, replace(params, logits_processors=broken * (is_decode == decodes)))
+
+    monkeypatch.setattr(Engine, "add", poisoned)
+    assert main(["bench", str(shakespeare_artifact), *SMALL]) != 0
+    assert "not finite" in capsys.readouterr().err
+
+
 @pytest.mark.thorough
 def test_timing_changes_no_output_and_divides_the_time_of_a_step(shakespeare_artifact):
     artifact = Artifact.open(shakespeare_artifact)
