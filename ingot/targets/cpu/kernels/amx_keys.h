@@ -20,32 +20,6 @@ inline constexpr int amx_quarters = amx_keys / amx::depth;
 using AmxLine = __m512i;
 using AmxColumns = AmxLine[amx::depth / 2];
 
-// What the next tile reads: at most Most groups, of which each call fetches some lines.
-template <int Most, int group_bytes>
-class FetchTile {
- public:
-  void add(const void* group) { groups_[count_++] = static_cast<const char*>(group); }
-
-  // The lines for each of so many calls, if as many calls follow in each of the later stages.
-  int lines(int calls, int stages) const {
-    const int left = (count_ - now_) * lines_of_group - line_;
-    return (left / stages + calls - 1) / calls;
-  }
-
-  void operator()(int lines) {
-    for (; lines > 0 && now_ < count_; --lines) {
-      prefetch(groups_[now_] + line_ * 64);
-      if (++line_ == lines_of_group) ++now_, line_ = 0;
-    }
-  }
-
- private:
-  static constexpr int lines_of_group = group_bytes / 64;
-
-  const char* groups_[Most];
-  int count_ = 0, now_ = 0, line_ = 0;
-};
-
 // Columns that sum up the weights of a quarter of the keys.
 inline void fill_ones(AmxColumns& columns) {
   for (int pair = 0; pair < amx::depth / 2; ++pair)
@@ -90,16 +64,9 @@ class AmxReader {
   static constexpr int depth = (D + amx::depth - 1) / amx::depth * amx::depth;  // of keys
   static constexpr int columns = (D + amx::columns - 1) / amx::columns;         // tiles of values
   using Tile = ingot::Tile<S, amx_keys>;
-  using Fetch = FetchTile<2 * amx_keys / key_group, key_group * D * sizeof(S)>;
   using Few = AmxFew<S, D>;
 
-  static Fetch fetch(const Tile& tile) {
-    Fetch found;
-    const Range seen = tile.groups();
-    for (const auto* from : {&tile.keys, &tile.values})
-      for (int g = seen.begin; g < seen.end; ++g) found.add(from->at[g]);
-    return found;
-  }
+  static auto fetch(const Tile& tile) { return fetch_tile<D>(tile); }
 
   // Behind the values of a quarter of the keys lie columns that sum up its weights.
   void begin() {

@@ -2,6 +2,8 @@
 // of `lanes` columns. Only this file fixes the order of operations on one output element.
 #pragma once
 
+#include <type_traits>
+
 #include "simd.h"
 #include "tuning.h"
 
@@ -24,7 +26,7 @@ struct Dot<float> {
   static Columns columns(const float* const* rows, int at, int n) {
     return n >= lanes ? load(rows[0] + at) : load(rows[0] + at, n);
   }
-  static void store_columns(float* to, const vf (&k)[1]) { store(to, k[0]); }
+  static void store_columns(float* to, Columns w) { store(to, w); }
 };
 
 template <>
@@ -42,11 +44,18 @@ struct Dot<bf16> {
     return n >= lanes ? zip_pairs(rows[0] + at, rows[1] + at)
                       : zip_pairs(rows[0] + at, rows[1] + at, n);
   }
-  static void store_columns(bf16* to, const vf (&k)[2]) { store_pairs(to, k[0], k[1]); }
+  static void store_columns(bf16* to, Columns w) { store_pairs(to, w); }
 
   // The last k of an odd number, which has no neighbour.
   static Columns last_row(const bf16* x) { return splat_pair(x->bits); }
 };
+
+// What is multiplied where weights are read more than once: float32 if no instruction multiplies
+// pairs, since those of a row would be split again for each vector of columns. It changes no bit.
+template <class T>
+using Wide = std::conditional_t<std::is_same_v<T, bf16> && !multiplies_pairs, float, T>;
+template <class T>
+inline constexpr bool widens = !std::is_same_v<Wide<T>, T>;
 
 // Rows x vectors of a register tile: as many sums as fit beside the operands.
 template <class T>

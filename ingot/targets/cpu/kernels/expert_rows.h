@@ -37,6 +37,7 @@ struct PlainHalf {
   };
   struct Memory {
     alignas(64) T rows[job_rows * stride];
+    Widened<T> widened;
   };
 
   static void gather(const Source& from, int row, int to, Memory& memory) {
@@ -54,9 +55,9 @@ struct PlainHalf {
     const Rows<const T> x{memory.rows, stride};
     const auto nothing = [](auto...) {};
     if (Weights::last_width == panel_columns || index + 1 < count)
-      panel_product<T, panel_columns>(x, rows, Inputs, place, sums, nothing);
+      panel_product<T, panel_columns>(x, rows, Inputs, place, sums, memory.widened, nothing);
     else
-      panel_product<T, Weights::last_width>(x, rows, Inputs, place, sums, nothing);
+      panel_product<T, Weights::last_width>(x, rows, Inputs, place, sums, memory.widened, nothing);
   }
 };
 

@@ -101,76 +101,150 @@ inline void prefetch_rest(const Tile<S, Keys>& tile, const Tile<S, Keys>& next) 
   }
 }
 
-// Both products read the groups of a tile side by side: if a group is read alone, the hardware
-// fetches on behind its end, where nobody reads. Each product fetches at its own pace what the same
-// product of a later tile reads, the same line of the same group. Groups lie too scattered for the
-// hardware to foresee them.
+// Lines of at most Most groups, which are fetched one after the other.
+template <int Most, int group_bytes>
+class FetchTile {
+ public:
+  void add(const void* group) { groups_[count_++] = static_cast<const char*>(group); }
 
-// Columns of the first `rest` of `lanes` elements of `depth` rows; int8 is widened, which is exact.
-template <class T, class S>
-[[gnu::always_inline]] inline typename Dot<T>::Columns read_columns(const S* from, int row,
-                                                                    int rest = lanes) {
+  // The lines for each of so many calls, if as many calls follow in each of the later stages.
+  int lines(int calls, int stages) const { return (left() / stages + calls - 1) / calls; }
+
+  void operator()(int lines) {
+    for (; lines > 0 && now_ < count_; --lines) {
+      prefetch(groups_[now_] + line_ * 64);
+      if (++line_ == lines_of_group) ++now_, line_ = 0;
+    }
+  }
+
+  // Spreads what is left over so many calls of step().
+  void spread(int steps) {
+    pace_ = wait_ = left() > 0 && steps > left() ? steps / left() : 1;
+    each_ = lines(steps, 1);
+  }
+  [[gnu::always_inline]] void step() {
+    if (--wait_ > 0) return;
+    wait_ = pace_;
+    (*this)(each_);
+  }
+
+ private:
+  static constexpr int lines_of_group = group_bytes / 64;
+  int left() const { return (count_ - now_) * lines_of_group - line_; }
+
+  const char* groups_[Most];
+  int count_ = 0, now_ = 0, line_ = 0, pace_ = 1, wait_ = 1, each_ = 0;
+};
+
+// The keys and values that some row sees.
+template <int D, class S, int Keys>
+inline auto fetch_tile(const Tile<S, Keys>& tile) {
+  FetchTile<2 * Keys / key_group, key_group * D * sizeof(S)> found;
+  const Range seen = tile.groups();
+  for (const auto* from : {&tile.keys, &tile.values})
+    for (int g = seen.begin; g < seen.end; ++g) found.add(from->at[g]);
+  return found;
+}
+
+// What many rows fetch while they multiply: a part of a tile in so many steps.
+template <class Tile>
+struct FetchSpread {
+  static constexpr int columns = 64;  // for which a step fetches once
+  Tile* tile;
+
+  [[gnu::always_inline]] void operator()(int vector) const {
+    if (vector * lanes % columns == 0) tile->step();
+  }
+};
+
+// Both products read the groups of a tile side by side: if a group is read alone, the hardware
+// fetches on behind its end, where nobody reads. Groups lie too scattered for the hardware to
+// foresee them. Few rows fetch what the same product of a later tile reads, the same line of the
+// same group, so that memory is read in the order in which it will be.
+
+// Columns from `column` on, of which `rest` exist, for a step of products. They lie as a cache has
+// them, in rows of Columns. What is not a T is widened, which is exact.
+template <class T, int Columns, class S>
+[[gnu::always_inline]] inline typename Dot<T>::Columns read_columns(const S* rows, int step,
+                                                                    int column, int rest) {
+  constexpr int depth = Dot<T>::depth;
   if constexpr (std::is_same_v<S, T>) {
+    const S* from = rows + (step * Columns + column) * depth;
     return rest >= lanes ? Dot<T>::columns(from) : Dot<T>::columns(from, rest);
+  } else if constexpr (cache_depth<S> > depth) {
+    const S* from = rows + step / 2 * 2 * Columns + 2 * column;
+    return rest >= lanes ? split_pairs(from, step % 2) : split_pairs(from, step % 2, rest);
   } else {
-    vf k[Dot<T>::depth];
-    for (int i = 0; i < Dot<T>::depth; ++i)
-      k[i] = rest >= lanes ? load(from + i * row) : load(from + i * row, rest);
+    const S* from = rows + step * depth * Columns + column;
+    vf k[depth];
+    for (int i = 0; i < depth; ++i)
+      k[i] = rest >= lanes ? load(from + i * Columns) : load(from + i * Columns, rest);
     return Dot<T>::columns(k);
   }
 }
 
-// Keys as the columns of q . K, from a group of the tile on.
+// Where the cache has what a step reads for so many columns, in elements from the start of a group;
+// or -1 if the step before has read it.
 template <class T, class S>
+[[gnu::always_inline]] inline int place_read(int step, int columns) {
+  constexpr int each = cache_depth<S> > Dot<T>::depth ? cache_depth<S> / Dot<T>::depth : 1;
+  return step % each == 0 ? step * Dot<T>::depth * columns : -1;
+}
+
+// Keys as the columns of q . K, from a group of the tile on.
+template <class T, class S, class Fetch>
 struct KeySource {
   Groups<S> groups;
-  Fetched<S> fetched;
+  Fetch fetched;
   int first;
 
   [[gnu::always_inline]] typename Dot<T>::Columns load(int vector, int step) const {
-    const S* line = groups.at[group(vector)] + step * line_size;
-    return read_columns<T>(line + key(vector) * cache_depth<S>, key_group);
+    return read_columns<T, key_group>(groups.at[group(vector)], step, key(vector), key_group);
   }
   [[gnu::always_inline]] void fetch(int vector, int step) const {
-    if (key(vector) == 0) fetched(group(vector), step * line_size);
+    if constexpr (std::is_same_v<Fetch, Fetched<S>>) {
+      const int place = place_read<T, S>(step, key_group);
+      if (key(vector) == 0 && place >= 0) fetched(group(vector), place);
+    } else {
+      fetched(vector);
+    }
   }
 
  private:
-  static constexpr int line_size = key_group * Dot<T>::depth;
-
   int group(int vector) const { return first + vector * lanes / key_group; }
   static int key(int vector) { return vector * lanes % key_group; }
 };
 
 // Values as the columns of weights . V.
-template <class T, class S, int D>
+template <class T, class S, int D, class Fetch>
 struct ValueSource {
   static constexpr int steps = key_group / Dot<T>::depth;  // of a group
   Groups<S> groups;
-  Fetched<S> fetched;
+  Fetch fetched;
 
   [[gnu::always_inline]] typename Dot<T>::Columns load(int vector, int step) const {
     const int d = vector * lanes;
-    return read_columns<T>(groups.at[step / steps] + row(step) + d * cache_depth<S>, D, D - d);
+    return read_columns<T, D>(groups.at[step / steps], step % steps, d, D - d);
   }
   [[gnu::always_inline]] void fetch(int vector, int step) const {
-    fetched(step / steps, row(step) + vector * lanes * Dot<T>::depth);
+    if constexpr (std::is_same_v<Fetch, Fetched<S>>) {
+      constexpr int together = cache_depth<S> > Dot<T>::depth ? cache_depth<S> : Dot<T>::depth;
+      const int place = place_read<T, S>(step % steps, D);
+      if (place >= 0) fetched(step / steps, place + vector * lanes * together);
+    } else {
+      fetched(vector);
+    }
   }
-
- private:
-  static int row(int step) { return step % steps * D * Dot<T>::depth; }
 };
 
 // Tiles start at absolute positions, so the order does not depend on how much of one is seen.
-template <class T, class S, int D, class Body>
-[[gnu::always_inline]] inline void for_steps(const ValueSource<T, S, D>& source, int begin,
+template <class T, class S, int D, class Fetch, class Body>
+[[gnu::always_inline]] inline void for_steps(const ValueSource<T, S, D, Fetch>&, int begin,
                                              int end, Body body) {
-  const int first = begin / source.steps, last = (end - 1) / source.steps;
-  for (int i = 0; i < source.steps; ++i)
-    for (int group = first; group <= last; ++group) {
-      const int step = group * source.steps + i;
-      if (step >= begin && step < end) body(step);
-    }
+  constexpr int steps = ValueSource<T, S, D, Fetch>::steps;
+  for (int i = 0; i < steps; ++i)
+    for (int step = (begin - i + steps - 1) / steps * steps + i; step < end; step += steps)
+      body(step);
 }
 
 }  // namespace ingot

@@ -39,11 +39,11 @@ constexpr int rows_at_once() {
 template <class T, int Width, class Beside>
 __attribute__((noinline)) void panel_product(Rows<const T> x, int rows, int inputs,
                                              PanelPlace<T> place, Rows<float> sums,
-                                             Beside& beside) {
+                                             Widened<T>& widened, Beside& beside) {
   if constexpr (takes_amx<T>)
     amx_panel_product<Width>(x, rows, inputs, place, sums, beside);
   else
-    vector_panel_product<T, Width>(x, rows, inputs, place, sums, beside);
+    vector_panel_product<T, Width>(x, rows, inputs, place, sums, widened, beside);
 }
 
 // A weight matrix of this model: its shape, and where its panels lie.
@@ -59,12 +59,12 @@ struct Panels {
 
   template <class Beside>
   void product(Rows<const T> x, int rows, int panel, int next, Rows<float> sums,
-               Beside& beside) const {
+               Widened<T>& widened, Beside& beside) const {
     const PanelPlace<T> place{data + panel * panel_size, data + next * panel_size};
     if (last_width == panel_columns || panel + 1 < count)
-      panel_product<T, panel_columns>(x, rows, Inputs, place, sums, beside);
+      panel_product<T, panel_columns>(x, rows, Inputs, place, sums, widened, beside);
     else
-      panel_product<T, last_width>(x, rows, Inputs, place, sums, beside);
+      panel_product<T, last_width>(x, rows, Inputs, place, sums, widened, beside);
   }
 
   // Element k of column `column`.
@@ -121,6 +121,7 @@ struct ProductMemory {
   static constexpr int fit = takes_amx<T> ? copied_bytes / (stride * sizeof(T)) : 0;
 
   Unit units[2];
+  Widened<T> widened;
   alignas(64) T rows[fit > 0 ? fit * stride : 1];
 
   // These rows, copied if they are many and fit.
@@ -155,7 +156,7 @@ inline void multiply(Slice slice, Rows<const T> x, const T* weight, const float*
         panels.product({from[row - slice.rows.begin], from.stride}, count,
                        Unit::panel(sink, slice.team, at),
                        Unit::panel(sink, slice.team, next),
-                       {sums.data + i * panel_columns, sums.stride}, beside);
+                       {sums.data + i * panel_columns, sums.stride}, memory.widened, beside);
       };
       const auto fetch = [&](int r, int n) {
         for (const int last = r + n; i == 0 && r < last; ++r) sink.fetch(unit, row + r);
@@ -182,6 +183,12 @@ void linear(Slice slice, Rows<const T> x, const T* weight, const float* bias,
   multiply<T, Inputs, Outputs>(slice, x, weight, bias, sink);
 }
 
+template <class T, class Sink, int most_rows>
+struct HeadMemory {
+  UnitMemory<Sink, most_rows> unit;
+  Widened<T> widened;
+};
+
 // out = each head of x times the rows of W that are its own. Panels do not end where heads do, so
 // a panel is multiplied with every head that has rows in it.
 template <int Heads, class T, class Out, int Inputs, int Outputs>
@@ -191,14 +198,15 @@ void head_linear(Slice slice, Rows<const T> x, const T* weight, Rows<Out> out) {
   using Sink = Store<panel_columns, Outputs, Out>;
   const Panels<T, Inputs, Outputs> panels{weight};
   constexpr int most_rows = rows_at_once<T, Sink>();
-  const Rows<float> sums = slice.team.workspace<UnitMemory<Sink, most_rows>>().rows();
+  auto& memory = slice.team.workspace<HeadMemory<T, Sink, most_rows>>();
+  const Rows<float> sums = memory.unit.rows();
   for_units<Sink, most_rows>(slice, [&](int panel, int row, int count, int end) {
     const auto nothing = [](auto...) {};
     const int first = panel * panel_columns;
     const int last = first + panel_columns < Outputs ? first + panel_columns : Outputs;
     for (int head = first / size; head * size < last; ++head) {
       panels.product({x[row] + head * Inputs, x.stride}, count, panel,
-                     panel + 1 < end ? panel + 1 : panel, sums, nothing);
+                     panel + 1 < end ? panel + 1 : panel, sums, memory.widened, nothing);
       const int from = head * size > first ? head * size : first;
       const int to = (head + 1) * size < last ? (head + 1) * size : last;
       for (int r = 0; r < count; ++r)

@@ -7,50 +7,20 @@
 // threads.
 #pragma once
 
+#include "panel_weights.h"
 #include "team.h"
-#include "tile.h"
 
 namespace ingot {
 
 inline constexpr int block_bytes = tuned::core_cache / 4;  // of weights; two, and rows, fit in L2
+inline constexpr int most_split_tiles = 3;                 // of rows, for which no copy is made
+inline constexpr int spread_tiles = lanes >= 16 ? 12 : 1;  // that fetch so, as measured
 inline constexpr int stream_rows = 4 < max_tile_rows<bf16> ? 4 : max_tile_rows<bf16>;
 
+// Steps of a block: what is widened stays in the L1 cache.
 template <class T, int Width>
-inline constexpr std::ptrdiff_t step_size = Width * Dot<T>::depth;
-
-// Weights that are read once.
-template <class T, int Width>
-struct StreamedWeights {
-  const T* panel;
-  const T* fetched;  // at step 0
-
-  typename Dot<T>::Columns load(int vector, int step) const {
-    return Dot<T>::columns(panel + place(vector, step));
-  }
-  void fetch(int vector, int step) const { prefetch(fetched + place(vector, step)); }
-
- private:
-  static std::ptrdiff_t place(int vector, int step) {
-    return step * step_size<T, Width> + vector * lanes * Dot<T>::depth;
-  }
-};
-
-// Weights that several tiles of rows share. Each tile fetches its part of what comes next, so that
-// memory works all the time and not only during the first tile.
-template <class T, int Width>
-struct SharedWeights {
-  const T* panel;
-  const T* next;       // what this tile fetches at step 0
-  std::uint32_t pace;  // steps fetched per step of the tile, in units of 2^-16
-
-  typename Dot<T>::Columns load(int vector, int step) const {
-    return Dot<T>::columns(panel + step * step_size<T, Width> + vector * lanes * Dot<T>::depth);
-  }
-  void fetch(int vector, int step) const {
-    const std::uint32_t ahead = static_cast<std::uint32_t>(step) * pace >> 16;
-    prefetch(next + ahead * step_size<T, Width> + vector * lanes * Dot<T>::depth);
-  }
-};
+inline constexpr int most_block_steps =
+    widens<T> ? widened_depth / Dot<T>::depth : block_bytes / (step_size<T, Width> * sizeof(T));
 
 // A panel, and the one that its thread reads after it.
 template <class T>
@@ -68,7 +38,7 @@ void stream_panel(Rows<const T> x, int rows, int steps, PanelPlace<T> place, Row
   with_rows<stream_rows>(rows, [&](auto height) {
     const auto run = [&](const T* fetched, int begin, int end, Start start) {
       tile<T, height.value, Width / lanes>(x.data, x.stride,
-                                           StreamedWeights<T, Width>{place.panel, fetched}, begin,
+                                           StreamedWeights<T, Width>{{place.panel}, fetched}, begin,
                                            end, sums.data, sums.stride, start);
     };
     run(place.panel + ahead * size, 0, turn, Start::zero);
@@ -79,21 +49,41 @@ void stream_panel(Rows<const T> x, int rows, int steps, PanelPlace<T> place, Row
 // The same for many rows.
 template <class T, int Width, class Ahead>
 void share_panel(Rows<const T> x, int rows, int steps, PanelPlace<T> place, Rows<float> sums,
-                 Ahead ahead_of) {
-  constexpr int most = max_tile_rows<T>;
-  constexpr int block_steps = block_bytes / (step_size<T, Width> * sizeof(T));
-  const int blocks = steps / block_steps + 1, tiles = num_row_tiles<most>(rows);
+                 Widened<T>& widened, Ahead ahead_of) {
+  using Element = Wide<T>;
+  constexpr int most = max_tile_rows<Element>, ratio = Dot<T>::depth / Dot<Element>::depth;
+  constexpr std::ptrdiff_t size = step_size<T, Width>;
+  const int blocks = (steps - 1) / most_block_steps<T, Width> + 1;
+  const int tiles = num_row_tiles<most>(rows);
+  const int vectors = tile_vectors(rows / tiles), passes = (Width / lanes + vectors - 1) / vectors;
   for (int block = 0; block < blocks; ++block) {
     const int begin = steps * block / blocks, length = steps * (block + 1) / blocks - begin;
-    const T* from = place.panel + begin * step_size<T, Width>;
-    const T* following = block + 1 < blocks ? from + length * step_size<T, Width> : place.next;
+    const T* from = place.panel + begin * size;
+    const T* following = block + 1 < blocks ? from + length * size : place.next;
+    SpreadFetch spread(following, length * size * sizeof(T), tiles * passes);
+    const bool splits = tiles <= most_split_tiles;
+    if constexpr (widens<T>)
+      if (!splits) widened.template widen_weights<Width>(from, length);
     for_row_tiles<most>(rows, [&](auto height, int row, int number) {
       if (block == 0) ahead_of(row, height.value);
-      const T* next = following + length * number / tiles * step_size<T, Width>;
-      const SharedWeights<T, Width> weights{from, next, 65536u / tiles};
-      tile<T, height.value, Width / lanes>(x[row] + begin * Dot<T>::depth, x.stride, weights, 0,
-                                           length, sums[row], sums.stride,
-                                           block == 0 ? Start::zero : Start::resume);
+      const Rows<const T> given{x[row] + begin * Dot<T>::depth, x.stride};
+      const auto multiply = [&](Rows<const Element> tile_rows, const auto& weights) {
+        tile<Element, height.value, Width / lanes>(tile_rows.data, tile_rows.stride, weights, 0,
+                                                   length * ratio, sums[row], sums.stride,
+                                                   block == 0 ? Start::zero : Start::resume);
+      };
+      if constexpr (widens<T>) {
+        const Rows<const float> wide = widened.widen_rows(given, height.value, length * ratio);
+        if (splits)
+          multiply(wide, SplitWeights<Width>{from, spread});
+        else
+          multiply(wide, BlockWeights<float, Width>{{widened.weights}, spread});
+      } else if (tiles < spread_tiles) {
+        const T* next = following + length * number / tiles * size;
+        multiply(given, SharedWeights<T, Width>{{from}, next, 65536u / tiles});
+      } else {
+        multiply(given, BlockWeights<T, Width>{{from}, spread});
+      }
     });
   }
 }
@@ -102,15 +92,15 @@ void share_panel(Rows<const T> x, int rows, int steps, PanelPlace<T> place, Rows
 // each tile that starts the panel.
 template <class T, int Width, class Ahead>
 inline void vector_panel_product(Rows<const T> x, int rows, int inputs, PanelPlace<T> place,
-                                 Rows<float> sums, Ahead ahead_of) {
+                                 Rows<float> sums, Widened<T>& widened, Ahead ahead_of) {
   const int steps = inputs / Dot<T>::depth;
   if (rows <= stream_rows)
     stream_panel<T, Width>(x, rows, steps, place, sums);
   else
-    share_panel<T, Width>(x, rows, steps, place, sums, ahead_of);
+    share_panel<T, Width>(x, rows, steps, place, sums, widened, ahead_of);
   if constexpr (Dot<T>::depth > 1) {
     if (inputs % Dot<T>::depth == 0) return;
-    const StreamedWeights<T, Width> weights{place.panel, place.panel};
+    const StreamedWeights<T, Width> weights{{place.panel}, place.panel};
     for (int row = 0; row < rows; ++row)
       for (int v = 0; v < Width / lanes; ++v) {
         float* sum = sums[row] + v * lanes;

@@ -16,19 +16,18 @@ class QueryRows : public WeightedRows<T, D, D, D <= 256 ? 48 : 24, Capped> {
   // One would not do: a short last tile leaves no time to fetch the first one of the next unit.
   static constexpr int tiles_ahead = 2;
 
-  // Each product runs for all rows before the next, so that the L1 cache keeps what rows share.
   void visit(const Tile<S>& now, const Tile<S>& next, Scoring scoring) {
-    const bool once = count <= stream_once_rows();
-    prefetch_rest<D>(now, next);
-    reader_.keys(now, next, once, [&](const auto& keys, const auto& fetched) {
-      score_all(now, keys, fetched);
-    });
-    this->find_weights({0, count}, now.start, scoring,
-                       [&](vf scores, int v) { return reader_.scale_scores(scores, v); });
-    reader_.values(now, next, once, [&](const auto& values, const auto& fetched) {
-      if constexpr (is_scaled<S>) scale_weights();
-      add_all(now, values, fetched);
-    });
+    if (count <= stream_once_rows()) {
+      prefetch_rest<D>(now, next);
+      visit<stream_once_rows()>(now, scoring, reader_.keys(now), keys_of<D>(next),
+                                values_of<D>(next), [&] { return reader_.values(now); });
+    } else {
+      auto tile = fetch_tile<D>(next);
+      tile.spread(fetching_steps());
+      const FetchSpread<decltype(tile)> fetch{&tile};
+      visit<tile_rows>(now, scoring, reader_.wide_keys(now), fetch, fetch,
+                       [&] { return reader_.wide_values(now); });
+    }
   }
 
  private:
@@ -43,22 +42,27 @@ class QueryRows : public WeightedRows<T, D, D, D <= 256 ? 48 : 24, Capped> {
     return tile_rows;
   }
 
-  template <class Element>
-  void score_all(const Tile<S>& now, const Groups<Element>& keys,
-                 const Fetched<Element>& fetched) {
-    constexpr int most = std::is_same_v<Element, T> ? tile_rows : stream_once_rows();
-    for_row_tiles<most>(count, [&](auto height, int r, int) {
-      const Fetched<Element> meanwhile = r == 0 ? fetched : Fetched<Element>{};
-      score<height.value>(r, now, KeySource<T, Element>{keys, meanwhile, 0});
-    });
+  // Steps of all rows in which they fetch.
+  int fetching_steps() const {
+    constexpr int wide = FetchSpread<void>::columns;
+    constexpr int steps = D + key_tile * ((padded + wide - 1) / wide);
+    return num_row_tiles<tile_rows>(count) * steps / Dot<T>::depth;
   }
 
-  template <class Element>
-  void add_all(const Tile<S>& now, const Groups<Element>& values,
-               const Fetched<Element>& fetched) {
-    for_row_tiles<stream_once_rows()>(count, [&](auto height, int r, int) {
-      const Fetched<Element> meanwhile = r == 0 ? fetched : Fetched<Element>{};
-      add_values<height.value>(r, now, ValueSource<T, Element, D>{values, meanwhile});
+  // Each product runs for all rows before the next, so that the L1 cache keeps what rows share.
+  // values() says where values are, when keys are no longer needed.
+  template <int Most, class Element, class Fetch, class Values>
+  void visit(const Tile<S>& now, Scoring scoring, const Groups<Element>& keys,
+             const Fetch& fetch_keys, const Fetch& fetch_values, Values values) {
+    for_row_tiles<Most>(count, [&](auto height, int r, int) {
+      score<height.value>(r, now, KeySource<T, Element, Fetch>{keys, fetch_keys, 0});
+    });
+    this->find_weights({0, count}, now.start, scoring,
+                       [&](vf scores, int v) { return reader_.scale_scores(scores, v); });
+    const Groups<Element> columns = values();
+    if constexpr (is_scaled<S>) scale_weights();
+    for_row_tiles<Most>(count, [&](auto height, int r, int) {
+      add_values<height.value>(r, now, ValueSource<T, Element, D, Fetch>{columns, fetch_values});
     });
   }
 

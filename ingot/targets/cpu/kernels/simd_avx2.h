@@ -123,6 +123,7 @@ inline std::uint32_t read_pair(const bf16* from) {
   return pair;
 }
 
+inline constexpr bool multiplies_pairs = false;
 struct pairs {
   vf even, odd;
 };
@@ -132,16 +133,23 @@ inline pairs zip_pairs(const bf16* even, const bf16* odd) { return {load(even), 
 inline pairs zip_pairs(const bf16* even, const bf16* odd, int n) {
   return {load(even, n), load(odd, n)};
 }
-inline pairs split(__m256i both) {
-  return {_mm256_castsi256_ps(_mm256_slli_epi32(both, 16)),
-          _mm256_castsi256_ps(_mm256_and_si256(both, _mm256_set1_epi32(-0x10000)))};
+inline __m256i load_both(const bf16* from) {
+  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
 }
-inline pairs load_pairs(const bf16* from) {
-  return split(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+inline __m256i load_both(const bf16* from, int n) {
+  return _mm256_maskload_epi32(reinterpret_cast<const int*>(from), first_lanes(n));
 }
-inline pairs load_pairs(const bf16* from, int n) {
-  return split(_mm256_maskload_epi32(reinterpret_cast<const int*>(from), first_lanes(n)));
+inline vf split_pairs(__m256i both, int odd) {
+  return _mm256_castsi256_ps(odd != 0 ? _mm256_and_si256(both, _mm256_set1_epi32(-0x10000))
+                                      : _mm256_slli_epi32(both, 16));
 }
+inline vf split_pairs(const bf16* from, int odd) { return split_pairs(load_both(from), odd); }
+inline vf split_pairs(const bf16* from, int odd, int n) {
+  return split_pairs(load_both(from, n), odd);
+}
+inline pairs split(__m256i both) { return {split_pairs(both, 0), split_pairs(both, 1)}; }
+inline pairs load_pairs(const bf16* from) { return split(load_both(from)); }
+inline pairs load_pairs(const bf16* from, int n) { return split(load_both(from, n)); }
 inline pairs splat_pair(std::uint32_t pair) {
   return split(_mm256_set1_epi32(static_cast<int>(pair)));
 }
@@ -150,10 +158,10 @@ inline vf dot(vf acc, pairs w, pairs x) { return fma(w.odd, x.odd, fma(w.even, x
 inline void store_alternate(bf16* to, const bf16* from, int odd, int n) {
   for (int i = 0; i < n; ++i) to[2 * i + odd] = from[i];
 }
-inline void store_pairs(bf16* to, vf even, vf odd) {
-  const __m256i upper = _mm256_srli_epi32(_mm256_castps_si256(even), 16);
-  const __m256i both = _mm256_or_si256(_mm256_castps_si256(odd), upper);
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), both);
+inline void store_pairs(bf16* to, pairs both) {
+  const __m256i upper = _mm256_srli_epi32(_mm256_castps_si256(both.even), 16);
+  const __m256i bits = _mm256_or_si256(_mm256_castps_si256(both.odd), upper);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), bits);
 }
 
 }  // namespace ingot

@@ -139,6 +139,17 @@ inline std::uint32_t read_pair(const bf16* from) {
   return pair;
 }
 
+inline vf split_pairs(__m512i both, int odd) {
+  return _mm512_castsi512_ps(odd != 0 ? _mm512_and_si512(both, _mm512_set1_epi32(-0x10000))
+                                      : _mm512_slli_epi32(both, 16));
+}
+inline vf split_pairs(const bf16* from, int odd) {
+  return split_pairs(_mm512_loadu_si512(from), odd);
+}
+inline vf split_pairs(const bf16* from, int odd, int n) {
+  return split_pairs(_mm512_maskz_loadu_epi32(first_lanes(n), from), odd);
+}
+
 // Pairs of values that are exact in bfloat16, in the order of memory.
 inline __m512i interleave(vf even, vf odd) {
   const __m512i upper = _mm512_srli_epi32(_mm512_castps_si512(even), 16);
@@ -146,6 +157,7 @@ inline __m512i interleave(vf even, vf odd) {
 }
 
 #ifdef __AVX512BF16__
+inline constexpr bool multiplies_pairs = true;
 using pairs = __m512i;
 
 inline pairs join_pairs(vf even, vf odd) { return interleave(even, odd); }
@@ -167,6 +179,7 @@ inline pairs zip_pairs(const bf16* even, const bf16* odd, int n) {
                    _mm256_maskz_loadu_epi16(first_lanes(n), odd));
 }
 inline pairs load_pairs(const bf16* from) { return _mm512_loadu_si512(from); }
+inline void store_pairs(bf16* to, pairs both) { _mm512_storeu_si512(to, both); }
 inline pairs load_pairs(const bf16* from, int n) {
   return _mm512_maskz_loadu_epi32(first_lanes(n), from);
 }
@@ -180,6 +193,7 @@ inline vf dot(vf acc, pairs w, pairs x) {
   return _mm512_dpbf16_ps(acc, weights, row);
 }
 #else
+inline constexpr bool multiplies_pairs = false;
 struct pairs {
   vf even, odd;
 };
@@ -189,9 +203,9 @@ inline pairs zip_pairs(const bf16* even, const bf16* odd) { return {load(even), 
 inline pairs zip_pairs(const bf16* even, const bf16* odd, int n) {
   return {load(even, n), load(odd, n)};
 }
-inline pairs split(__m512i both) {
-  return {_mm512_castsi512_ps(_mm512_slli_epi32(both, 16)),
-          _mm512_castsi512_ps(_mm512_and_si512(both, _mm512_set1_epi32(-0x10000)))};
+inline pairs split(__m512i both) { return {split_pairs(both, 0), split_pairs(both, 1)}; }
+inline void store_pairs(bf16* to, pairs both) {
+  _mm512_storeu_si512(to, interleave(both.even, both.odd));
 }
 inline pairs load_pairs(const bf16* from) { return split(_mm512_loadu_si512(from)); }
 inline pairs load_pairs(const bf16* from, int n) {
@@ -202,9 +216,5 @@ inline pairs splat_pair(std::uint32_t pair) {
 }
 inline vf dot(vf acc, pairs w, pairs x) { return fma(w.odd, x.odd, fma(w.even, x.even, acc)); }
 #endif
-
-inline void store_pairs(bf16* to, vf even, vf odd) {
-  _mm512_storeu_si512(to, interleave(even, odd));
-}
 
 }  // namespace ingot

@@ -112,6 +112,7 @@ inline std::uint32_t read_pair(const bf16* from) {
   return from[0].bits | static_cast<std::uint32_t>(from[1].bits) << 16;
 }
 
+inline constexpr bool multiplies_pairs = false;
 struct pairs {
   vf even, odd;
 };
@@ -132,6 +133,14 @@ inline pairs load_pairs(const bf16* from, int n) {
   std::memcpy(padded, from, static_cast<std::size_t>(n) * 2 * sizeof(bf16));
   return load_pairs(padded);
 }
+inline vf split_pairs(const bf16* from, int odd) {
+  const pairs both = load_pairs(from);
+  return odd != 0 ? both.odd : both.even;
+}
+inline vf split_pairs(const bf16* from, int odd, int n) {
+  const pairs both = load_pairs(from, n);
+  return odd != 0 ? both.odd : both.even;
+}
 inline pairs splat_pair(std::uint32_t pair) {
   const auto both = static_cast<std::int32_t>(pair);
   return split(vi{both, both, both, both});
@@ -141,10 +150,10 @@ inline vf dot(vf acc, pairs w, pairs x) { return fma(w.odd, x.odd, fma(w.even, x
 inline void store_alternate(bf16* to, const bf16* from, int odd, int n) {
   for (int i = 0; i < n; ++i) to[2 * i + odd] = from[i];
 }
-inline void store_pairs(bf16* to, vf even, vf odd) {
+inline void store_pairs(bf16* to, pairs both) {
   for (int i = 0; i < lanes; ++i) {
-    to[2 * i].bits = static_cast<std::uint16_t>(bits_of(even)[i] >> 16);
-    to[2 * i + 1].bits = static_cast<std::uint16_t>(bits_of(odd)[i] >> 16);
+    to[2 * i].bits = static_cast<std::uint16_t>(bits_of(both.even)[i] >> 16);
+    to[2 * i + 1].bits = static_cast<std::uint16_t>(bits_of(both.odd)[i] >> 16);
   }
 }
 

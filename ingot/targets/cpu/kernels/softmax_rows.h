@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstring>
+#include <type_traits>
 
 #include "math.h"
 #include "tile.h"
@@ -35,10 +36,16 @@ class SoftmaxRows {
   // Before the first row of a step.
   void begin() {}
 
-  // Appends a query that sees the keys [first, end); a sink of -inf is none.
-  void add(const T* query, int first, int end, float sink) {
+  // Appends a query that sees the keys [first, end); a sink of -inf is none. T holds it exactly.
+  template <class Query>
+  void add(const Query* query, int first, int end, float sink) {
     const int r = count++;
-    std::memcpy(queries_[r], query, D * sizeof(T));
+    if constexpr (std::is_same_v<Query, T>)
+      std::memcpy(queries_[r], query, D * sizeof(T));
+    else
+      for_columns<D>([&](int d, auto part) {
+        store(queries_[r] + d, load(query + d, part), part);
+      });
     std::memset(queries_[r] + D, 0, (Stored - D) * sizeof(T));
     for (int d = 0; d < sums_stride; d += lanes) store(sums_[r] + d, zero());
     rows_[r] = {first, end, -__builtin_inff(), sink * log2_e};

@@ -8,32 +8,86 @@
 
 namespace ingot {
 
-// A reader of a cache in the element type S. For a tile and a later one, it calls
-//   keys, values   use(where products read them, what they fetch meanwhile); one replaces the other
-// and it scales vector v of a row's scores or weights by the scales of what was used last. `once`
-// says that all rows go through one product, so that a copy does not pay.
+// A reader of a cache in the element type S. It says where products find a tile:
+//   keys, values            for few rows, which read the cache itself
+//   wide_keys, wide_values  for many rows, in T; one replaces the other
+// and it scales vector v of a row's scores or weights by the scales of what was read last.
+//
+// This one widens S to T in products of few rows, and before those of many. Scales of int8 are
+// applied to scores and to weights.
 template <class T, class S, int D>
-class TileReader;
+class TileReader {
+ public:
+  Groups<S> keys(const Tile<S>& tile) {
+    take_scales(tile, tile.key_scales);
+    return tile.keys;
+  }
+  Groups<S> values(const Tile<S>& tile) {
+    take_scales(tile, tile.value_scales);
+    return tile.values;
+  }
+  Groups<T> wide_keys(const Tile<S>& tile) { return widened<key_group>(tile, keys(tile)); }
+  Groups<T> wide_values(const Tile<S>& tile) { return widened<D>(tile, values(tile)); }
+
+  vf scale_scores(vf scores, int v) const { return scaled(scores, v); }
+  vf scale_weights(vf weights, int v) const { return scaled(weights, v); }
+
+ private:
+  static constexpr int depth = Dot<T>::depth;
+
+  // Keys that no row sees may have any scale, even NaN.
+  void take_scales(const Tile<S>& tile, const Groups<float>& from) {
+    if constexpr (is_scaled<S>)
+      for (int key = 0; key < key_tile; key += lanes) {
+        const vf scales = load(from.at[key / key_group] + key % key_group);
+        store(scales_ + key, keep(scales, tile.begin - key, tile.end - key, zero()));
+      }
+  }
+  vf scaled(vf x, int v) const {
+    if constexpr (is_scaled<S>) return x * load(scales_ + v * lanes);
+    return x;
+  }
+
+  template <int Columns>
+  Groups<T> widened(const Tile<S>& tile, const Groups<S>& from) {
+    Groups<T> found;
+    for (int g = 0; g < groups_per_tile; ++g) {
+      T* copy = copies_ + g * key_group * D;
+      found.at[g] = copy;
+      if (tile.sees(g)) widen_group<Columns>(from.at[g], copy);
+    }
+    return found;
+  }
+
+  // Rows of so many columns, of which the next one overwrites what exceeds a row.
+  template <int Columns>
+  static void widen_group(const S* from, T* to) {
+    for (int step = 0; step < key_group * D / (depth * Columns); ++step)
+      for (int c = 0; c < Columns; c += lanes)
+        Dot<T>::store_columns(to + (step * Columns + c) * depth,
+                              read_columns<T, Columns>(from, step, c, Columns - c));
+  }
+
+  alignas(64) T copies_[key_tile * D + depth * lanes];
+  alignas(64) float scales_[is_scaled<S> ? key_tile : 1];
+};
 
 // A value that is added up together with one that is seen is multiplied by a weight of 0. If no row
 // of the block sees it, it may be anything, even NaN. Such a group is read from a copy with zeros.
 template <class T, int D>
 class TileReader<T, T, D> {
  public:
-  template <class Use>
-  void keys(const Tile<T>& tile, const Tile<T>& next, bool, Use use) {
-    use(tile.keys, keys_of<D>(next));
-  }
-
-  template <class Use>
-  void values(const Tile<T>& tile, const Tile<T>& next, bool, Use use) {
+  Groups<T> keys(const Tile<T>& tile) { return tile.keys; }
+  Groups<T> values(const Tile<T>& tile) {
     Groups<T> found = tile.values;
     if constexpr (depth > 1) {
       if (tile.begin % depth > 0) hide(tile.begin - 1, tile, found, copies_[0]);
       if (tile.end % depth > 0) hide(tile.end, tile, found, copies_[1]);
     }
-    use(found, values_of<D>(next));
+    return found;
   }
+  Groups<T> wide_keys(const Tile<T>& tile) { return keys(tile); }
+  Groups<T> wide_values(const Tile<T>& tile) { return values(tile); }
 
   static vf scale_scores(vf scores, int) { return scores; }
   static vf scale_weights(vf weights, int) { return weights; }
@@ -57,69 +111,6 @@ class TileReader<T, T, D> {
   }
 
   alignas(64) T copies_[2][key_group * D];
-};
-
-// int8 is widened by the product or before it. Scales are applied to scores and to weights.
-template <class T, int D>
-class TileReader<T, std::int8_t, D> {
- public:
-  using S = std::int8_t;
-
-  template <class Use>
-  void keys(const Tile<S>& tile, const Tile<S>& next, bool once, Use use) {
-    take_scales(tile, tile.key_scales);
-    if (once) return use(tile.keys, keys_of<D>(next));
-    use(widened<key_group>(tile, tile.keys, keys_of<D>(next)), Fetched<T>{});
-  }
-
-  template <class Use>
-  void values(const Tile<S>& tile, const Tile<S>& next, bool once, Use use) {
-    take_scales(tile, tile.value_scales);
-    if (once) return use(tile.values, values_of<D>(next));
-    use(widened<D>(tile, tile.values, values_of<D>(next)), Fetched<T>{});
-  }
-
-  vf scale_scores(vf scores, int v) const { return scores * load(scales_ + v * lanes); }
-  vf scale_weights(vf weights, int v) const { return weights * load(scales_ + v * lanes); }
-
- private:
-  static constexpr int depth = Dot<T>::depth;
-
-  // Keys that no row sees may have any scale, even NaN.
-  void take_scales(const Tile<S>& tile, const Groups<float>& from) {
-    for (int key = 0; key < key_tile; key += lanes) {
-      const vf scales = load(from.at[key / key_group] + key % key_group);
-      store(scales_ + key, keep(scales, tile.begin - key, tile.end - key, zero()));
-    }
-  }
-
-  template <int Columns>
-  Groups<T> widened(const Tile<S>& tile, const Groups<S>& from, const Fetched<S>& fetched) {
-    Groups<T> found;
-    for (int g = 0; g < groups_per_tile; ++g) {
-      T* copy = copies_ + g * key_group * D;
-      found.at[g] = copy;
-      if (tile.sees(g)) widen_group<Columns>(from.at[g], fetched, g, copy);
-    }
-    return found;
-  }
-
-  // Rows of so many columns; `depth` of them become one. The next row overwrites the part of a
-  // vector that exceeds its row.
-  template <int Columns>
-  static void widen_group(const S* from, const Fetched<S>& fetched, int group, T* to) {
-    for (int at = 0; at < key_group * D; at += depth * Columns) {
-      for (int line = 0; line < depth * Columns; line += 64) fetched(group, at + line);
-      for_columns<Columns>([&](int c, auto part) {
-        vf k[depth];
-        for (int i = 0; i < depth; ++i) k[i] = load(from + at + i * Columns + c, part);
-        Dot<T>::store_columns(to + at + c * depth, k);
-      });
-    }
-  }
-
-  alignas(64) T copies_[key_tile * D + depth * lanes];
-  alignas(64) float scales_[key_tile];
 };
 
 }  // namespace ingot
