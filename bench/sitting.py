@@ -37,7 +37,7 @@ OPTIONS: Mapping[str, tuple[str, ...]] = {
 }  # fmt: skip
 PEER_GROUP, LONG_GROUP, STREAM_GROUP = "peers", "long", "streams"
 LONG = (4096, 16384)  # tokens of long prompts; others read the first kind
-ATTENTION = "paged_attention"
+ATTENTION = "paged_attention"  # as its kernels begin, be they fused or not
 PARTS = (
     *(f"{SHAPE}/{kind}" for kind in OPTIONS),
     *(f"{PEER_GROUP}/{kind}" for kind in OPTIONS),
@@ -157,7 +157,7 @@ def attention_of(phase: Values) -> float:
     """The share of a phase's time that attention takes."""
     seconds = {True: 0.0, False: 0.0}
     for kernel in phase["kernels"]:
-        seconds[kernel["kernel"] == ATTENTION] += kernel["seconds"]
+        seconds[kernel["kernel"].startswith(ATTENTION)] += kernel["seconds"]
     return number(seconds[True] / sum(seconds.values()))
 
 

@@ -17,7 +17,7 @@ PHASE = {
 KERNELS = [
     {"kernel": "linear", "seconds": 2.0},
     {"kernel": "paged_attention", "seconds": 1.0},
-    {"kernel": "paged_attention", "seconds": 3.0},
+    {"kernel": "paged_attention_quantize", "seconds": 3.0},
     {"kernel": "rms_norm", "seconds": 0.0},
 ]
 SCRIPTS = {
