@@ -41,9 +41,10 @@ TARGETS_OF |= {f"{MORE}integer": TARGETS_OF["integer"][:1]}
 
 
 # What `make test-all` has as well: float32, also without vectors, bfloat16 and integers without
-# tiles, and other cases of bfloat16.
+# tiles, bfloat16 that is multiplied as float32, and other cases of bfloat16.
 FURTHER = (
     *(BEST[0], ("f32", TARGETS[-1]), ("bf16", TARGETS[1]), (f"{MORE}bf16", TARGETS[0])),
+    *(("bf16", name) for name in TARGETS if name == "cpu:x86-64-v3"),
     ("integer", TARGETS_OF["integer"][1]),
 )
 

@@ -21,12 +21,12 @@ namespace ingot {
 // Keys whose weights are summed before they join others'. Two threads can share so many.
 inline constexpr int chunk_keys = 1024;
 
-// The rows of a KV head of a cache; T: what queries, keys and values are.
+// The rows of a KV head of a cache; T: what queries and weights of keys are rounded to.
 template <class T, class Cache, bool Capped>
 struct RowsOver;
 template <class T, class S, int KvHeads, int PageSize, int D, bool Capped>
 struct RowsOver<T, Cache<S, KvHeads, PageSize, D>, Capped> {
-  using type = QueryRows<Wide<T>, S, D, Capped>;
+  using type = QueryRows<T, S, D, Capped>;
 };
 template <class T, class S, int PageSize, int D, int V, int block, bool Capped>
 struct RowsOver<T, LatentCache<S, PageSize, D, V, block>, Capped> {

@@ -6,12 +6,13 @@
 
 namespace ingot {
 
-// T: what queries, keys and values are multiplied in; S: what the cache stores. It takes 100 KiB
-// with D = 128 and two bytes an element.
-template <class T, class S, int D, bool Capped>
-class QueryRows : public WeightedRows<T, D, D, D <= 256 ? 48 : 24, Capped> {
+// Rounded: what queries and weights are rounded to; S: what the cache stores. It takes 100 KiB with
+// D = 128 and two bytes an element.
+template <class Rounded, class S, int D, bool Capped>
+class QueryRows : public WeightedRows<Wide<Rounded>, D, D, D <= 256 ? 48 : 24, Capped, Rounded> {
  public:
-  using Weighted = WeightedRows<T, D, D, D <= 256 ? 48 : 24, Capped>;
+  using T = Wide<Rounded>;  // what queries, keys and values are multiplied in
+  using Weighted = WeightedRows<T, D, D, D <= 256 ? 48 : 24, Capped, Rounded>;
   using Weighted::count;
   // One would not do: a short last tile leaves no time to fetch the first one of the next unit.
   static constexpr int tiles_ahead = 2;
@@ -93,7 +94,7 @@ class QueryRows : public WeightedRows<T, D, D, D <= 256 ? 48 : 24, Capped> {
     for (int r = 0; r < count; ++r)
       for (int v = 0; v < key_tile / lanes; ++v) {
         T* weights = weights_[r] + v * lanes;
-        store(weights, reader_.scale_weights(load(weights), v));
+        store(weights, Weighted::weight(reader_.scale_weights(load(weights), v)));
       }
   }
 

@@ -62,6 +62,18 @@ inline void store(T* to, vf v, Part part) {
   store(to, v, part.count);
 }
 
+// As a T holds it.
+template <class T>
+inline vf rounded(vf v) {
+  T all[lanes];
+  store(all, v);
+  return load(all);
+}
+template <>
+inline vf rounded<float>(vf v) {
+  return v;
+}
+
 template <int Columns, class Body>
 inline void for_columns(Body body) {
   int column = 0;

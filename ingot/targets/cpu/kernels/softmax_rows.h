@@ -198,8 +198,8 @@ class SoftmaxRows {
 };
 
 // The same with the scores and weights of all rows for one tile of keys. Who inherits it computes
-// the scores, and sums the values by the weights.
-template <class T, int D, int V, int Most, bool Capped>
+// the scores, and sums the values by the weights, which are rounded.
+template <class T, int D, int V, int Most, bool Capped, class Rounded = T>
 class WeightedRows : public SoftmaxRows<T, D, V, Most, Capped> {
  public:
   static constexpr int keys_at_once = key_tile;
@@ -211,6 +211,12 @@ class WeightedRows : public SoftmaxRows<T, D, V, Most, Capped> {
   void find_weights(Range rows, int tile_start, Scoring scoring, Scale scale) {
     for (int r = rows.begin; r < rows.end; ++r) find_largest(r, tile_start, scoring, scale);
     for (int r = rows.begin; r < rows.end; ++r) weigh(r, tile_start);
+  }
+
+  // Rounded, where a T would hold more.
+  static vf weight(vf v) {
+    if constexpr (std::is_same_v<T, Rounded>) return v;
+    return rounded<Rounded>(v);
   }
 
   alignas(64) float scores_[Most][key_tile];
@@ -238,7 +244,7 @@ class WeightedRows : public SoftmaxRows<T, D, V, Most, Capped> {
     const vf base = splat(this->base(r));
     vf total = load(this->total(r));
     for (int v = 0; v < key_vectors; ++v) {
-      store(weights + v * lanes, exp2(load(scores_[r] + v * lanes) - base));
+      store(weights + v * lanes, weight(exp2(load(scores_[r] + v * lanes) - base)));
       total = total + load(weights + v * lanes);
     }
     store(this->total(r), total);
