@@ -18,6 +18,7 @@ from urllib.request import Request, urlopen
 from loop import Generate, in_two_turns, serve
 
 POLL_SECONDS = 0.05
+READY_SECONDS = 600.0  # to read a model and repack its weights
 
 
 def open_model(path: str, threads: int, context: int, streams: int) -> Generate:
@@ -34,9 +35,12 @@ def open_model(path: str, threads: int, context: int, streams: int) -> Generate:
     atexit.register(process.kill)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     url = f"http://127.0.0.1:{port}"
+    until = time.monotonic() + READY_SECONDS
     while not _is_ready(url):
         if process.poll() is not None:
             sys.exit("its server has ended")
+        if time.monotonic() > until:
+            sys.exit(f"its server is not ready after {READY_SECONDS:.0f} s")
         time.sleep(POLL_SECONDS)
 
     def answer(tokens: list[int], new_tokens: int) -> Any:
