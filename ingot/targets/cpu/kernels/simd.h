@@ -17,8 +17,8 @@
 //   first                       lane 0
 //   pairs                       lanes columns x 2 neighbouring k of bf16 weights; load_pairs with
 //                               an argument n reads the first n columns, the rest as 0
-//   split_pairs(from, odd)      the even or the odd k of `lanes` pairs in memory
-//   multiplies_pairs            whether one instruction does; otherwise pairs are {even, odd}
+//   split_pairs(from, odd, n)   the even or the odd k of `lanes` pairs in memory, or of the first n
+//   multiplies_pairs            whether an instruction multiplies them; else they are {even, odd}
 //   dot(acc, w, x)              acc + w.even * x.even + w.odd * x.odd, in the level's one order
 //   join_pairs(even, odd)       pairs of values that bfloat16 holds exactly; store_pairs of them;
 //                               zip_pairs reads the two from memory, with n the first n columns
@@ -68,10 +68,6 @@ inline vf rounded(vf v) {
   T all[lanes];
   store(all, v);
   return load(all);
-}
-template <>
-inline vf rounded<float>(vf v) {
-  return v;
 }
 
 template <int Columns, class Body>

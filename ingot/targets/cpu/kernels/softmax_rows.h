@@ -215,8 +215,10 @@ class WeightedRows : public SoftmaxRows<T, D, V, Most, Capped> {
 
   // Rounded, where a T would hold more.
   static vf weight(vf v) {
-    if constexpr (std::is_same_v<T, Rounded>) return v;
-    return rounded<Rounded>(v);
+    if constexpr (std::is_same_v<T, Rounded>)
+      return v;
+    else
+      return rounded<Rounded>(v);
   }
 
   alignas(64) float scores_[Most][key_tile];
