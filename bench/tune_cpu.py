@@ -69,10 +69,11 @@ PHASES = (
 TRIED: Mapping[str, tuple[tuple[str, ...], Sequence[int]]] = {
     "core_cache": (STORED, [size * KIB for size in (256, 512, 1024, 2048)]),
     "bfloat16_rows": (("none",), (4, 5, 6)),
-    "float_ahead": (("none",), (2048, 4096, 6144)),
+    "stream_cache": (STORED, (1, 2)),
+    "float_ahead": (("none",), (2048, 4096, 6144, 8192)),
     "quad_rows": (("int8", "int4"), (4, 6, 8)),
-    "int8_ahead": (("int8",), (1536, 2560, 4096)),
-    "int4_ahead": (("int4",), (1536, 3072, 4096)),
+    "int8_ahead": (("int8",), (1536, 2560, 4096, 6144, 8192)),
+    "int4_ahead": (("int4",), (1536, 3072, 4096, 6144, 8192)),
     "unpacked_rows": (("int4",), (12, 16, 20, 32)),
 }
 

@@ -22,6 +22,7 @@ class Tuning:
             `Target.core_cache`.
         float_rows, bfloat16_rows, quad_rows: rows of a tile in registers, whose weights are
             float32, bfloat16, or integers, of which four are multiplied at once.
+        stream_cache: the level of cache, 1 or 2, that what is read once is fetched into.
         float_ahead, int8_ahead, int4_ahead: how far ahead weights that are read once are fetched,
             in bytes.
         unpacked_rows: the fewest rows for which int4 becomes int8 once, and not in every tile.
@@ -31,6 +32,7 @@ class Tuning:
     float_rows: int = 6
     bfloat16_rows: int = 6
     quad_rows: int = 6
+    stream_cache: int = 2
     float_ahead: int = 4096
     int8_ahead: int = 2560
     int4_ahead: int = 3072
@@ -46,7 +48,12 @@ TUNED: Mapping[str, Mapping[str, int]] = {
     "cpu:x86-64-v4": {"bfloat16_rows": 5},
     "cpu:x86-64-v4+avx512_vnni": {"bfloat16_rows": 5, "quad_rows": 8},
     "cpu:x86-64-v4+avx512_bf16": {},
-    "cpu:x86-64-v4+avx512_bf16+avx512_vnni": {"quad_rows": 8},
+    "cpu:x86-64-v4+avx512_bf16+avx512_vnni": {
+        "quad_rows": 8, "stream_cache": 1, "int8_ahead": 8192, "int4_ahead": 8192,
+        "unpacked_rows": 20,
+    },
+    "cpu:x86-64-v4+amx_bf16": {"quad_rows": 8},
+    "cpu:x86-64-v4+amx_int8": {"quad_rows": 8},
 }
 
 

@@ -15,7 +15,7 @@ from tests.targets.cpu.units import Unit
 
 # As no table would have them: blocks of a few rows, tiles of two, and fetches that end elsewhere.
 ODD = Tuning(
-    core_cache=32 * KIB, float_rows=2, bfloat16_rows=2, quad_rows=2,
+    core_cache=32 * KIB, float_rows=2, bfloat16_rows=2, quad_rows=2, stream_cache=1,
     float_ahead=512, int8_ahead=192, int4_ahead=256, unpacked_rows=7,
 )  # fmt: skip
 # Products, and attention, whose tiles have as many rows.
@@ -34,9 +34,9 @@ SEQUENCES = [(1, 41), (5, 13), (1, 1), (90, 90), (31, 128)]
         ("cpu:x86-64-v3", {"core_cache": 256 * KIB, "bfloat16_rows": 5, "quad_rows": 4}),
         ("cpu:x86-64-v3+avx_vnni", {"core_cache": 256 * KIB, "quad_rows": 6}),
         ("cpu:x86-64-v4+avx512_vnni", {"bfloat16_rows": 5, "quad_rows": 8}),
-        ("cpu:x86-64-v4+avx512_bf16+avx512_vnni", {"bfloat16_rows": 6, "quad_rows": 8}),
+        ("cpu:x86-64-v4+avx512_bf16+avx512_vnni", {"quad_rows": 8, "stream_cache": 1}),
         ("cpu:x86-64-v4+avx512_bf16", {"core_cache": 1024 * KIB, "quad_rows": 6}),
-        ("cpu:x86-64-v4+amx_int8", {"core_cache": 2048 * KIB, "bfloat16_rows": 6}),
+        ("cpu:x86-64-v4+amx_int8", {"core_cache": 2048 * KIB, "stream_cache": 2}),
         ("cpu:x86-64-v4+amx_bf16+amx_int8", {"core_cache": 2048 * KIB, "quad_rows": 8}),
     ],
 )

@@ -67,11 +67,12 @@ struct Fetched {
   int ends[Keys / key_group];
 
   [[gnu::always_inline]] void operator()(int group, int at) const {
-    if (at < ends[group]) prefetch(groups.at[group] + at);
+    if (at < ends[group]) prefetch_stream(groups.at[group] + at);
   }
   // From an element on, without a reader that sets the pace.
   void rest(int group, int from) const {
-    for (int at = from; at < ends[group]; at += 64 / sizeof(S)) prefetch(groups.at[group] + at);
+    for (int at = from; at < ends[group]; at += 64 / sizeof(S))
+      prefetch_stream(groups.at[group] + at);
   }
 };
 

@@ -34,7 +34,7 @@ inline void read_blocks(const char* data, std::int64_t bytes) {
   for (std::int64_t at = 0; at + streams * vector_bytes <= bytes; at += streams * vector_bytes)
     for (int i = 0; i < streams; ++i) {
       const char* from = data + at + i * vector_bytes;
-      prefetch(from + 4096);
+      prefetch_stream(from + 4096);
       sums[i] = sums[i] + load(reinterpret_cast<const float*>(from));
     }
   for (const vf& s : sums) limit_sink = sum(s);

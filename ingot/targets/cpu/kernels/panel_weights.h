@@ -32,7 +32,9 @@ template <class T, int Width>
 struct StreamedWeights : PanelSteps<T, Width> {
   const T* fetched;  // at step 0
 
-  void fetch(int vector, int step) const { prefetch(fetched + this->place(vector, step)); }
+  void fetch(int vector, int step) const {
+    prefetch_stream(fetched + this->place(vector, step));
+  }
 };
 
 // Weights that several tiles of rows share. Each tile fetches its part of what comes next, so that

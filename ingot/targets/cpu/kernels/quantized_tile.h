@@ -51,8 +51,8 @@ inline constexpr int quads_ahead = bits == 4 ? tuned::int4_ahead : tuned::int8_a
 struct FetchStream {
   std::ptrdiff_t ahead;
 
-  void head(const std::uint8_t* place) const { prefetch(place + ahead); }
-  void vector(const std::uint8_t* place) const { prefetch(place + ahead); }
+  void head(const std::uint8_t* place) const { prefetch_stream(place + ahead); }
+  void vector(const std::uint8_t* place) const { prefetch_stream(place + ahead); }
   void quads(int) const {}
 };
 

@@ -23,6 +23,7 @@
 //   join_pairs(even, odd)       pairs of values that bfloat16 holds exactly; store_pairs of them;
 //                               zip_pairs reads the two from memory, with n the first n columns
 //   prefetch                    into the L2 cache; a hint, for which any address is valid
+//   prefetch_stream             the same for what is read once and soon, into tuned::stream_cache
 //
 // A function does the same operations on a lane whatever the other lanes hold, so results do not
 // depend on how rows are grouped. Levels may differ from each other in the last bits.

@@ -158,5 +158,6 @@ inline void store_pairs(bf16* to, pairs both) {
 }
 
 inline void prefetch(const void*) {}
+inline void prefetch_stream(const void*) {}
 
 }  // namespace ingot
