@@ -60,18 +60,16 @@ class PagedAttention {
     auto& memory = team.large_workspace<Memory>();
     Block& block = memory.block;
     block.begin();
-    const Unit first = settled({0, team.rank}, dealing);  // heads in turn: see even_heads
-    Place ahead{first, first_key(first)};
-    for (int i = 0; i < Block::tiles_ahead; ++i) advance(ahead, dealing);
-    for (Unit unit = first; exists(unit);) {
-      const Unit next = following(unit, dealing);
-      start(block, unit, q);
-      if (exists(next)) fetch_queries(next, q);
-      visit_all(memory, unit, ahead, dealing);
-      if (unit.chunks == 1 || has_joined(memory, unit, dealing))
+    Visits visits(*this, q, team.rank, dealing);
+    for (; exists(visits.now().unit); visits.advance()) {
+      const Visit& now = visits.now();
+      const Unit& unit = now.unit;
+      if (now.begins()) start(block, unit, q);
+      block.visit(now.tile, visits.ahead().tile, scoring);
+      end_chunk(memory, now);
+      if (now.ends() && (unit.chunks == 1 || has_joined(memory, unit, dealing)))
         for (int r = 0; r < unit.count; ++r)
           to.take(query_of(unit, r), head_of(unit, r) * Cache::value_size, block.result(r));
-      unit = next;
     }
   }
 
@@ -102,10 +100,61 @@ class PagedAttention {
     int sequence, place, row = 0, number = 0;
     int count = 0, begin = 0, end = 0, head = 0, chunk = 0, chunks = 1;
   };
-  // A tile of a unit, which starts at that key.
-  struct Place {
+  // The rows of a unit visit the tile that starts at that key.
+  struct Visit {
     Unit unit;
     int start;
+    Tile tile;
+
+    bool begins() const { return start == first_key(unit); }
+    bool ends() const { return start + keys_at_once >= unit.end; }
+  };
+
+  // What a thread visits, with those that it fetches for ahead, be they of other units.
+  class Visits {
+   public:
+    Visits(const PagedAttention& of, Rows<const T> q, int rank, const Dealing& dealing)
+        : of_(of), q_(q), dealing_(dealing) {
+      begin(ring_[0], of.settled({0, rank}, dealing));  // heads in turn: see even_heads
+      for (int i = 0; i < count - 1; ++i) follow(ring_[i], ring_[i + 1]);
+    }
+
+    const Visit& now() const { return ring_[now_]; }
+    // Its tile is the last one, if there are no more.
+    const Visit& ahead() const { return ring_[(now_ + count - 1) % count]; }
+
+    void advance() {
+      follow(ahead(), ring_[now_]);
+      now_ = (now_ + 1) % count;
+    }
+
+   private:
+    static constexpr int count = Block::tiles_ahead + 1;
+
+    void follow(const Visit& visit, Visit& next) {
+      if (of_.exists(visit.unit) && !visit.ends()) {
+        next.unit = visit.unit;
+        next.start = visit.start + keys_at_once;
+        next.tile = of_.tile_at(next);
+        return;
+      }
+      begin(next, of_.following(visit.unit, dealing_));
+      if (of_.exists(next.unit))
+        of_.fetch_queries(next.unit, q_);
+      else
+        next.tile = visit.tile;
+    }
+    void begin(Visit& visit, const Unit& unit) {
+      visit.unit = unit;
+      visit.start = first_key(unit);
+      if (of_.exists(unit)) visit.tile = of_.tile_at(visit);
+    }
+
+    const PagedAttention& of_;
+    Rows<const T> q_;
+    const Dealing& dealing_;
+    Visit ring_[count] = {};
+    int now_ = 0;
   };
 
   int num_rows(int s) const { return sequences.num_queries(s) * group; }
@@ -188,9 +237,10 @@ class PagedAttention {
     return unit;
   }
   static Unit in_chunk(Unit unit) {
+    unit.head = unit.place;
+    if (unit.chunks == 1) return unit;
     unit.head = unit.place / unit.chunks;
     unit.chunk = unit.place % unit.chunks;
-    if (unit.chunks == 1) return unit;
     const int begin = (unit.begin / chunk_keys + unit.chunk) * chunk_keys;
     if (unit.begin < begin) unit.begin = begin;
     if (unit.end > begin + chunk_keys) unit.end = begin + chunk_keys;
@@ -200,37 +250,18 @@ class PagedAttention {
   // Where a unit's first tile starts.
   static int first_key(const Unit& unit) { return unit.begin / keys_at_once * keys_at_once; }
 
-  void advance(Place& place, const Dealing& dealing) const {
-    place.start += keys_at_once;
-    if (place.start < place.unit.end || !exists(place.unit)) return;
-    place.unit = following(place.unit, dealing);
-    place.start = first_key(place.unit);
-  }
-
-  Tile tile_at(const Place& place) const {
-    const Unit& unit = place.unit;
+  Tile tile_at(const Visit& visit) const {
+    const Unit& unit = visit.unit;
     const int* pages = sequences.page_table + unit.sequence * sequences.page_table_stride;
-    return locate<keys_at_once>(cache, pages, unit.head, place.start, unit.begin, unit.end);
+    return locate<keys_at_once>(cache, pages, unit.head, visit.start, unit.begin, unit.end);
   }
 
-  // Each tile fetches the one so many tiles ahead, be it of another unit.
-  __attribute__((noinline)) void visit_all(Memory& memory, const Unit& unit, Place& ahead,
-                                           const Dealing& dealing) const {
-    for (int start = first_key(unit); start < unit.end; start += keys_at_once) {
-      const Tile now = tile_at({unit, start});
-      memory.block.visit(now, exists(ahead.unit) ? tile_at(ahead) : now, scoring);
-      advance(ahead, dealing);
-      end_chunk(memory, unit, start);
-    }
-  }
-
-  // After the last tile of a chunk, which starts at that key.
-  static void end_chunk(Memory& memory, const Unit& unit, int start) {
-    const int end = start + keys_at_once, chunk = start / chunk_keys * chunk_keys;
-    const bool last = end >= unit.end;
-    if (!last && end % chunk_keys != 0) return;
-    if (chunk > unit.begin) memory.block.join(chunk, memory.aside);
-    if (!last) memory.block.put_aside(memory.aside);
+  // After the last tile of a chunk.
+  static void end_chunk(Memory& memory, const Visit& visit) {
+    const int end = visit.start + keys_at_once, chunk = visit.start / chunk_keys * chunk_keys;
+    if (!visit.ends() && end % chunk_keys != 0) return;
+    if (chunk > visit.unit.begin) memory.block.join(chunk, memory.aside);
+    if (!visit.ends()) memory.block.put_aside(memory.aside);
   }
 
   // Leaves a chunk to the thread that has the last one, which adds all of them up in their order.
