@@ -26,8 +26,6 @@ constexpr int num_row_tiles(int rows) {
 // body(height, first row, number of the tile). No height is below Least.
 template <int Most, int Least = 1, class Body>
 inline void for_row_tiles(int rows, Body body) {
-  if (rows <= Most)  // which needs no division
-    return with_rows<Most, Least>(rows, [&](auto constant) { body(constant, 0, 0); });
   const int tiles = num_row_tiles<Most>(rows);
   for (int tile = 0, row = 0; tile < tiles; ++tile) {
     const int height = rows / tiles + (tile < rows % tiles ? 1 : 0);
