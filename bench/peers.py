@@ -20,11 +20,13 @@ import hashlib
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from operator import truediv
@@ -43,6 +45,7 @@ WORK = ROOT / "build" / "peers"
 CMAKE_ARGS = "-DGGML_NATIVE=ON -DCMAKE_CXX_FLAGS='-fno-tree-dse -fno-dse'"
 CONTEXT = 2048  # tokens of all sequences together, unless they have more
 PAUSE = 0.5  # seconds after each answer
+GRACE = 10  # seconds that a process has to end
 CHECKPOINT = "checkpoint"  # the format of a model directory
 CONVERTER = "llama.cpp"  # the environment that has the package `gguf`
 
@@ -111,6 +114,7 @@ class Contender:
         self._process = subprocess.Popen(
             self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=self._errors, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)},
+            start_new_session=True,
         )  # fmt: skip
         self._answer()
 
@@ -125,7 +129,12 @@ class Contender:
         self.rounds.append(self._answer()["seconds"])
 
     def close(self) -> None:
+        """Ends it, and what it has started, which would go on beside the next ones."""
         self._process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(GRACE)
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._process.communicate()
         self._errors.close()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import subprocess
 import sys
 from pathlib import Path
@@ -106,6 +107,29 @@ def test_a_peer_that_reads_checkpoints_is_given_the_model(tmp_path, monkeypatch)
     command = peers.peer("vllm", "bf16", tmp_path, ROOM).command
     room = ["2", "4096", "1"]
     assert command == [str(python), str(peers.WORKERS / "run_vllm.py"), str(tmp_path), *room]
+
+
+STARTS_ANOTHER = """
+import subprocess, sys
+holds_open = "import time; time.sleep(3600)"
+pipe = open(sys.argv[1], "w")
+subprocess.Popen([sys.executable, "-c", holds_open], stdin=subprocess.DEVNULL, stdout=pipe)
+pipe.close()
+print("{}", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_what_a_contender_has_started_ends_with_it(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "held")
+    reading = os.open(tmp_path / "held", os.O_RDONLY | os.O_NONBLOCK)
+    starts = Contender("a", "int8", [sys.executable, "-c", STARTS_ANOTHER, str(tmp_path / "held")])
+    starts.open()
+    assert select.select([reading], [], [], 0) == ([], [], [])  # somebody holds it open
+    starts.close()
+    assert select.select([reading], [], [], 30)[0] == [reading]
+    assert os.read(reading, 1) == b""
+    os.close(reading)
 
 
 def test_the_reason_is_what_was_raised_and_not_the_hint_below_it():
