@@ -49,7 +49,10 @@ TUNED: Mapping[str, Mapping[str, int]] = {
     "cpu:x86-64-v4+avx512_vnni": {"bfloat16_rows": 5, "quad_rows": 8},
     "cpu:x86-64-v4+avx512_bf16": {},
     "cpu:x86-64-v4+avx512_bf16+avx512_vnni": {
-        "quad_rows": 8, "stream_cache": 1, "int8_ahead": 8192, "int4_ahead": 8192,
+        "quad_rows": 8,
+        "stream_cache": 1,
+        "int8_ahead": 8192,
+        "int4_ahead": 8192,
         "unpacked_rows": 20,
     },
     "cpu:x86-64-v4+amx_bf16": {"quad_rows": 8},
