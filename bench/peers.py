@@ -26,7 +26,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from operator import truediv
@@ -116,7 +116,11 @@ class Contender:
             stderr=self._errors, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)},
             start_new_session=True,
         )  # fmt: skip
-        self._answer()
+        try:
+            self._answer()
+        except BaseException:
+            self.close()
+            raise
 
     def run(self, prompts: list[list[int]], new_tokens: int) -> None:
         """One round. Raises Unavailable when the process fails."""
@@ -207,18 +211,23 @@ def compete(
     """Runs all in alternation; returns why those that failed did. Their figures do not count."""
     excuses: dict[str, str] = {}
     numbers = random.Random(0)
-    alive = [c for c in contenders if _survives(c, excuses, c.open)]
-    for _ in range(rounds):
-        # Other prompts each time, so that nobody finds them in a cache.
-        prompts = [[numbers.randrange(1000) for _ in range(prompt_tokens)] for _ in range(streams)]
-        for contender in list(alive):
-            act = partial(contender.run, prompts, new_tokens)
-            if not _survives(contender, excuses, act):
-                alive.remove(contender)
-                contender.rounds.clear()
-            time.sleep(pause)
-    for contender in alive:
-        contender.close()
+    with ExitStack() as opened:
+        alive = []
+        for contender in contenders:
+            if _survives(contender, excuses, contender.open):
+                opened.callback(contender.close)
+                alive.append(contender)
+        for _ in range(rounds):
+            # Other prompts each time, so that nobody finds them in a cache.
+            prompts = [
+                [numbers.randrange(1000) for _ in range(prompt_tokens)] for _ in range(streams)
+            ]
+            for contender in list(alive):
+                act = partial(contender.run, prompts, new_tokens)
+                if not _survives(contender, excuses, act):
+                    alive.remove(contender)
+                    contender.rounds.clear()
+                time.sleep(pause)
     return excuses
 
 

@@ -109,6 +109,17 @@ def test_a_peer_that_reads_checkpoints_is_given_the_model(tmp_path, monkeypatch)
     assert command == [str(python), str(peers.WORKERS / "run_vllm.py"), str(tmp_path), *room]
 
 
+def test_an_interrupted_race_ends_all_contenders(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    both = [contender("ingot", 0.5, 0.01), contender("b", 0.5, 0.01)]
+    monkeypatch.setattr(Contender, "run", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        compete(both, rounds=1, prompt_tokens=5, new_tokens=2)
+    assert all(each._process.poll() is not None for each in both)
+
+
 STARTS_ANOTHER = """
 import subprocess, sys
 holds_open = "import time; time.sleep(3600)"
