@@ -122,7 +122,7 @@ def test_an_interrupted_race_ends_all_contenders(monkeypatch: pytest.MonkeyPatch
 
 STARTS_ANOTHER = """
 import subprocess, sys
-holds_open = "import time; time.sleep(3600)"
+holds_open = "import signal; signal.alarm(60); signal.pause()"
 pipe = open(sys.argv[1], "w")
 subprocess.Popen([sys.executable, "-c", holds_open], stdin=subprocess.DEVNULL, stdout=pipe)
 pipe.close()

@@ -237,10 +237,9 @@ class PagedAttention {
     return unit;
   }
   static Unit in_chunk(Unit unit) {
-    unit.head = unit.place;
-    if (unit.chunks == 1) return unit;
     unit.head = unit.place / unit.chunks;
     unit.chunk = unit.place % unit.chunks;
+    if (unit.chunks == 1) return unit;
     const int begin = (unit.begin / chunk_keys + unit.chunk) * chunk_keys;
     if (unit.begin < begin) unit.begin = begin;
     if (unit.end > begin + chunk_keys) unit.end = begin + chunk_keys;
