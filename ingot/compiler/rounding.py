@@ -44,12 +44,14 @@ class Roundings:
         products: what is multiplied with a matrix, by the name of the matrix.
         queries: of attention.
         cache: keys and values.
+        rounds_queries: to int8, as keys of the cache are.
     """
 
     weights: Mapping[str, Format]
     products: Mapping[str, Format]
     queries: Format = FLOAT32
     cache: Format = FLOAT32
+    rounds_queries: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,17 +66,19 @@ def roundings_of(plan: Plan) -> Roundings:
     """What a plan rounds, before or after a target's rewriting."""
     weights, products = dict[str, Format](), dict[str, Format]()
     queries = cache = FLOAT32
+    rounds_queries = False
     for step in plan.instructions:
         traits = traits_of(step)
         if traits.meets_tokens:
             queries, cache = (_format(plan, step, name) for name in ("q", "k_cache"))
+            rounds_queries = bool(step.attrs.get("rounds_queries"))
         for argument in traits.integers:
             weight = plan.buffer(step.inputs[argument])
             names = weight.sources or (weight.name,)
             weights.update(dict.fromkeys(names, weight.format))
             if argument == traits.matrix:
                 products.update(dict.fromkeys(names, _format(plan, step, traits.multiplied)))
-    return Roundings(weights, products, queries, cache)
+    return Roundings(weights, products, queries, cache, rounds_queries)
 
 
 def _format(plan: Plan, step: Instruction, argument: str) -> Format:
@@ -208,14 +212,17 @@ def _attention(roundings: Roundings, given: Args) -> Tensor:
         q, k = _round(q, form), _round(k, form)
         v = k[..., :value_size] if v is None else _round(v, form)
         return attend(q[0], k[0], v[0], 0, scoring)[None]
-    narrow = q[0].to(TORCH_DTYPES[form.dtype])
+    dtype = TORCH_DTYPES[form.dtype]
+    queries = q[0].to(dtype)
     if v is None:  # rows of the cache are read in the dtype of queries
         keys = _round(_round(k, cache), form)[0].transpose(0, 1)
         values, scales = keys[..., :value_size], None
     else:
         keys = _round(k, cache)[0].transpose(0, 1)
         values, scales = _stored(v[0].transpose(0, 1), cache)
-    out = attend_rounded(narrow, keys, values, scales, 0, scoring)
+    if roundings.rounds_queries:
+        queries = _round(queries, cache)
+    out = attend_rounded(queries, keys, values, scales, 0, scoring, dtype)
     return out.unsqueeze(0)
 
 

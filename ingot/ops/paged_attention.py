@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ingot.ops.attention import Scoring, result, scores_of
 from ingot.ops.registry import DEFAULT_TOLERANCE, Tolerance, register, rounded
-from ingot.ops.scaled import Operand, Scaled
+from ingot.ops.scaled import Operand, Scaled, round_to_int8
 
 LOG2_E = math.log2(math.e)
 
@@ -41,12 +41,18 @@ def read_rows(cache: Operand, pages: Tensor, context: int, dtype: torch.dtype) -
 
 
 def attend_rounded(
-    q: Tensor, k: Tensor, v: Tensor, v_scales: Tensor | None, first: int, scoring: Scoring
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    v_scales: Tensor | None,
+    first: int,
+    scoring: Scoring,
+    dtype: torch.dtype,
 ) -> Tensor:
     """As `attend`, with weights w = LIFT * 2^(x - n) of scores x in units of log2, n being the
     largest score of a row rounded to a whole number.
 
-    Weights are rounded to the dtype of q, their sum is of what they were rounded to, and they are
+    Weights are rounded to the dtype, their sum is of what they were rounded to, and they are
     rounded again where they take up the scales of values. A common power of two changes no
     rounding, so that it does not matter of which keys n was the largest. A sink adds 2^(sink - n)
     to the sum and nothing to n, so that weights of keys keep their digits however large it is.
@@ -55,13 +61,13 @@ def attend_rounded(
     k, v = (x.float().repeat_interleave(group, dim=0) for x in (k, v))
     x = scores_of(q, k, first, scoring) * LOG2_E
     highest = x.amax(-1, keepdim=True).round()
-    weights = (LIFT * torch.exp2(x - highest)).to(q.dtype)
+    weights = (LIFT * torch.exp2(x - highest)).to(dtype)
     total = weights.float().sum(-1).T
     if scoring.sinks is not None:
         total = total + LIFT * torch.exp2(scoring.sinks.float() * LOG2_E - highest[..., 0].T)
     if v_scales is not None:
         scaled = weights.float() * v_scales.repeat_interleave(group, dim=0)[:, None]
-        weights = scaled.to(q.dtype)
+        weights = scaled.to(dtype)
     return torch.einsum("hnm,hmd->nhd", weights.float(), v) / total[..., None]
 
 
@@ -77,11 +83,13 @@ def reference(
     softcap: float = 0.0,
     sinks: Tensor | None = None,
     value_size: int = 0,
+    rounds_queries: bool = False,
 ) -> Tensor:
     """q [1, N, Hq, D], caches [pages, Hk, page size, D or V], sinks [Hq] -> [1, N, Hq, V].
 
-    Without v_cache the values are the first `value_size` columns of the keys, and what is read of
-    a cache in integers is rounded to the dtype of q.
+    With `rounds_queries` each query is rounded to int8 with a scale of its own, for products with
+    keys in int8. Without v_cache the values are the first `value_size` columns of the keys, and
+    what is read of a cache in integers is rounded to the dtype of q.
 
     Sequence s owns the rows from spans[s, 0] to spans[s, 1], the first of which stands at position
     spans[s, 2]; its key j lies in page page_table[s, j // page size]. See `attend_rounded` for what
@@ -90,7 +98,7 @@ def reference(
     scoring = Scoring(scale, window, softcap, sinks)
     out = result(q, value_size if v_cache is None else v_cache.shape[-1], torch.float32).zero_()
     for s, (begin, end, first) in enumerate(spans.tolist()):
-        rows, context = slice(begin, end), first + end - begin
+        queries, context = q[0, begin:end], first + end - begin
         pages = page_table[s, : -(-context // k_cache.shape[2])]
         if v_cache is None:
             k, v_scales = read_rows(k_cache, pages, context, q.dtype), None
@@ -98,7 +106,9 @@ def reference(
         else:
             (k, k_scales), (v, v_scales) = (read(x, pages, context) for x in (k_cache, v_cache))
             k = k if k_scales is None else k * k_scales[..., None]
-        out[0, rows] = attend_rounded(q[0, rows], k, v, v_scales, first, scoring)
+        if rounds_queries:
+            queries = round_to_int8(queries, q.shape[-1]).dequantize()
+        out[0, begin:end] = attend_rounded(queries, k, v, v_scales, first, scoring, q.dtype)
     return out
 
 

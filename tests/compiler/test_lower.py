@@ -240,6 +240,7 @@ def test_an_instruction_says_what_it_was_given_and_nothing_else(plan: Plan) -> N
         "window": 0,
         "softcap": 0.0,
         "value_size": 0,
+        "rounds_queries": False,
     }
     assert given["rope"] == {"interleaved": False}
     assert given["gate"] == {"kind": "silu"}

@@ -275,5 +275,20 @@ def test_attention_over_pages_rounds_its_weights_as_its_queries(scaled, dtype):
     assert torch.allclose(got[0], expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_queries_are_rounded_to_int8_where_attention_is_told(dtype):
+    """Each with a scale of its own, and to nothing else: weights keep the dtype of queries."""
+    q, k, v = (normal(1, 9, 2, 16, seed=i).to(dtype) for i in range(3))
+    q[0, :, 1] *= 1000  # heads have scales of their own
+    pages = whole_sequence(k, v)
+    rounded = round_to_int8(q, 16).dequantize()
+    got = call("paged_attention", q, *pages, 0.01, rounds_queries=True)
+    exact = call("paged_attention", q, *pages, 0.01)
+    expected = call("paged_attention", rounded, *pages, 0.01)
+    limit = 1e-6 if dtype == torch.float32 else 1e-2
+    assert torch.allclose(got, expected, rtol=limit, atol=limit)
+    assert not torch.allclose(exact, expected, rtol=1e-4, atol=1e-4)
+
+
 def test_float32_holds_the_sums_that_are_left_to_it() -> None:
     assert linear.EXACT_IN_FLOAT32 * 127 * 127 <= 2**24

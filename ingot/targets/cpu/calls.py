@@ -186,6 +186,10 @@ def paged_attention(operands: Operands, work: CpuWork) -> Call:
     i = work.member("paged_attention")
     q, cache = operands.of(i, "q"), operands.of(i, "k_cache")
     expect(i, cache.dtype in (q.dtype, "int8"), f"q is {q.dtype} and the cache {cache.dtype}")
+    in_integers = cache.format.is_scaled and "v_cache" in i.inputs
+    expect(
+        i, bool(i.attrs.get("rounds_queries")) == in_integers, "queries are not rounded as keys are"
+    )
     given = operands.optional(i, "sinks")
     expect(i, given is None or given.dtype == "float32", "the sinks are not float32")
     sinks = (operands.weight(given),) if given else ()

@@ -17,7 +17,7 @@ from ingot.targets.cpu.groups import RULES
 from ingot.targets.cpu.kept_objects import compile_once
 from ingot.targets.cpu.limits import MAX_HEAD_SIZE, MAX_LATENT_SIZE
 from ingot.targets.cpu.memory import with_memory
-from ingot.targets.cpu.rewrite import round_activations
+from ingot.targets.cpu.rewrite import round_activations, round_queries
 from ingot.targets.cpu.weights import fits, layout_of, num_bytes, stored_dtype, with_stacks
 from ingot.targets.grouping import group
 from ingot.targets.memory_check import check_memory
@@ -49,7 +49,7 @@ class CpuKind:
         return stored_dtype(layout), num_bytes(layout)
 
     def rewrite(self, plan: Plan) -> Plan:
-        return round_activations(plan)
+        return round_queries(round_activations(plan))
 
     def group(
         self, plan: Plan, disable: Collection[str] = ()

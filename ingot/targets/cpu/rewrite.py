@@ -39,6 +39,20 @@ def round_activations(plan: Plan) -> Plan:
     return replace(plan, buffers=tuple(buffers), instructions=tuple(instructions))
 
 
+def round_queries(plan: Plan) -> Plan:
+    """Has attention round queries to int8 where its keys are.
+
+    Rows that are keys and values become wider numbers instead.
+    """
+    instructions = list[Instruction]()
+    for i in plan.instructions:
+        if traits_of(i).meets_tokens and "v_cache" in i.inputs:
+            in_integers = plan.buffer(i.inputs["k_cache"]).format.is_scaled
+            i = replace(i, attrs=i.attrs | {"rounds_queries": in_integers})
+        instructions.append(i)
+    return replace(plan, instructions=tuple(instructions))
+
+
 def _cast(x: Buffer, block: int, reader: Instruction) -> tuple[Instruction, Buffer]:
     """Of what experts multiply with, each pick has blocks of its own."""
     out = Buffer(

@@ -136,7 +136,8 @@ def unpack_state(plan: Plan, state: Buffer, arrays: Sequence[Tensor]) -> Operand
     """
     _, heads, page_size, size = map(int, state.shape)
     numbers = arrays[0].view(TORCH_DTYPES[state.dtype])
-    stored = numbers.view(-1, heads, *_inner(plan, state, numbers.itemsize))
+    order = _inner(plan, state)
+    stored = _offset(numbers, order).view(-1, heads, *order)
     values = stored.transpose(3, 4).reshape(-1, heads, page_size, size).clone()
     if not state.format.is_scaled:
         return values
@@ -148,20 +149,28 @@ def pack_state(plan: Plan, state: Buffer, value: Operand) -> list[Tensor]:
     """The inverse of `unpack_state`: the arrays as kernels store them."""
     heads = int(state.shape[1])
     numbers = value.values if isinstance(value, Scaled) else value
-    inner = list(_inner(plan, state, numbers.itemsize))
-    inner[1:3] = inner[2:0:-1]  # the two that lie the other way round
-    packed = numbers.view(-1, heads, *inner).transpose(3, 4).contiguous()
+    order = _inner(plan, state)
+    groups, outer, inner, *depth = order
+    there = numbers.view(-1, heads, groups, inner, outer, *depth)
+    packed = _offset(there.transpose(3, 4).contiguous(), order)
     return [packed, value.scales] if isinstance(value, Scaled) else [packed]
 
 
-def _inner(plan: Plan, state: Buffer, width: int) -> tuple[int, ...]:
+def _inner(plan: Plan, state: Buffer) -> tuple[int, ...]:
     """The order of the elements of a (page, head)."""
     _, _, page_size, size = map(int, state.shape)
-    depth = 1 if state.format.is_scaled else WORD_BYTES // width
+    word = WORD_BYTES // TORCH_DTYPES[state.dtype].itemsize
     readers = (i for i in plan.instructions if i.inputs.get("k_cache") == state.name)
     keys = next(readers, None)
     if keys is None:
+        depth = 1 if state.format.is_scaled else word
         return page_size // depth, size, depth
     if "v_cache" not in keys.inputs:  # rows as they are
         return page_size, 1, size
-    return page_size // KEY_GROUP, size // depth, KEY_GROUP, depth
+    return page_size // KEY_GROUP, size // word, KEY_GROUP, word
+
+
+def _offset(numbers: Tensor, order: Sequence[int]) -> Tensor:
+    """Integers as bytes of value + 128 where they are keys in quads, and the other way round."""
+    is_quads = numbers.dtype == torch.int8 and len(order) == 4
+    return numbers ^ -128 if is_quads else numbers

@@ -290,7 +290,7 @@ class Heads:
         caches = s.caches(self.kv_heads, self.size, cached(kept, self.size))
         s.call("kv_write", k, v, "slots", *caches)
         s.call("paged_attention", q, *caches, *STEP, scale=self.size**-0.5, window=self.window,
-               out="attended", form=dtype)  # fmt: skip
+               rounds_queries=kept == "int8", out="attended", form=dtype)  # fmt: skip
 
     def _made(self, s: Sketch, counts: dict[str, int], dtype: DType) -> Iterator[str]:
         """By a product, side by side."""
@@ -340,6 +340,7 @@ def attentions(dtype: DType, kept: DType) -> Iterator[tuple[str, Case]]:
         q = s.rows("q", heads, size, form=dtype)
         caches = s.caches(kv_heads, size, cached(kept, size), page_size)
         scalars = {"scale": size**-0.5, "window": window, "softcap": softcap}
+        scalars["rounds_queries"] = kept == "int8"
         form = F32 if block else dtype
         logits = 3 * samples.normal(s.drawn("sinks"), heads)
         sinks = s.weight("sinks", logits) if with_sinks else None

@@ -58,7 +58,8 @@ TARGETS = runnable(
 )
 INPUTS = tuple(array.name for array in TEXT_INPUTS)
 KEY_GROUP = 16
-CACHE_DEPTHS = {torch.float32: 1, torch.bfloat16: 2, torch.int8: 1}
+KEY_DEPTHS = {torch.float32: 1, torch.bfloat16: 2, torch.int8: 4}
+VALUE_DEPTHS = KEY_DEPTHS | {torch.int8: 1}
 
 
 class ModelStruct(ctypes.Structure):
@@ -147,19 +148,26 @@ def tensor_bytes(tensor: Tensor) -> np.ndarray:
     return tensor.contiguous().view(-1).view(torch.uint8).numpy()
 
 
+def offset(keys: Tensor) -> Tensor:
+    """Bytes of value + 128, and the other way round; other formats stay."""
+    return keys ^ -128 if keys.dtype == torch.int8 else keys
+
+
 def pack_cache(name: str, cache: Tensor) -> Tensor:
     """[pages, Hk, page size, D] -> the kernels' order; scales lie as they are.
 
-    Keys: [.., page size / 16, D / depth, 16, depth]; values: [.., page size / depth, D, depth];
-    rows that are both, and their scales, as they are.
+    Keys: [.., page size / 16, D / depth, 16, depth], in int8 as bytes of value + 128; values:
+    [.., page size / depth, D, depth]; rows that are both, and their scales, as they are.
     """
     if cache.shape[-1] == 1 or name.endswith("latent_cache"):
         return cache
     pages, heads, page_size, size = cache.shape
-    depth = CACHE_DEPTHS[cache.dtype]
     if name.endswith("k_cache"):
+        depth = KEY_DEPTHS[cache.dtype]
+        cache = offset(cache)
         grouped = cache.view(pages, heads, page_size // KEY_GROUP, KEY_GROUP, size // depth, depth)
     else:
+        depth = VALUE_DEPTHS[cache.dtype]
         grouped = cache.view(pages, heads, page_size // depth, depth, size)
     return grouped.transpose(3, 4).contiguous()
 
@@ -169,10 +177,12 @@ def unpack_cache(name: str, packed: Tensor, shape: Sequence[int]) -> Tensor:
     if shape[-1] == 1 or name.endswith("latent_cache"):
         return packed.view(tuple(shape))
     pages, heads, page_size, size = shape
-    depth = CACHE_DEPTHS[packed.dtype]
     if name.endswith("k_cache"):
+        depth = KEY_DEPTHS[packed.dtype]
+        packed = offset(packed)
         inner = (page_size // KEY_GROUP, size // depth, KEY_GROUP, depth)
     else:
+        depth = VALUE_DEPTHS[packed.dtype]
         inner = (page_size // depth, size, depth)
     return packed.view(pages, heads, *inner).transpose(3, 4).reshape(tuple(shape))
 

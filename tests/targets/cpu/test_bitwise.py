@@ -162,6 +162,26 @@ def test_keys_outside_the_window_and_the_context_do_not_matter(kind: str, target
         assert_rows(kernels, poisoned, clean, slice(None))
 
 
+@at_levels("f32", "bf16")
+def test_queries_that_round_to_the_same_bytes_have_the_same_bits(kind: str, target: str) -> None:
+    """Where the plan rounds them; elsewhere a query's least elements count."""
+    kernels, step, values = drawn(kind, target)
+    full, bare = dict(values), dict(values)
+    for name, x in values.items():
+        if name.endswith(".q"):
+            full[name] = x.clamp(-0.9, 0.9)
+            full[name][..., 0] = 254.0  # the others round to 0
+            bare[name] = torch.zeros_like(x)
+            bare[name][..., 0] = 254.0
+    one, other = kernels.run(full, step), kernels.run(bare, step)
+    attends = [(k, k.member("paged_attention")) for k in kernels.work if k.attends]
+    given = [(k.writes, i.attrs) for k, i in attends if i.inputs["q"].endswith(".q")]
+    assert {attrs["rounds_queries"] for _, attrs in given} == {False, True}
+    for writes, attrs in given:
+        for name in writes:
+            assert same(one[name], other[name]) == attrs["rounds_queries"], name
+
+
 @at_levels("f32", "bf16", f"{MORE}bf16")
 def test_decodes_of_any_contexts_have_the_bits_of_each_alone(kind: str, target: str) -> None:
     """Beside NaN in every slot that none of them may see."""

@@ -18,7 +18,7 @@ from ingot.targets.cpu.weights import WeightLayout
 from tests.targets.cpu.cases import BEST, every_case, unit
 from tests.targets.cpu.matrices import MATRICES
 from tests.targets.cpu.units import Unit, apart
-from tests.targets.sketch import Sketch, normal
+from tests.targets.sketch import STEP, Sketch, normal
 
 TARGET = "cpu:x86-64-v3"
 
@@ -182,6 +182,15 @@ def test_formats_that_no_kernel_takes_are_refused(form: Format, found: str) -> N
     plan = with_buffer(plan, "w", replace(plan.buffer("w"), format=form))
     with pytest.raises(CodegenError, match=found):
         generated(plan)
+
+
+@pytest.mark.parametrize(("form", "rounds"), [(rounded_rows(16), False), (Format("float32"), True)])
+def test_queries_that_are_not_rounded_as_keys_are_refused(form: Format, rounds: bool) -> None:
+    s = Sketch()
+    q, caches = s.rows("q", 4, 16), s.caches(2, 16, form)
+    s.call("paged_attention", q, *caches, *STEP, scale=0.25, rounds_queries=rounds)
+    with pytest.raises(CodegenError, match="queries are not rounded as keys are"):
+        generated(apart(s.plan()))
 
 
 def test_weights_in_integers_keep_their_parts_together() -> None:

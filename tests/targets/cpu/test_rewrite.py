@@ -1,6 +1,9 @@
-"""Activations are rounded to int8 before products with integers, once for those that share them."""
+"""Activations are rounded to int8 before products with integers, once for those that share them,
+and queries where keys are integers."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,8 +11,8 @@ import torch
 from ingot.artifact.formats import Format, rounded_rows
 from ingot.artifact.plan import Plan
 from ingot.ops.scaled import Scaled
-from ingot.targets.cpu.rewrite import round_activations
-from tests.targets.sketch import Sketch, normal
+from ingot.targets.cpu.rewrite import round_activations, round_queries
+from tests.targets.sketch import STEP, Sketch, normal
 
 
 def integers(s: Sketch, name: str, block: int, bits: int = 8, outputs: int = 64) -> str:
@@ -81,3 +84,27 @@ def test_a_plan_without_products_of_integers_stays(dtype: torch.dtype) -> None:
     s.call("linear", s.rows("x", 32, form=name), s.weight("w", normal(64, 32, dtype=dtype)))  # type: ignore[arg-type]
     s.call("embedding", "tokens", integers(s, "table", 32), out="row")
     assert round_activations(s.plan()) == s.plan()
+
+
+def attention(form: Format) -> Plan:
+    s = Sketch()
+    s.call("paged_attention", s.rows("q", 4, 16), *s.caches(2, 16, form), *STEP, scale=0.25)
+    return s.plan()
+
+
+def test_queries_are_rounded_where_keys_are() -> None:
+    plan = attention(rounded_rows(16))
+    (before,), (after,) = plan.instructions, round_queries(plan).instructions
+    assert not before.attrs["rounds_queries"]
+    assert after.attrs == before.attrs | {"rounds_queries": True}
+    assert replace(after, attrs=before.attrs) == before
+
+
+def test_other_queries_stay() -> None:
+    """Rows that are keys and values become wider numbers when they are read."""
+    s = Sketch()
+    cache = s.latent_cache(32, rounded_rows(16))
+    q = s.rows("q", 4, 32)
+    s.call("paged_attention", q, cache, None, *STEP, scale=0.25, value_size=16, shape=(4, 16))
+    for plan in (s.plan(), attention(Format("float32"))):
+        assert round_queries(plan) == plan

@@ -20,8 +20,12 @@ inline Neighbours neighbours(pairs both) {
   return {even(both), odd(both)};
 }
 
-inline Neighbours key_neighbours(const bf16* d) { return neighbours(load_pairs(d)); }
-inline Neighbours key_neighbours(const std::int8_t* d) { return {load(d), load(d + key_group)}; }
+inline Neighbours key_neighbours(const bf16* group, int d) {
+  return neighbours(load_pairs(group + d * key_group));
+}
+inline Neighbours key_neighbours(const std::int8_t* group, int d) {
+  return {key_values(group, d), key_values(group, d + 1)};
+}
 
 template <int D>
 inline Neighbours value_neighbours(const bf16* pair, int column) {
@@ -118,9 +122,8 @@ class AmxFew {
       for (int d = begin; d < std::min(begin + amx::depth, D); d += 2) {
 #pragma GCC unroll 4
         for (int v = 0; v < Width; ++v) {
-          const int at = d * key_group;
-          step.add(v, key_neighbours(tile.keys.at[first + v] + at), {queries_[0], D}, d);
-          prefetch(next.keys.at[first + v] + at);
+          step.add(v, key_neighbours(tile.keys.at[first + v], d), {queries_[0], D}, d);
+          prefetch(next.keys.at[first + v] + d * key_group);
         }
       }
       for_tile<Height, Width>([&](int r, int v) { sums[r][v] = sums[r][v] + step.of(r, v); });

@@ -1,7 +1,7 @@
 // The keys and values of a tile as products of AMX read them: columns of bfloat16.
 //
 // The cache holds keys so, 16 of them by 32 d, unless it stores int8 or 32 does not divide the size
-// of a head. Values are always copied, 16 d by 32 keys: such a tile may lie in two pages, and
+// of a head. Queries of int8 are whole numbers, too, whose scores are exact in float32. Values are always copied, 16 d by 32 keys: such a tile may lie in two pages, and
 // values of keys that no row sees have to be zeros, since a weight of zero does not hide a NaN.
 #pragma once
 
@@ -50,6 +50,14 @@ class AmxScales {
  private:
   alignas(64) float keys_[amx_keys], values_[amx_keys];
 };
+
+// Element d of 16 keys.
+inline vf key_values(const std::int8_t* group, int d) {
+  constexpr int bits = 8, quad = Dot<std::int8_t>::depth;
+  const auto* quads = reinterpret_cast<const std::uint8_t*>(group + d / quad * quad * key_group);
+  const vi values = shift_left(less_128(load_quads(quads)), bits * (quad - 1 - d % quad));
+  return to_float(shift_right(values, bits * (quad - 1)));
+}
 
 template <class S, int D>
 class AmxFew;
@@ -101,12 +109,14 @@ class AmxReader {
   static constexpr bool copies_keys = is_scaled<S> || D != depth;
 
   static void copy_keys(const S* group, AmxLine* to) {
-    for (int d = 0; d < D; d += 2) to[d / 2] = key_pair(group + d * key_group);
+    for (int d = 0; d < D; d += 2) to[d / 2] = key_pair(group, d);
     for (int d = D; d < depth; d += 2) to[d / 2] = _mm512_setzero_si512();
   }
-  static AmxLine key_pair(const bf16* d) { return _mm512_loadu_si512(d); }
-  static AmxLine key_pair(const std::int8_t* d) {
-    return interleave(load(d), load(d + key_group));
+  static AmxLine key_pair(const bf16* group, int d) {
+    return _mm512_loadu_si512(group + d * key_group);
+  }
+  static AmxLine key_pair(const std::int8_t* group, int d) {
+    return interleave(key_values(group, d), key_values(group, d + 1));
   }
 
   // Two neighbouring keys. Those that no row sees have zeros for values.

@@ -14,6 +14,7 @@
 #include "amx_few.h"
 #include "amx_keys.h"
 #include "amx_panel.h"
+#include "quantize.h"
 #include "softmax_rows.h"
 #include "turn.h"
 
@@ -46,6 +47,8 @@ class AmxRows : public AmxSoftmax<Reader, Capped> {
 
   // If a block has more than 16 rows, the last ones of its last tile mean nothing.
   void ready() {
+    if constexpr (scales_scores)
+      for (int r = 0; r < count; ++r) round_query(r);
     if constexpr (has_few)
       if (is_few()) {
         for (int r = 0; r < count; ++r) few_.set_query(r, queries_[r]);
@@ -84,6 +87,15 @@ class AmxRows : public AmxSoftmax<Reader, Capped> {
   static constexpr int products_of_span = groups * Reader::depth / amx::depth;
   static constexpr int adding = 3;  // columns of sums in tiles
   static constexpr std::ptrdiff_t row_bytes = sums_stride * sizeof(float);
+
+  // To int8, as keys are.
+  void round_query(int r) {
+    std::int8_t rounded[Reader::key_size];
+    query_scales_[r] = quantize_group<Reader::key_size>(queries_[r], rounded);
+    for_columns<Reader::key_size>([&](int d, auto part) {
+      store(queries_[r] + d, load(rounded + d, part), part);
+    });
+  }
 
   static constexpr bool has_few = Reader::Few::most_rows > 0;
   bool is_few() const { return count <= Reader::Few::most_rows; }
@@ -207,10 +219,11 @@ class AmxRows : public AmxSoftmax<Reader, Capped> {
   [[gnu::noinline]] void weigh_rows(Range rows, int s, int start, Scoring scoring,
                                     Rows<const float> scores) {
     constexpr int vectors = span / lanes;
-    const auto scale = [&](vf products, int v) {
-      return scales_scores ? products * scales_.of_keys(s * vectors + v) : products;
-    };
     for (int r = rows.begin; r < rows.end; ++r) {
+      const auto scale = [&](vf products, int v) {
+        if constexpr (!scales_scores) return products;
+        return products * splat(query_scales_[r]) * scales_.of_keys(s * vectors + v);
+      };
       if (Masked && this->blind(r, start + s * span, span)) {
         std::memset(weights_[r] + s * span, 0, span * sizeof(bf16));
         continue;
@@ -311,7 +324,8 @@ class AmxRows : public AmxSoftmax<Reader, Capped> {
   AmxLine query_columns_[keys_are_rows ? Reader::most_rows / amx::most_rows : 1]
                         [Reader::depth / 2];
   Reader reader_;
-  AmxScales scales_;  // of int8, as the next
+  AmxScales scales_;  // of int8, as the next two
+  float query_scales_[Reader::most_rows];
   alignas(64) bf16 scaled_weights_[amx::most_rows][amx_keys];
   typename Reader::Few few_;
 };

@@ -115,7 +115,7 @@ class PagedAttention {
    public:
     Visits(const PagedAttention& of, Rows<const T> q, int rank, const Dealing& dealing)
         : of_(of), q_(q), dealing_(dealing) {
-      begin(ring_[0], of.settled({0, rank}, dealing));  // heads in turn: see even_heads
+      begin(ring_[0], of.settled({0, rank}, dealing));
       for (int i = 0; i < count - 1; ++i) follow(ring_[i], ring_[i + 1]);
     }
 
@@ -229,16 +229,18 @@ class PagedAttention {
       unit.chunks = dealing.shared != nullptr ? num_chunks(keys) : 1;
       unit.begin = keys.begin;
       unit.end = keys.end;
-      if (unit.place < kv_heads * unit.chunks) return in_chunk(unit);
+      if (unit.place < kv_heads * unit.chunks) return in_chunk(unit, dealing.threads);
       unit.place -= kv_heads * unit.chunks;
       unit.number += kv_heads;
       unit.row += dealing.rows;
     }
     return unit;
   }
-  static Unit in_chunk(Unit unit) {
+  static Unit in_chunk(Unit unit, int threads) {
     unit.head = unit.place / unit.chunks;
     unit.chunk = unit.place % unit.chunks;
+    if (kv_heads % threads == 0)  // see even_heads
+      unit.head = unit.place % threads * (kv_heads / threads) + unit.place / threads;
     if (unit.chunks == 1) return unit;
     const int begin = (unit.begin / chunk_keys + unit.chunk) * chunk_keys;
     if (unit.begin < begin) unit.begin = begin;

@@ -2,9 +2,9 @@
 //
 // Inside one (page, head), keys lie in groups of 16 as [page size / 16][D / depth][16][depth], and
 // values as [page size / depth][D][depth]. These are the columns of the products that read them:
-// scores are sums over D, and results are sums over keys. int8 has a depth of 1 and a scale for
-// every (token, head); readers widen it. Page sizes are multiples of 16, so that neighbours share a
-// page.
+// scores are sums over D, and results are sums over keys. int8 has a scale for every (token, head).
+// Its keys lie in quads of value + 128, for products of bytes; its values have a depth of 1, since
+// readers widen them. Page sizes are multiples of 16, so that neighbours share a page.
 #pragma once
 
 #include <cstring>
@@ -23,9 +23,9 @@ template <class S>
 inline constexpr bool is_scaled = std::is_same_v<S, std::int8_t>;
 
 template <class S>
-inline constexpr int cache_depth = Dot<S>::depth;
-template <>
-inline constexpr int cache_depth<std::int8_t> = 1;
+inline constexpr int key_depth = Dot<S>::depth;
+template <class S>
+inline constexpr int value_depth = is_scaled<S> ? 1 : Dot<S>::depth;
 
 // A head as the cache stores it, and its scale.
 template <int D, class From, class S>
@@ -41,7 +41,7 @@ inline float round_head(const From* from, std::int8_t (&to)[D]) {
 template <class S, int KvHeads, int PageSize, int D>
 struct Cache {
   static_assert(PageSize % key_group == 0 && D % 4 == 0, "see the layout above");
-  static constexpr int depth = cache_depth<S>;
+  static constexpr int key_depth = ingot::key_depth<S>, value_depth = ingot::value_depth<S>;
   static constexpr int heads = KvHeads, key_size = D, value_size = D;
 
   S *keys, *values;
@@ -61,11 +61,11 @@ struct Cache {
   // Fetches the lines that a key, or a value, will be written to.
   void fetch_key(int slot, int head) const {
     const S* group = key_columns(slot / PageSize, head, slot % PageSize / key_group * key_group);
-    for (int d = 0; d < D; d += depth) prefetch(group + d * key_group);
+    for (int d = 0; d < D; d += key_depth) prefetch(group + d * key_group);
   }
   void fetch_value(int slot, int head) const {
-    const S* columns = value_columns(slot / PageSize, head, slot % PageSize / depth * depth);
-    for (int i = 0; i < D * depth; i += 64 / sizeof(S)) prefetch(columns + i);
+    const S* columns = value_columns(slot / PageSize, head, slot % PageSize / value_depth * value_depth);
+    for (int i = 0; i < D * value_depth; i += 64 / sizeof(S)) prefetch(columns + i);
   }
 
   // `rounded` is scratch.
@@ -73,18 +73,20 @@ struct Cache {
   void write_key(int slot, int head, const From* from, S (&rounded)[D]) const {
     const float scale = round_head<D>(from, rounded);
     const int page = slot / PageSize, inside = slot % PageSize, lane = inside % key_group;
-    S* group = key_columns(page, head, inside - lane) + lane * depth;
-    for (int d = 0; d < D; d += depth)
-      std::memcpy(group + d * key_group, rounded + d, depth * sizeof(S));
+    S* group = key_columns(page, head, inside - lane) + lane * key_depth;
+    if constexpr (is_scaled<S>)
+      for (S& value : rounded) value = static_cast<S>(value ^ -128);
+    for (int d = 0; d < D; d += key_depth)
+      std::memcpy(group + d * key_group, rounded + d, key_depth * sizeof(S));
     if constexpr (is_scaled<S>) key_scales[token(page, head, inside)] = scale;
   }
 
   template <class From>
   void write_value(int slot, int head, const From* from, S (&rounded)[D]) const {
     const float scale = round_head<D>(from, rounded);
-    const int page = slot / PageSize, inside = slot % PageSize, lane = inside % depth;
+    const int page = slot / PageSize, inside = slot % PageSize, lane = inside % value_depth;
     S* columns = value_columns(page, head, inside - lane);
-    if constexpr (depth == 2)
+    if constexpr (value_depth == 2)
       store_alternate(columns, rounded, lane, D);
     else
       std::memcpy(columns, rounded, sizeof rounded);
@@ -123,10 +125,10 @@ struct HeadNorm {
 // heads are dealt evenly, a query head goes to the thread of its KV head, as in attention.
 template <int Heads, int KvHeads>
 inline bool has_head(int unit, Team team) {
-  const int kv_head = unit < Heads ? unit / (Heads / KvHeads) : unit - Heads;
-  const Range mine = share(Heads + KvHeads, team);
-  return even_heads(KvHeads, team) ? kv_head % team.size == team.rank
-                                   : unit >= mine.begin && unit < mine.end;
+  const bool even = even_heads(KvHeads, team);
+  const Range mine = share(even ? KvHeads : Heads + KvHeads, team);
+  if (even) unit = unit < Heads ? unit / (Heads / KvHeads) : unit - Heads;
+  return unit >= mine.begin && unit < mine.end;
 }
 
 // Fetches a head of a later row: rows lie too far apart for the hardware to foresee them.

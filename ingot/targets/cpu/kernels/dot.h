@@ -4,7 +4,7 @@
 
 #include <type_traits>
 
-#include "simd.h"
+#include "quads.h"
 #include "tuning.h"
 
 namespace ingot {
@@ -48,6 +48,21 @@ struct Dot<bf16> {
 
   // The last k of an odd number, which has no neighbour.
   static Columns last_row(const bf16* x) { return splat_pair(x->bits); }
+};
+
+// Bytes of a row times columns of value + 128, which a sum starts at -zero_point * (sum of the row)
+// for. Sums are exact integers.
+template <>
+struct Dot<std::int8_t> {
+  static constexpr int depth = 4, zero_point = QuadDot<8>::zero_point;
+  using Columns = QuadDot<8>::Weights;
+  static_assert(std::is_same_v<QuadDot<8>::Sums, vi>, "of as many steps as there are");
+
+  static Columns columns(const std::int8_t* w) {
+    return QuadDot<8>::weights(load_quads(reinterpret_cast<const std::uint8_t*>(w)));
+  }
+  static vi row(const std::int8_t* x) { return splat_quad(x); }
+  static vi step(vi acc, Columns w, vi x) { return QuadDot<8>::step(acc, w, x); }
 };
 
 // What is multiplied where weights are read more than once: float32 if no instruction multiplies

@@ -24,8 +24,7 @@ struct HeadSink : Units<D, 1, (Heads + 2 * KvHeads) * D> {
   static int unit(Team team, int index) {
     if (!even_heads(KvHeads, team)) return index;
     constexpr int group = Heads / KvHeads, each = group + 2;
-    const int mine = KvHeads / team.size * each, inside = index % mine;
-    const int kv_head = index / mine + inside / each * team.size, part = inside % each;
+    const int kv_head = index / each, part = index % each;
     return part < group ? kv_head * group + part : Heads + (part - group) * KvHeads + kv_head;
   }
 

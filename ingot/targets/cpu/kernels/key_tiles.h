@@ -88,7 +88,7 @@ template <int D, class S, int Keys>
 inline Fetched<S, Keys> values_of(const Tile<S, Keys>& tile) {
   Fetched<S, Keys> found{tile.values, {}};
   for (int g = 0; g < Keys / key_group; ++g)
-    found.ends[g] = tile.sees(g) ? tile.values_before_end(g, cache_depth<S>) * D : 0;
+    found.ends[g] = tile.sees(g) ? tile.values_before_end(g, value_depth<S>) * D : 0;
   return found;
 }
 
@@ -98,7 +98,7 @@ inline void prefetch_rest(const Tile<S, Keys>& tile, const Tile<S, Keys>& next) 
   const auto keys = keys_of<D>(next), values = values_of<D>(next);
   for (int g = 0; g < Keys / key_group; ++g) {
     keys.rest(g, tile.sees(g) ? key_group * D : 0);
-    values.rest(g, tile.sees(g) ? tile.values_before_end(g, cache_depth<S>) * D : 0);
+    values.rest(g, tile.sees(g) ? tile.values_before_end(g, value_depth<S>) * D : 0);
   }
 }
 
@@ -172,7 +172,7 @@ template <class T, int Columns, class S>
   if constexpr (std::is_same_v<S, T>) {
     const S* from = rows + (step * Columns + column) * depth;
     return rest >= lanes ? Dot<T>::columns(from) : Dot<T>::columns(from, rest);
-  } else if constexpr (cache_depth<S> > depth) {
+  } else if constexpr (value_depth<S> > depth) {
     const S* from = rows + step / 2 * 2 * Columns + 2 * column;
     return rest >= lanes ? split_pairs(from, step % 2) : split_pairs(from, step % 2, rest);
   } else {
@@ -188,7 +188,7 @@ template <class T, int Columns, class S>
 // or -1 if the step before has read it.
 template <class T, class S>
 [[gnu::always_inline]] inline int place_read(int step, int columns) {
-  constexpr int each = cache_depth<S> > Dot<T>::depth ? cache_depth<S> / Dot<T>::depth : 1;
+  constexpr int each = value_depth<S> > Dot<T>::depth ? value_depth<S> / Dot<T>::depth : 1;
   return step % each == 0 ? step * Dot<T>::depth * columns : -1;
 }
 
@@ -200,7 +200,11 @@ struct KeySource {
   int first;
 
   [[gnu::always_inline]] typename Dot<T>::Columns load(int vector, int step) const {
-    return read_columns<T, key_group>(groups.at[group(vector)], step, key(vector), key_group);
+    const S* from = groups.at[group(vector)];
+    if constexpr (is_scaled<S>)
+      return Dot<T>::columns(from + (step * key_group + key(vector)) * Dot<T>::depth);
+    else
+      return read_columns<T, key_group>(from, step, key(vector), key_group);
   }
   [[gnu::always_inline]] void fetch(int vector, int step) const {
     if constexpr (std::is_same_v<Fetch, Fetched<S>>) {
@@ -229,7 +233,7 @@ struct ValueSource {
   }
   [[gnu::always_inline]] void fetch(int vector, int step) const {
     if constexpr (std::is_same_v<Fetch, Fetched<S>>) {
-      constexpr int together = cache_depth<S> > Dot<T>::depth ? cache_depth<S> : Dot<T>::depth;
+      constexpr int together = value_depth<S> > Dot<T>::depth ? value_depth<S> : Dot<T>::depth;
       const int place = place_read<T, S>(step % steps, D);
       if (place >= 0) fetched(step / steps, place + vector * lanes * together);
     } else {

@@ -1,6 +1,7 @@
 // Rows of queries of one KV head over tiles of its keys and values.
 #pragma once
 
+#include "query_quads.h"
 #include "softmax_rows.h"
 #include "tile_reader.h"
 
@@ -16,6 +17,12 @@ class QueryRows : public WeightedRows<Wide<Rounded>, D, D, D <= 256 ? 48 : 24, C
   using Weighted::count;
   // One would not do: a short last tile leaves no time to fetch the first one of the next unit.
   static constexpr int tiles_ahead = 2;
+
+  // Follows the last row.
+  void ready() {
+    if constexpr (is_scaled<S>)
+      for (int r = 0; r < count; ++r) quads_.set(r, queries_[r]);
+  }
 
   void visit(const Tile<S>& now, const Tile<S>& next, Scoring scoring) {
     if (count <= stream_once_rows()) {
@@ -34,7 +41,13 @@ class QueryRows : public WeightedRows<Wide<Rounded>, D, D, D <= 256 ? 48 : 24, C
  private:
   using Weighted::padded, Weighted::sums_stride;
   using Weighted::queries_, Weighted::scores_, Weighted::sums_, Weighted::weights_;
+  using Key = std::conditional_t<is_scaled<S>, S, T>;  // as which keys are multiplied
+  using Quads = QueryQuads<is_scaled<S> ? Weighted::most_rows : 1, D>;
   static constexpr int tile_rows = max_tile_rows<T>;
+
+  // Rows of a tile of scores where one of values has so many.
+  template <int rows>
+  static constexpr int score_rows = is_scaled<S> ? Quads::most_height : rows;
 
   // So few rows that the sums of a whole head fit in registers: then values are read line by line.
   static constexpr int stream_once_rows() {
@@ -46,8 +59,9 @@ class QueryRows : public WeightedRows<Wide<Rounded>, D, D, D <= 256 ? 48 : 24, C
   // Steps of all rows in which they fetch.
   int fetching_steps() const {
     constexpr int wide = FetchSpread<void>::columns;
-    constexpr int steps = D + key_tile * ((padded + wide - 1) / wide);
-    return num_row_tiles<tile_rows>(count) * steps / Dot<T>::depth;
+    constexpr int adding = key_tile * ((padded + wide - 1) / wide);
+    return num_row_tiles<score_rows<tile_rows>>(count) * D / Dot<Key>::depth +
+           num_row_tiles<tile_rows>(count) * adding / Dot<T>::depth;
   }
 
   // Each product runs for all rows before the next, so that the L1 cache keeps what rows share.
@@ -55,15 +69,15 @@ class QueryRows : public WeightedRows<Wide<Rounded>, D, D, D <= 256 ? 48 : 24, C
   template <int Most, class Element, class Fetch, class Values>
   void visit(const Tile<S>& now, Scoring scoring, const Groups<Element>& keys,
              const Fetch& fetch_keys, const Fetch& fetch_values, Values values) {
-    for_row_tiles<Most>(count, [&](auto height, int r, int) {
-      score<height.value>(r, now, KeySource<T, Element, Fetch>{keys, fetch_keys, 0});
+    for_row_tiles<score_rows<Most>>(count, [&](auto height, int r, int) {
+      score<height.value>(r, now, KeySource<Key, Element, Fetch>{keys, fetch_keys, 0});
     });
     this->find_weights({0, count}, now.start, scoring,
                        [&](vf scores, int v) { return reader_.scale_scores(scores, v); });
-    const Groups<Element> columns = values();
+    const auto columns = values();
     if constexpr (is_scaled<S>) scale_weights();
     for_row_tiles<Most>(count, [&](auto height, int r, int) {
-      add_values<height.value>(r, now, ValueSource<T, Element, D, Fetch>{columns, fetch_values});
+      add_values<height.value>(r, now, source_of(columns, fetch_values));
     });
   }
 
@@ -74,9 +88,13 @@ class QueryRows : public WeightedRows<Wide<Rounded>, D, D, D <= 256 ? 48 : 24, C
     source.first = keys.begin / key_group;
     const int groups = (keys.end - 1) / key_group + 1 - source.first;
     with_rows<groups_per_tile>(groups, [&](auto width) {
-      tile<T, Height, width.value * key_group / lanes>(
-          queries_[r], D, source, 0, D / Dot<T>::depth,
-          scores_[r] + source.first * key_group, key_tile, Start::zero);
+      constexpr int vectors = width.value * key_group / lanes;
+      float* scores = scores_[r] + source.first * key_group;
+      if constexpr (is_scaled<S>)
+        quads_.template score<Height, vectors>(r, source, {scores, key_tile});
+      else
+        tile<T, Height, vectors>(queries_[r], D, source, 0, D / Dot<T>::depth, scores, key_tile,
+                                 Start::zero);
     });
   }
 
@@ -98,7 +116,14 @@ class QueryRows : public WeightedRows<Wide<Rounded>, D, D, D <= 256 ? 48 : 24, C
       }
   }
 
+  template <class Element, class Fetch>
+  static ValueSource<T, Element, D, Fetch> source_of(const Groups<Element>& values,
+                                                     const Fetch& fetch) {
+    return {values, fetch};
+  }
+
   TileReader<T, S, D> reader_;
+  Quads quads_;
 };
 
 }  // namespace ingot

@@ -59,8 +59,9 @@ inline Range share(int count, Team team) {
   return {begin, begin + each + (team.rank < more ? 1 : 0)};
 }
 
-// Whether all threads have equally many heads. If so, head h belongs to thread h % size in every
-// kernel that deals heads.
+// Whether all threads have equally many heads. If so, each has its share() in every kernel that
+// deals heads. Heads of two threads do not alternate: these lie side by side in a page, and where
+// one core reads, hardware fetches for it what another core reads at the same time.
 inline bool even_heads(int heads, Team team) { return heads % team.size == 0; }
 
 // Rows that a thread works on. Their columns or heads it divides with the team.

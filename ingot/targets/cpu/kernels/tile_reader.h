@@ -26,7 +26,12 @@ class TileReader {
     take_scales(tile, tile.value_scales);
     return tile.values;
   }
-  Groups<T> wide_keys(const Tile<S>& tile) { return widened<key_group>(tile, keys(tile)); }
+  auto wide_keys(const Tile<S>& tile) {
+    if constexpr (is_scaled<S>)
+      return keys(tile);
+    else
+      return widened<key_group>(tile, keys(tile));
+  }
   Groups<T> wide_values(const Tile<S>& tile) { return widened<D>(tile, values(tile)); }
 
   vf scale_scores(vf scores, int v) const { return scaled(scores, v); }
