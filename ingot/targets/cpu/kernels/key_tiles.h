@@ -209,7 +209,10 @@ struct KeySource {
   [[gnu::always_inline]] void fetch(int vector, int step) const {
     if constexpr (std::is_same_v<Fetch, Fetched<S>>) {
       const int place = place_read<T, S>(step, key_group);
-      if (key(vector) == 0 && place >= 0) fetched(group(vector), place);
+      if (key(vector) != 0 || place < 0) return;
+      fetched(group(vector), place);
+      if constexpr (is_scaled<S>)  // a step is so short that Zen 5 drops some of its fetches
+        fetched(group(vector), step > 0 ? place - 64 : 0);
     } else {
       fetched(vector);
     }
