@@ -1,8 +1,9 @@
 // The keys and values of a tile as products of AMX read them: columns of bfloat16.
 //
 // The cache holds keys so, 16 of them by 32 d, unless it stores int8 or 32 does not divide the size
-// of a head. Queries of int8 are whole numbers, too, whose scores are exact in float32. Values are always copied, 16 d by 32 keys: such a tile may lie in two pages, and
-// values of keys that no row sees have to be zeros, since a weight of zero does not hide a NaN.
+// of a head. Queries of int8 are whole numbers, too, so that their scores are exact in float32.
+// Values are always copied, 16 d by 32 keys: such a tile may lie in two pages, and values of keys
+// that no row sees have to be zeros, since a weight of zero does not hide a NaN.
 #pragma once
 
 #include <algorithm>

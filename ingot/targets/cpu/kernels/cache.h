@@ -64,7 +64,8 @@ struct Cache {
     for (int d = 0; d < D; d += key_depth) prefetch(group + d * key_group);
   }
   void fetch_value(int slot, int head) const {
-    const S* columns = value_columns(slot / PageSize, head, slot % PageSize / value_depth * value_depth);
+    const int inside = slot % PageSize / value_depth * value_depth;
+    const S* columns = value_columns(slot / PageSize, head, inside);
     for (int i = 0; i < D * value_depth; i += 64 / sizeof(S)) prefetch(columns + i);
   }
 

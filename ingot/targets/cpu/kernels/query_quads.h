@@ -1,5 +1,5 @@
-// Queries in int8, as keys are, with a scale each. What their products add up to is exact, so levels
-// are free in its order, and the one float32 of a score fixes the bits. (Zhang et al., 2024,
+// Queries in int8, as keys are, with a scale each. Sums of their products are exact, so levels are
+// free in the order of these, and the one float32 of a score fixes its bits. (Zhang et al., 2024,
 // SageAttention, arXiv:2410.02367)
 #pragma once
 
