@@ -193,7 +193,9 @@ def test_stop_strings_that_are_seen_a_draft_late_are_caught(fake_artifact, monke
             deliver(self)
 
     monkeypatch.setattr(Engine, "deliver", late)
-    assert compare(fake_artifact, of_all_kinds(0, 120), 0.3) != []
+    # Few requests show it where steps happen to wait for the host.
+    rounds = [of_all_kinds(seed, 120) for seed in range(6)]
+    assert any(compare(fake_artifact, asked, 0.3, **WAYS["overlap"]) for asked in rounds)
 
 
 def test_speculation_is_refused_where_no_step_takes_drafts(fake_artifact, monkeypatch):
