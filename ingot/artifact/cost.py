@@ -126,16 +126,19 @@ def stacked_product(instruction: Instruction, operands: Operands, shape: StepSha
 
 def attention(instruction: Instruction, operands: Operands, shape: StepShape) -> Cost:
     """Attention: reads keys and values once a sequence, and takes 2 operations for each element of
-    a query, and for each of a result."""
+    a query, in int8 if that is rounded so, and for each of a result."""
     window = int(instruction.attrs.get("window", 0))
     query = operands["q"]
     heads, size = map(int, query.shape[1:])
     value_size = int(instruction.attrs.get("value_size", 0)) or int(operands["v_cache"].shape[-1])
     token_bytes = sum(map(_token_bytes, (b for b in operands.values() if b.kind == "state")))
-    pairs = shape.sequences * shape.pairs(window)
-    return read_weights(instruction, operands, shape) + Cost(
-        kv_bytes=shape.sequences * shape.visible(window) * token_bytes,
-        operations={query.dtype: 2 * heads * (size + value_size) * pairs},
+    each = 2 * heads * shape.sequences * shape.pairs(window)
+    scored = "int8" if instruction.attrs.get("rounds_queries") else query.dtype
+    return (
+        read_weights(instruction, operands, shape)
+        + Cost(kv_bytes=shape.sequences * shape.visible(window) * token_bytes)
+        + Cost(operations={scored: each * size})
+        + Cost(operations={query.dtype: each * value_size})
     )
 
 

@@ -77,6 +77,14 @@ def test_sinks_are_read_as_weights():
     assert step_cost(sunk, shape) == step_cost(plan, shape) + Cost(weight_bytes=4 * HEADS)
 
 
+def test_scores_of_rounded_queries_are_products_of_bytes():
+    plan = small_plan()
+    rounded = [replace(i, attrs=i.attrs | {"rounds_queries": True}) for i in plan.instructions]
+    cost = step_cost(replace(plan, instructions=tuple(rounded)), StepShape(context=100))
+    assert cost.operations["int8"] == 2 * HEADS * SIZE * 100
+    assert cost.operations["bfloat16"] == 2 * VOCAB * WIDTH + 2 * HEADS * SIZE * 100
+
+
 def test_a_prefill_by_hand():
     """All tokens see themselves and those before them; only the last one has logits."""
     embedding, norm, attention, head = kernel_costs(
