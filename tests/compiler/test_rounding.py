@@ -18,10 +18,10 @@ torch.set_num_threads(1)
 
 VARIANTS = {
     "bfloat16": {"dtype": "bfloat16"},
+    "int8 cache": {"dtype": "bfloat16", "int8_states": True},
     "float16": {"dtype": "float16"},
     "int8": {"dtype": "bfloat16", "storage": Storage(8, 32)},
     "int4": {"storage": Storage(4, 32)},
-    "int8 cache": {"dtype": "bfloat16", "int8_states": True},
     "int8 cache beside float32": {"int8_states": True},
 }
 
