@@ -53,11 +53,11 @@ def chain() -> Plan:
 
 
 def heads_chain(product: bool = False) -> Plan:
-    """Keys written and attended to, by three KV heads, and a product of the results.
+    """Keys written and attended to, by six KV heads, and a product of the results.
 
     With `product` keys are written by one, too.
     """
-    heads, kv_heads, size, columns = 6, 3, 64, 96
+    heads, kv_heads, size, columns = 12, 6, 64, 96
     shapes = {"q": heads, "k": kv_heads, "v": kv_heads}
     s = Sketch()
     if product:
@@ -162,7 +162,7 @@ def test_threads_that_share_what_each_has_for_itself_race(tmp_path: Path) -> Non
 
 @pytest.mark.cases(thorough=4)
 @SIZES
-@pytest.mark.parametrize("threads", core(further=[2, 3]))
+@pytest.mark.parametrize("threads", core(further=[4, 3]))
 @pytest.mark.parametrize("product", [True, False])
 def test_threads_attend_to_what_they_wrote(
     tmp_path: Path, sequences: list[tuple[int, int]], threads: int, product: bool
@@ -184,7 +184,7 @@ def test_with_more_heads_or_rows_of_their_own_they_must_wait(
     plan = heads_chain(product)
     unguarded = "if (even ? many : true) barrier.wait();"
     source = step_cpp(plan).replace(unguarded, "")
-    code, errors = run_chain(tmp_path, source, sequences, plan, threads=2)
+    code, errors = run_chain(tmp_path, source, sequences, plan, threads=4)
     assert code != 0 and "data race" in errors
 
 
