@@ -12,7 +12,7 @@ namespace ingot {
 template <class Rounded, class S, int D, bool Capped>
 class QueryRows : public WeightedRows<Wide<Rounded>, D, D, D <= 256 ? 48 : 24, Capped, Rounded> {
  public:
-  using T = Wide<Rounded>;  // what queries, keys and values are multiplied in
+  using T = Wide<Rounded>;  // what queries, keys and values are multiplied in, but see Key
   using Weighted = WeightedRows<T, D, D, D <= 256 ? 48 : 24, Capped, Rounded>;
   using Weighted::count;
   // One would not do: a short last tile leaves no time to fetch the first one of the next unit.

@@ -13,8 +13,8 @@ namespace ingot {
 //   wide_keys, wide_values  for many rows, in T; one replaces the other
 // and it scales vector v of a row's scores or weights by the scales of what was read last.
 //
-// This one widens S to T in products of few rows, and before those of many. Scales of int8 are
-// applied to scores and to weights.
+// This one widens S to T in products of few rows, and before those of many; keys in int8 stay as
+// they are. Scales of int8 are applied to scores and to weights.
 template <class T, class S, int D>
 class TileReader {
  public:
