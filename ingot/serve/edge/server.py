@@ -9,10 +9,11 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import uvicorn
 
+from ingot.serve.edge.accepting import accept
 from ingot.serve.edge.protocol import BoundedProtocol
 from ingot.serve.edge.settings import EdgeSettings
 
@@ -44,6 +45,7 @@ class DrainingServer(uvicorn.Server):
         self._deadline: float | None = None
         self._was_cut = False
         self._stopped = asyncio.Event()
+        self._accepting: list[asyncio.Task[None]] = []
         self.exit_code = 0
 
     def stop(self, number: int | None = None) -> None:
@@ -78,9 +80,22 @@ class DrainingServer(uvicorn.Server):
         return not self._busy() or now >= self._deadline + _CUT_SECONDS
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        if self.started:
-            self._ready()
+        await super().startup([])
+        for listener in sockets or []:
+            self._accepting.append(asyncio.create_task(self._accept(listener)))
+        await asyncio.sleep(0)  # in which they begin to listen
+        self._ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for task in self._accepting:
+            task.cancel()
+        await asyncio.gather(*self._accepting, return_exceptions=True)
+        await super().shutdown(sockets)
+
+    async def _accept(self, listener: socket.socket) -> None:
+        make = cast(Callable[..., asyncio.Protocol], self.config.http_protocol_class)
+        state = {"server_state": self.server_state, "app_state": self.lifespan.state}
+        await accept(listener, partial(make, config=self.config, **state), self.config.ssl)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -121,7 +136,6 @@ def config_of(app: Any, settings: EdgeSettings) -> uvicorn.Config:
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        backlog=2048,
         timeout_keep_alive=limits.connection_keep_alive,  # type: ignore[arg-type]
         timeout_graceful_shutdown=1,
         ssl_certfile=settings.tls_cert,

@@ -162,12 +162,12 @@ def test_few_open_files(fake_artifact: Path, tmp_path: Path) -> None:
         server.client() as http,
     ):
         assert told(http, body_of("m", [5], 10)).tokens == greedy([5], 10)
-        held = []
-        for _ in range(100):
-            connection = socket.socket(socket.AF_UNIX)
-            connection.connect(str(server.socket))
-            held.append(connection)
+        held = [socket.socket(socket.AF_UNIX) for _ in range(100)]
         for connection in held:
+            connection.connect(str(server.socket))
+        for connection in held:
+            connection.sendall(b"GET /health HTTP/1.1\r\nhost: s\r\n\r\n")
+            assert connection.recv(1 << 16).startswith(b"HTTP/1.1 200")
             connection.close()
         assert told(http, body_of("m", [6], 10)).tokens == greedy([6], 10)
         assert "Traceback" not in server.said
