@@ -2,6 +2,7 @@
 
     python bench/peers.py --install llama.cpp openvino onnxruntime vllm mistralrs     # once
     python -m bench.sitting docs/figures.json [--parts qwen3-0.6b/int8 peers/int8 ...]
+                            [--binary ik_llama.cpp=ik_llama.cpp/build/bin/llama-server]
     make docs                                                          # writes the pages
 
 Each part goes into the file as soon as it is measured: the file keeps its other parts. So a sitting
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -53,10 +55,12 @@ SHORT = 32  # tokens of each prompt of many at once
 
 @dataclass(frozen=True, slots=True)
 class Sitting:
-    """Where models and artifacts are, and how often a phase is measured."""
+    """Where models and artifacts are, how often a phase is measured, and which peers are binaries,
+    as `bench.peers` takes them."""
 
     work: Path
     rounds: int
+    binaries: tuple[str, ...] = ()
 
     def measure(self, part: str) -> Values:
         """The figures of a part, and what ran when."""
@@ -96,10 +100,12 @@ class Sitting:
             sys.executable, "-m", "bench.peers", str(model), f"{kind}={artifact}",
             "--prompt", str(prompt), "--streams", str(streams),
             "--rounds", str(self.rounds), "--json", str(out),
+            *(f"--binary={binary}" for binary in self.binaries),
         ]  # fmt: skip
         subprocess.run(command, cwd=ROOT, check=True)
+        paths = dict(binary.split("=", 1) for binary in self.binaries)
         return {"times": {
-            name: {"version": peer_version(name), **ratios}
+            name: {"version": peer_version(name, paths.get(name)), **ratios}
             for name, ratios in times(json.loads(out.read_text())).items()
         }}  # fmt: skip
 
@@ -138,8 +144,12 @@ def times(found: Values) -> dict[str, Values]:
     }
 
 
-def peer_version(name: str) -> str:
-    """The package of a peer that is installed, with its version."""
+def peer_version(name: str, binary: str | None = None) -> str:
+    """The package of a peer that is installed, or a peer that is a binary, with its version."""
+    if binary is not None:
+        done = subprocess.run([binary, "--version"], check=True, capture_output=True, text=True)
+        found = re.search(r"version: (\S+)", done.stdout + done.stderr)
+        return f"{name} {found[1]}" if found else name
     code = "import sys, importlib.metadata as m; print(sys.argv[1], m.version(sys.argv[1]))"
     command = [str(PEERS_WORK / name / "bin" / "python"), "-c", code, PEERS[name].packages[0]]
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
@@ -199,7 +209,7 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     if args.machine:
         figures["machine"]["name"] = args.machine
-    sitting = Sitting(args.work, args.rounds)
+    sitting = Sitting(args.work, args.rounds, tuple(args.binary))
     for part in args.parts:
         print(f"{part} ...", file=sys.stderr, flush=True)
         figures = merged(figures, part, sitting.measure(part))
@@ -215,6 +225,8 @@ def _parser() -> argparse.ArgumentParser:
                         help=f"default: all of {', '.join(PARTS)}")  # fmt: skip
     parser.add_argument("--rounds", type=int, default=5, help="of every phase and every prompt")
     parser.add_argument("--machine", help="what the pages call it: '2 cores of a Zen 4 server'")
+    parser.add_argument("--binary", action="append", default=[], metavar="NAME=PATH",
+                        help="the llama-server of ik_llama.cpp")  # fmt: skip
     parser.add_argument("--work", type=Path, default=WORK)
     return parser
 

@@ -68,12 +68,34 @@ def test_peers_are_ratios_with_their_versions(tmp_path, scripts, monkeypatch):
         Path(command[command.index("--json") + 1]).write_text(json.dumps({"results": results}))
 
     monkeypatch.setattr(sitting.subprocess, "run", run)
-    monkeypatch.setattr(sitting, "peer_version", lambda name: f"{name} 1.2")
+    monkeypatch.setattr(sitting, "peer_version", lambda name, binary: f"{name} 1.2")
     found = Sitting(tmp_path, rounds=3).measure("peers/int4")
     assert found["times"] == {
         "openvino": {"version": "openvino 1.2", "prefill": 1.235, "decode": 2.0}
     }
     assert [name for name, *_ in scripts] == ["compile_figures"]
+
+
+def test_a_binary_is_raced_and_has_its_own_version(tmp_path, scripts, monkeypatch):
+    binary = tmp_path / "server"
+    binary.write_text("#!/bin/sh\necho 'version: 48 (ab)' >&2\n")
+    binary.chmod(0o755)
+    ran, run = [], sitting.subprocess.run
+
+    def run_all_but_peers(command, **options):
+        if command[0] == str(binary):
+            return run(command, **options)
+        ran.append(command)
+        results = [
+            {"name": "ingot"}, {"name": "ik_llama.cpp", "prefill_ratio": 2.0, "decode_ratio": 1.5},
+        ]  # fmt: skip
+        Path(command[command.index("--json") + 1]).write_text(json.dumps({"results": results}))
+
+    monkeypatch.setattr(sitting.subprocess, "run", run_all_but_peers)
+    named = f"ik_llama.cpp={binary}"
+    found = Sitting(tmp_path, rounds=3, binaries=(named,)).measure("peers/int8")
+    assert f"--binary={named}" in ran[0]
+    assert found["times"]["ik_llama.cpp"]["version"] == "ik_llama.cpp 48"
 
 
 def test_streams_are_raced_with_short_prompts(tmp_path, scripts, monkeypatch):
@@ -85,7 +107,7 @@ def test_streams_are_raced_with_short_prompts(tmp_path, scripts, monkeypatch):
         Path(command[command.index("--json") + 1]).write_text(json.dumps({"results": results}))
 
     monkeypatch.setattr(sitting.subprocess, "run", run)
-    monkeypatch.setattr(sitting, "peer_version", lambda name: f"{name} 1.2")
+    monkeypatch.setattr(sitting, "peer_version", lambda name, binary: f"{name} 1.2")
     found = Sitting(tmp_path, rounds=3).measure("streams/bf16")
     assert found["times"] == {"vllm": {"version": "vllm 1.2", "prefill": 2.0, "decode": 1.5}}
     (command,) = ran
