@@ -207,6 +207,12 @@ def paged_attention(operands: Operands, work: CpuWork) -> Call:
     return Call("paged_attention_quantize", (*constants, block), (*inputs, *results, *sinks))
 
 
+def look_ahead(operands: Operands, work: CpuWork) -> Call:
+    """What tells a thread that this attention comes next."""
+    i = work.member("paged_attention")
+    return Call("look_ahead", (i.attrs["window"],), (cache_of(operands, i), "sequences"))
+
+
 def gate(operands: Operands, work: CpuWork) -> Call:
     return elementwise(operands, work.members[0], activation_of(work.members[0]))
 

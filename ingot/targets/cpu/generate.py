@@ -19,7 +19,7 @@ from ingot.artifact.target import Target
 from ingot.errors import CodegenError
 from ingot.targets.cpu.barriers import Barrier, barriers
 from ingot.targets.cpu.call import WIDTH, Call
-from ingot.targets.cpu.calls import emit, stored_as_panels
+from ingot.targets.cpu.calls import emit, look_ahead, stored_as_panels
 from ingot.targets.cpu.functions import INTERFACE, Function, functions_of, kernel_units
 from ingot.targets.cpu.operands import Operands
 from ingot.targets.cpu.sizes import SIZES, Size, sizes_with_own_rows
@@ -41,8 +41,10 @@ def generate(plan: Plan, target: Target) -> dict[str, str]:
     calls = [emit(operands, kernel) for kernel in operands.work]
     maxima = _maxima(operands)
     parts = ["Team" if kernel.attends else "Slice" for kernel in operands.work]
-    functions = functions_of([*zip(calls, parts, strict=True), *((c, "Team") for c in maxima)])
-    body = [*_evenness(operands), *_body(operands, calls, functions)]
+    looks = _looks(operands)
+    of_teams = ((call, "Team") for call in (*maxima, *looks.values()))
+    functions = functions_of([*zip(calls, parts, strict=True), *of_teams])
+    body = [*_evenness(operands), *_body(operands, calls, looks, functions)]
     for call in maxima:
         body += ["", *functions[call].lines(call, "team", "  ")]
     return step_sources(
@@ -68,14 +70,17 @@ def step_sources(*functions: Function, **values: object) -> dict[str, str]:
 
 
 def _body(
-    operands: Operands, calls: Sequence[Call], functions: Mapping[Call, Function]
+    operands: Operands,
+    calls: Sequence[Call],
+    looks: Mapping[int, Call],
+    functions: Mapping[Call, Function],
 ) -> list[str]:
     """A paragraph for each kernel: its number and place, and its call.
 
     Row-wise kernels that follow one another without a barrier share a loop over blocks of rows, so
     that a row is still in the cache when the next kernel reads it.
     """
-    lines: list[str] = []
+    lines = _look(looks, -1, functions)
     blocks = ""
     parts, waits = _parts(operands), barriers(operands)
     for index, (kernel, call, part, barrier) in enumerate(
@@ -91,7 +96,21 @@ def _body(
         indent = "    " if blocks else "  "
         lines += [*_comment(index, kernel, indent), f"{indent}if (clock.mark({index}))"]
         lines += functions[call.of_places()].lines(call, part, f"{indent}  ")
+        lines += _look(looks, index, functions)
     return [*lines, "  }"] if blocks else lines
+
+
+def _looks(operands: Operands) -> dict[int, Call]:
+    """What tells a thread of the next attention, by the number of the one before; -1 for none."""
+    attend = [index for index, kernel in enumerate(operands.work) if kernel.attends]
+    calls = [look_ahead(operands, operands.work[index]) for index in attend]
+    away = Call("look_away", (), ())
+    return dict(zip((-1, *attend), (*calls, away), strict=True)) if attend else {}
+
+
+def _look(looks: Mapping[int, Call], after: int, functions: Mapping[Call, Function]) -> list[str]:
+    call = looks.get(after)
+    return functions[call.of_places()].lines(call, "team", "  ") if call else []
 
 
 def _wait(barrier: Barrier) -> list[str]:

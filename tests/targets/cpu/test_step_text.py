@@ -91,6 +91,21 @@ def test_the_table_tells_what_the_plan_has() -> None:
     assert "bool even = even_heads(2, team);" in text
 
 
+def test_a_thread_is_told_of_each_attention_behind_the_one_before() -> None:
+    s = Sketch()
+    x = s.view("row", s.rows("x", 2, 16), 0, 32)
+    for layer, window in enumerate((0, 40)):
+        s.call("add", x, x, out=f"sum{layer}")
+        caches = s.caches(2, 16)
+        s.call("paged_attention", "x", *caches, *STEP, out=f"a{layer}", scale=1.0, window=window)
+    text = step(KIND.place(s.plan()))
+    told = re.findall(r" ((?:look_ahead|look_away|paged_attention|add)_\d)\(frame", text)
+    assert told == [
+        "look_ahead_0", "add_0", "paged_attention_0", "look_ahead_1", "add_0", "paged_attention_1",
+        "look_away_0",
+    ]  # fmt: skip
+
+
 def test_neighbours_row_by_row_share_a_loop() -> None:
     text = step(layer())
     loops = re.findall(r"for \(const Slice block : (.*)\) \{", text)

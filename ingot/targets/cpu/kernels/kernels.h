@@ -5,6 +5,7 @@
 // 12 can conclude that it has no other effects, and drop the call.
 #pragma once
 
+#include "ahead.h"
 #include "attention.h"
 #include "cache.h"
 #include "elementwise.h"

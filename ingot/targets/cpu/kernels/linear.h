@@ -59,8 +59,8 @@ struct Panels {
 
   template <class Beside>
   void product(Rows<const T> x, int rows, int panel, int next, Rows<float> sums,
-               Widened<T>& widened, Beside& beside) const {
-    const PanelPlace<T> place{data + panel * panel_size, data + next * panel_size};
+               Widened<T>& widened, Beside& beside, Ahead* ahead = nullptr) const {
+    const PanelPlace<T> place{data + panel * panel_size, data + next * panel_size, ahead};
     if (last_width == panel_columns || panel + 1 < count)
       panel_product<T, panel_columns>(x, rows, Inputs, place, sums, widened, beside);
     else
@@ -156,7 +156,7 @@ inline void multiply(Slice slice, Rows<const T> x, const T* weight, const float*
         panels.product({from[row - slice.rows.begin], from.stride}, count,
                        Unit::panel(sink, slice.team, at),
                        Unit::panel(sink, slice.team, next),
-                       {sums.data + i * panel_columns, sums.stride}, memory.widened, beside);
+                       {sums.data + i * panel_columns, sums.stride}, memory.widened, beside, slice.team.ahead);
       };
       const auto fetch = [&](int r, int n) {
         for (const int last = r + n; i == 0 && r < last; ++r) sink.fetch(unit, row + r);

@@ -14,7 +14,7 @@ namespace ingot {
 
 inline constexpr int block_bytes = tuned::core_cache / 4;  // of weights; two, and rows, fit in L2
 inline constexpr int most_split_tiles = 3;                 // of rows, for which no copy is made
-inline constexpr int spread_tiles = lanes >= 16 ? 12 : 1;  // that fetch so, as measured
+inline constexpr int spread_tiles = lanes >= 16 ? 8 : 1;  // that fetch so, as measured
 inline constexpr int stream_rows = 4 < max_tile_rows<bf16> ? 4 : max_tile_rows<bf16>;
 
 // Steps of a block: what is widened stays in the L1 cache.
@@ -22,11 +22,12 @@ template <class T, int Width>
 inline constexpr int most_block_steps =
     widens<T> ? widened_depth / Dot<T>::depth : block_bytes / (step_size<T, Width> * sizeof(T));
 
-// A panel, and the one that its thread reads after it.
+// A panel, the one that its thread reads after it, and what attention reads then, if it is known.
 template <class T>
 struct PanelPlace {
   const T* panel;
   const T* next;
+  Ahead* ahead = nullptr;
 };
 
 // sums[rows] of a few rows, in steps of k from 0. The last steps fetch the start of the next panel.
@@ -60,7 +61,7 @@ void share_panel(Rows<const T> x, int rows, int steps, PanelPlace<T> place, Rows
     const int begin = steps * block / blocks, length = steps * (block + 1) / blocks - begin;
     const T* from = place.panel + begin * size;
     const T* following = block + 1 < blocks ? from + length * size : place.next;
-    SpreadFetch spread(following, length * size * sizeof(T), tiles * passes);
+    SpreadFetch spread(following, length * size * sizeof(T), tiles * passes, place.ahead);
     const bool splits = tiles <= most_split_tiles;
     if constexpr (widens<T>)
       if (!splits) widened.template widen_weights<Width>(from, length);

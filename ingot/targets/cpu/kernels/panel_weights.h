@@ -4,6 +4,7 @@
 // weights and rows become float32; see `Wide`.
 #pragma once
 
+#include "ahead.h"
 #include "team.h"
 #include "tile.h"
 
@@ -51,11 +52,13 @@ struct SharedWeights : PanelSteps<T, Width> {
   }
 };
 
-// Lines that register tiles fetch one after the other, each its part, between steps.
+// Lines that register tiles fetch one after the other, each its part, between steps; and with each
+// of them one that attention reads next.
 class SpreadFetch {
  public:
-  SpreadFetch(const void* from, std::ptrdiff_t bytes, int tiles)
-      : next_(static_cast<const char*>(from)), left_(static_cast<int>(bytes / 64)), tiles_(tiles) {}
+  SpreadFetch(const void* from, std::ptrdiff_t bytes, int tiles, Ahead* ahead)
+      : next_(static_cast<const char*>(from)), left_(static_cast<int>(bytes / 64)), tiles_(tiles),
+        ahead_(ahead) {}
 
   // Calls body(step) for the steps of a tile.
   template <class Body>
@@ -65,9 +68,11 @@ class SpreadFetch {
     const char* next = next_;
     const char* const last = next_ += lines * 64;
     left_ -= lines, --tiles_;
+    LaterLines later = lines_ahead(ahead_, lines);
     for (int step = begin; step < end;) {
       if (next < last) prefetch(next);
       next += 64;
+      later.fetch();
       const int stop = end - step < pace ? end : step + pace;
       for (; step < stop; ++step) body(step);
     }
@@ -77,6 +82,7 @@ class SpreadFetch {
  private:
   const char* next_;
   int left_, tiles_;
+  Ahead* ahead_;
 };
 
 // The same weights for many tiles.

@@ -41,7 +41,7 @@ struct QuantizedHalf {
     Linear::product(operands(memory), rows,
                     reinterpret_cast<const std::uint8_t*>(unit(half, index)),
                     reinterpret_cast<const std::uint8_t*>(next), memory.own, sums,
-                    AroundRows{[](int, int) {}, [](int, int) {}});
+                    AroundRows{[](int, int) {}, [](int, int) {}, nullptr});
   }
 
  private:

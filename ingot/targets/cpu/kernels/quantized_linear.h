@@ -35,16 +35,20 @@ constexpr int rows_within(int bytes, int row_bytes, int multiple, int least, int
 // The lowest of several tiles of nearly equal height.
 inline constexpr int least_tile_rows = (tuned::quad_rows + 1) / 2;
 
+// Tiles of rows that read an int8 weight for the memory to have time for more; half of them for int4.
+inline constexpr int least_idle_tiles = 3;
+
 // What a caller does with rows of a panel: before(row, rows) before tiles begin their sums, if they
 // are many, and after(row, rows) when the sums are complete. What is stored for one tile then goes
-// out while the next tile multiplies; all at once it would hold up the thread.
+// out while the next tile multiplies; all at once it would hold up the thread. `ahead` may be null.
 template <class Before, class After>
 struct AroundRows {
   Before before;
   After after;
+  Ahead* ahead;
 };
 template <class Before, class After>
-AroundRows(Before, After) -> AroundRows<Before, After>;
+AroundRows(Before, After, Ahead*) -> AroundRows<Before, After>;
 
 // Whether blocks are the first of a panel, and the last.
 struct PanelPart {
@@ -58,12 +62,15 @@ inline void share_blocks(const X& x, int rows, const Blocks& blocks, Range range
                          const std::uint8_t* next, int bytes, Rows<float> sums,
                          const Around& around) {
   const int tiles = num_row_tiles<tuned::quad_rows>(rows), part = bytes / tiles;
+  const bool idle = tiles * 8 >= least_idle_tiles * Blocks::packed_bits;
   for_row_tiles<tuned::quad_rows, least_tile_rows>(rows, [&](auto height, int row, int number) {
     if (of.begins) around.before(row, height.value);
     using Fetches = SharedFetches<height.value, Blocks>;
     const int steps = (range.end - range.begin) * Fetches::count;
     const std::uint64_t pace = (static_cast<std::uint64_t>(part) << 16) / (steps * line_bytes);
-    FetchShared<Fetches::every> fetch{next + part * number, static_cast<std::uint32_t>(pace)};
+    const int later = (range.end - range.begin) * Fetches::passes * Fetches::lines / lines_for_later;
+    FetchShared<Fetches::every> fetch{next + part * number, static_cast<std::uint32_t>(pace),
+                                      lines_ahead(idle ? around.ahead : nullptr, later)};
     quantized_tile<height.value>(x.from(row), blocks, range, fetch,
                                  Rows<float>{sums[row], sums.stride},
                                  of.begins ? Start::zero : Start::resume);
@@ -105,7 +112,7 @@ class QuantizedLinear {
         };
         product(part, count, panels.panel(Unit::panel(sink, slice.team, at)), panels.panel(next),
                 memory.own, {sums.data + inside * quantized_columns, sums.stride},
-                AroundRows{before, after});
+                AroundRows{before, after, slice.team.ahead});
       }
     }
   }

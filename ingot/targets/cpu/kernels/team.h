@@ -21,14 +21,17 @@ struct Shared {
   alignas(64) char memory[bytes];
 };
 
+class Ahead;
+
 struct Team {
   int rank, size;
   void* scratch;  // this thread's own, 64-byte aligned
   std::atomic<std::uint64_t>* tickets = nullptr;  // the team's; see tickets.h
   Shared* shared = nullptr;                       // the team's
+  Ahead* ahead = nullptr;                         // this thread's own; see ahead.h
 
   // The thread as if there were no other.
-  Team alone() const { return {0, 1, scratch}; }
+  Team alone() const { return {0, 1, scratch, nullptr, nullptr, ahead}; }
 
   // Working memory of a kernel until it returns. It is not on the stack: that may be small, and GCC
   // 12 at -O3 mistakes stores through a pointer that it derived beside a local array for local
