@@ -2,7 +2,8 @@
 //
 // Products of many rows leave memory idle, and the attention behind them waits for memory. So while
 // a thread multiplies, it fetches the keys and values that its heads will read, page by page. They
-// pass through its own cache into the one that all cores share. Fetches change no result.
+// pass through its own cache into the one that all cores share. Fetches change no result. Prompts
+// are left out: arithmetic bounds their attention.
 #pragma once
 
 #include "cache.h"
@@ -24,6 +25,8 @@ struct LaterLines {
 
 class Ahead {
  public:
+  static constexpr int most_queries = 8;  // of a sequence that waits for memory
+
   // The keys and values that a thread's heads see in a step.
   template <class S, int KvHeads, int PageSize, int D>
   void look(const Cache<S, KvHeads, PageSize, D>& cache, int window, Sequences sequences,
@@ -74,9 +77,11 @@ class Ahead {
 
   void begin_sequence() {
     page_ = pages_end_ = 0;
-    if (sequence_ >= sequences_.count || sequences_.num_queries(sequence_) == 0) return;
+    if (sequence_ >= sequences_.count) return;
+    const int queries = sequences_.num_queries(sequence_);
+    if (queries == 0 || queries > most_queries) return;
     const int first = sequences_.position(sequence_, 0);
-    const int last = sequences_.position(sequence_, sequences_.num_queries(sequence_) - 1);
+    const int last = sequences_.position(sequence_, queries - 1);
     page_ = window_ > 0 && first >= window_ ? (first - window_ + 1) / page_size_ : 0;
     pages_end_ = last / page_size_ + 1;
   }
