@@ -23,6 +23,7 @@ LIMITS = {"prefill": "peak of arithmetic", "decode": "memory bandwidth"}
 NAMES = {
     "ingot": "ingot",
     "llama.cpp": "llama.cpp",
+    "ik_llama.cpp": "ik_llama.cpp",
     "openvino": "OpenVINO",
     "onnxruntime": "ONNX Runtime",
     "vllm": "vLLM",
