@@ -213,10 +213,6 @@ def look_ahead(operands: Operands, work: CpuWork) -> Call:
     return Call("look_ahead", (i.attrs["window"],), (cache_of(operands, i), "sequences"))
 
 
-def gate(operands: Operands, work: CpuWork) -> Call:
-    return elementwise(operands, work.members[0], activation_of(work.members[0]))
-
-
 def activation(operands: Operands, work: CpuWork) -> Call:
     return elementwise(operands, work.members[0], activation_of(work.members[0]))
 
@@ -268,7 +264,7 @@ CALLS: Mapping[str, Emit] = {
     "expert_gate": expert_gate,
     "expert_gate_quantize": expert_gate,
     "expert_sum": expert_sum,
-    "gate": gate,
+    "gate": activation,
     "gated_linear": gated_linear,
     "gated_linear_quantize": gated_linear,
     "head_linear": head_linear,

@@ -4,7 +4,7 @@
 // where in memory its operands lie. In a step of few rows each thread computes for itself what is
 // computed row by row, in one of many it has rows of its own.
 
-#include "ahead.h"
+#include "next_attention.h"
 #include "step.h"
 
 namespace ingot {
@@ -16,8 +16,8 @@ namespace {
 void run([[maybe_unused]] const Memory& memory, const ingot_step& step,
          [[maybe_unused]] Team team, [[maybe_unused]] Barrier& barrier,
          [[maybe_unused]] Clock& clock) {
-  Ahead ahead;
-  team.ahead = &ahead;
+  NextAttention next_attention;
+  team.next_attention = &next_attention;
   [[maybe_unused]] const int N = step.num_tokens, S = step.num_seqs, R = step.num_rows;
   [[maybe_unused]] const bool few = has_few(N, team) && memory.suffices(team);
   [[maybe_unused]] const bool many = !few && has_many(N, team);

@@ -27,13 +27,14 @@ template <int Count, int First = 0, class Body>
   }
 }
 
-// Fetches some lines of what is read later at each call, one after the other.
-struct AmxFetch {
-  const bf16* next;
-  int lines;
+// Fetches lines one after the other.
+struct LineFetch {
+  const char* next;
 
-  void operator()() {
-    for (int i = 0; i < lines; ++i, next += 64 / sizeof(bf16)) prefetch(next);
+  explicit LineFetch(const void* from) : next(static_cast<const char*>(from)) {}
+
+  void operator()(int lines) {
+    for (int i = 0; i < lines; ++i, next += 64) prefetch(next);
   }
 };
 
@@ -92,11 +93,11 @@ inline void configure_rows(int rows) {
   amx::configure(shape);
 }
 
-// Adds up steps of k. Calls before(tile) before the first product of a tile, fetches after each
-// product, and calls beside() after each step.
+// Adds up steps of k. Calls before(tile) before the first product of a tile, fetches so many lines
+// after each product, and calls beside() after each step.
 template <int Width, class Before, class Beside>
-[[gnu::always_inline]] inline void amx_steps(const AmxOperands<Width>& from, AmxFetch fetch,
-                                             Before before, Beside& beside) {
+[[gnu::always_inline]] inline void amx_steps(const AmxOperands<Width>& from, LineFetch fetch,
+                                             int lines, Before before, Beside& beside) {
   constexpr int count = AmxOperands<Width>::count, free = amx::tiles - 5;
   for (int step = 0; step < from.steps; ++step) {
     from.template load_rows<4>(step);
@@ -105,7 +106,7 @@ template <int Width, class Before, class Beside>
     for_constants<count>([&](auto i) __attribute__((always_inline)) {
       if (step == 0) before(i);
       amx::multiply<i, 4, 5 + i % free>();
-      fetch();
+      fetch(lines);
       if constexpr (i + free < count) from.template load_columns<5 + i % free>(i + free, step);
     });
     beside();
@@ -123,8 +124,9 @@ inline void amx_stream(const AmxOperands<Width>& all, int rows, const bf16* next
   const auto nothing = [](auto...) {};
   configure_rows(rows);
   begin_sums<count>(sums, start);
-  amx_steps(all.steps_of(0, last), {all.panel + all.step_size, amx_lines}, nothing, nothing);
-  amx_steps(all.steps_of(last, all.steps), {next, amx_lines}, nothing, nothing);
+  amx_steps(all.steps_of(0, last), LineFetch(all.panel + all.step_size), amx_lines, nothing,
+            nothing);
+  amx_steps(all.steps_of(last, all.steps), LineFetch(next), amx_lines, nothing, nothing);
   store_sums<count>(sums);
 }
 
@@ -176,7 +178,8 @@ inline void amx_share(const AmxOperands<Width>& all, int rows, const bf16* next,
       const int height = rows / passes + (pass < rows % passes ? 1 : 0);
       const Rows<float> part{sums[row], sums.stride};
       in_tiles.configure(height);
-      amx_steps(now.rows_from(row), {following + now.steps * all.step_size / passes * pass, lines},
+      const LineFetch fetch(following + now.steps * all.step_size / passes * pass);
+      amx_steps(now.rows_from(row), fetch, lines,
                 [&](auto tile) { in_tiles.template begin<tile>(part, start); }, beside);
       in_tiles.end(part);
       row += height;

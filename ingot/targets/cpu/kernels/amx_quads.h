@@ -53,15 +53,6 @@ class Signing {
   std::uint8_t* to_;
 };
 
-// Fetches lines one after the other.
-struct LineFetch {
-  const std::uint8_t* next;
-
-  void operator()(int lines) {
-    for (int i = 0; i < lines; ++i, next += line_bytes) prefetch(next);
-  }
-};
-
 // Signs a block in so many turns, and fetches as many lines as it reads. Both are spread evenly, as
 // many fetches at once hold up loads. If it does not sign, it only fetches.
 template <class Block>

@@ -94,8 +94,8 @@ class PagedAttention {
   };
 
   // Rows [row, row + count) of a sequence and a KV head, which see keys [begin, end), or one of the
-  // `chunks` of these that are units. `place` counts heads and chunks among the units of these
-  // rows, and `number` units, with all of their chunks, before them.
+  // `chunks` of these that are units. `place` is that of (head, chunk) among the units of these
+  // rows, and `number` counts the units of rows before them, whatever their chunks.
   struct Unit {
     int sequence, place, row = 0, number = 0;
     int count = 0, begin = 0, end = 0, head = 0, chunk = 0, chunks = 1;
@@ -106,11 +106,11 @@ class PagedAttention {
     int start;
     Tile tile;
 
-    bool begins() const { return start == first_key(unit); }
+    bool begins() const { return start == first_tile(unit); }
     bool ends() const { return start + keys_at_once >= unit.end; }
   };
 
-  // What a thread visits, with those that it fetches for ahead, be they of other units.
+  // What a thread visits, and the next few visits, whose tiles it fetches, even of another unit.
   class Visits {
    public:
     Visits(const PagedAttention& of, Rows<const T> q, int rank, const Dealing& dealing)
@@ -146,7 +146,7 @@ class PagedAttention {
     }
     void begin(Visit& visit, const Unit& unit) {
       visit.unit = unit;
-      visit.start = first_key(unit);
+      visit.start = first_tile(unit);
       if (of_.exists(unit)) visit.tile = of_.tile_at(visit);
     }
 
@@ -249,7 +249,7 @@ class PagedAttention {
   }
 
   // Where a unit's first tile starts.
-  static int first_key(const Unit& unit) { return unit.begin / keys_at_once * keys_at_once; }
+  static int first_tile(const Unit& unit) { return unit.begin / keys_at_once * keys_at_once; }
 
   Tile tile_at(const Visit& visit) const {
     const Unit& unit = visit.unit;

@@ -48,16 +48,17 @@ struct PlainHalf {
   static const char* unit(const char* half, int index) {
     return half + index * Weights::panel_size * static_cast<std::ptrdiff_t>(sizeof(T));
   }
-  static void product(Memory& memory, int rows, const char* half, int index, const char* next,
-                      Rows<float> sums) {
+  static void product(Team team, Memory& memory, int rows, const char* half, int index,
+                      const char* next, Rows<float> sums) {
     const PanelPlace<T> place{reinterpret_cast<const T*>(unit(half, index)),
                               reinterpret_cast<const T*>(next)};
     const Rows<const T> x{memory.rows, stride};
     const auto nothing = [](auto...) {};
     if (Weights::last_width == panel_columns || index + 1 < count)
-      panel_product<T, panel_columns>(x, rows, Inputs, place, sums, memory.widened, nothing);
+      panel_product<T, panel_columns>(team, x, rows, Inputs, place, sums, memory.widened, nothing);
     else
-      panel_product<T, Weights::last_width>(x, rows, Inputs, place, sums, memory.widened, nothing);
+      panel_product<T, Weights::last_width>(team, x, rows, Inputs, place, sums, memory.widened,
+                                            nothing);
   }
 };
 

@@ -114,7 +114,7 @@ class GateProduct {
       const char* next = known ? place(memory.lists.job(next_job).expert, following % chunks)
                                : place(mine.expert, first);
       for (int u = first; u < last; ++u)
-        compute(memory, mine, u, u + 1 < last ? place(mine.expert, u + 1) : next);
+        compute(slice.team, memory, mine, u, u + 1 < last ? place(mine.expert, u + 1) : next);
     });
   }
 
@@ -123,7 +123,7 @@ class GateProduct {
     return Half::unit(stack.half(expert, 0), unit * panels);
   }
 
-  void compute(Memory& memory, const Job& job, int unit, const char* next) const {
+  void compute(Team team, Memory& memory, const Job& job, int unit, const char* next) const {
     const int column = unit * columns, left = Half::outputs - column;
     const int count = left < columns ? left : columns;
     const int first = unit * panels, last = first + (count + Half::columns - 1) / Half::columns;
@@ -133,7 +133,7 @@ class GateProduct {
       const char* after = which == 0 ? Half::unit(stack.half(job.expert, 1), first) : next;
       const Rows<float> part{sums.data + which * columns, sums.stride};
       for (int p = first; p < last; ++p)
-        Half::product(memory.rows, job.count, half, p,
+        Half::product(team, memory.rows, job.count, half, p,
                       p + 1 < last ? Half::unit(half, p + 1) : after,
                       {part.data + (p - first) * Half::columns, part.stride});
       if (bias != nullptr)
@@ -189,7 +189,7 @@ class SumProduct {
         const int end = begin + Lists::most_rows;
         const Range part{begin, end < slice.rows.end ? end : slice.rows.end};
         if (!whole) memory.lists.fill(shares, part);
-        compute(memory, part, mine, next);
+        compute(slice.team, memory, part, mine, next);
       }
     });
   }
@@ -206,7 +206,7 @@ class SumProduct {
     return Half::unit(stack.half(expert, unit / Half::count), unit % Half::count);
   }
 
-  void compute(Memory& memory, Range rows, Range mine, int next_unit) const {
+  void compute(Team team, Memory& memory, Range rows, Range mine, int next_unit) const {
     for (int row = rows.begin; row < rows.end; ++row)
       for (int u = mine.begin; u < mine.end; ++u)
         std::memset(out[row] + column_of(u), 0, width_of(u) * sizeof(float));
@@ -218,7 +218,7 @@ class SumProduct {
       const char* next = place(lists.job(last ? 0 : j + 1).expert, last ? next_unit : mine.begin);
       for (int u = mine.begin; u < mine.end; ++u) {
         const Rows<float> sums = memory.all_sums();
-        Half::product(memory.rows, job.count, stack.half(job.expert, u / Half::count),
+        Half::product(team, memory.rows, job.count, stack.half(job.expert, u / Half::count),
                       u % Half::count, u + 1 < mine.end ? place(job.expert, u + 1) : next, sums);
         add(lists, job, u, sums);
       }

@@ -5,7 +5,6 @@
 // 12 can conclude that it has no other effects, and drop the call.
 #pragma once
 
-#include "ahead.h"
 #include "attention.h"
 #include "cache.h"
 #include "elementwise.h"
@@ -13,6 +12,7 @@
 #include "gather.h"
 #include "heads.h"
 #include "linear.h"
+#include "look_ahead.h"
 #include "maxima.h"
 #include "norm.h"
 #include "quantize.h"

@@ -1,7 +1,7 @@
 // Tiles of keys and values: where they lie in the cache, and how products read them.
 #pragma once
 
-#include "cache.h"
+#include "seen_keys.h"
 #include "softmax_rows.h"
 
 namespace ingot {
@@ -14,15 +14,12 @@ struct Groups {
   const S* at[Keys / key_group];
 };
 
-// Where a tile starts, where its keys lie, and which of them some row of a block sees.
+// Where the keys and values of a tile lie.
 template <class S, int Keys = key_tile>
-struct Tile {
-  int start, begin, end;
+struct Tile : SeenKeys {
   Groups<S, Keys> keys, values;
   Groups<float, Keys> key_scales, value_scales;  // where S is scaled
 
-  bool shows(int key) const { return key >= begin && key < end; }
-  bool sees(int group) const { return begin < (group + 1) * key_group && end > group * key_group; }
   // The groups of which some key is seen.
   Range groups() const { return {begin / key_group, (end - 1) / key_group + 1}; }
   // The number of values of a group before the end, with the neighbours that share their lines.
@@ -32,21 +29,14 @@ struct Tile {
   }
 };
 
-// The tile at `start` of a sequence whose keys [begin, end) are seen. Only pages with such keys may
-// be read, so groups outside get the place of the nearest group inside.
+// The tile at `start` of a sequence whose keys [begin, end) are seen.
 template <int Keys, class S, int KvHeads, int PageSize, int D>
 inline Tile<S, Keys> locate(const Cache<S, KvHeads, PageSize, D>& cache, const int* pages, int head,
                             int start, int begin, int end) {
-  const int lowest = begin / key_group, highest = (end - 1) / key_group;
-  Tile<S, Keys> found{};
-  found.start = start;
-  found.begin = begin > start ? begin - start : 0;
-  found.end = end - start < Keys ? end - start : Keys;
+  Tile<S, Keys> found{SeenKeys::of_tile(Keys, start, begin, end), {}, {}, {}, {}};
   for (int g = 0; g < Keys / key_group; ++g) {
-    const int wanted = start / key_group + g;
-    const int readable = wanted < lowest ? lowest : wanted > highest ? highest : wanted;
-    const int page = pages[readable * key_group / PageSize];
-    const int slot = readable * key_group % PageSize;
+    const int at = readable_slot(g, start, begin, end);
+    const int page = pages[at / PageSize], slot = at % PageSize;
     found.keys.at[g] = cache.key_columns(page, head, slot);
     found.values.at[g] = cache.value_columns(page, head, slot);
     if constexpr (is_scaled<S>) {
@@ -149,7 +139,7 @@ inline auto fetch_tile(const Tile<S, Keys>& tile) {
 
 // What many rows fetch while they multiply: a part of a tile in so many steps.
 template <class Tile>
-struct FetchSpread {
+struct FetchInSteps {
   static constexpr int columns = 64;  // for which a step fetches once
   Tile* tile;
 

@@ -7,37 +7,27 @@
 #pragma once
 
 #include "latent_cache.h"
+#include "seen_keys.h"
 #include "softmax_rows.h"
 
 namespace ingot {
 
-// Rows of the cache from `start` of a sequence on, in groups of 16; keys [begin, end) of them are
-// seen by some row of a block.
+// Where the rows of a tile lie, in groups of 16.
 template <class S, int Keys = key_tile>
-struct LatentTile {
+struct LatentTile : SeenKeys {
   static constexpr int groups = Keys / key_group;
-  int start, begin, end;
   const S* rows[groups];
   const float* scales[groups];  // where S is scaled
-
-  bool sees(int group) const { return begin < (group + 1) * key_group && end > group * key_group; }
-  bool shows(int key) const { return key >= begin && key < end; }
 };
 
-// Only pages with such keys may be read, so groups outside get the place of the nearest one inside.
+// The tile at `start` of a sequence whose keys [begin, end) are seen.
 template <int Keys, class S, int PageSize, int D, int V, int block>
 inline LatentTile<S, Keys> locate(const LatentCache<S, PageSize, D, V, block>& cache,
                                   const int* pages, int, int start, int begin, int end) {
-  LatentTile<S, Keys> found{};
-  found.start = start;
-  found.begin = begin > start ? begin - start : 0;
-  found.end = end - start < Keys ? end - start : Keys;
-  const int lowest = begin / key_group, highest = (end - 1) / key_group;
+  LatentTile<S, Keys> found{SeenKeys::of_tile(Keys, start, begin, end), {}, {}};
   for (int g = 0; g < found.groups; ++g) {
-    const int wanted = start / key_group + g;
-    const int readable = wanted < lowest ? lowest : wanted > highest ? highest : wanted;
-    const std::ptrdiff_t token = cache.token(pages[readable * key_group / PageSize],
-                                             readable * key_group % PageSize);
+    const int at = readable_slot(g, start, begin, end);
+    const std::ptrdiff_t token = cache.token(pages[at / PageSize], at % PageSize);
     found.rows[g] = cache.rows + token * D;
     if constexpr (is_scaled<S>) found.scales[g] = cache.scales + token * cache.num_scales;
   }

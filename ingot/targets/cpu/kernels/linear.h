@@ -37,13 +37,13 @@ constexpr int rows_at_once() {
 // sums[rows] = x[rows, inputs] times one panel. For many rows, vectors call beside(row, rows)
 // before each tile that starts the panel, and tiles of AMX call beside() after each step.
 template <class T, int Width, class Beside>
-__attribute__((noinline)) void panel_product(Rows<const T> x, int rows, int inputs,
-                                             PanelPlace<T> place, Rows<float> sums,
-                                             Widened<T>& widened, Beside& beside) {
+[[gnu::noinline]] void panel_product(Team team, Rows<const T> x, int rows, int inputs,
+                                     PanelPlace<T> place, Rows<float> sums, Widened<T>& widened,
+                                     Beside& beside) {
   if constexpr (takes_amx<T>)
     amx_panel_product<Width>(x, rows, inputs, place, sums, beside);
   else
-    vector_panel_product<T, Width>(x, rows, inputs, place, sums, widened, beside);
+    vector_panel_product<T, Width>(team, x, rows, inputs, place, sums, widened, beside);
 }
 
 // A weight matrix of this model: its shape, and where its panels lie.
@@ -58,13 +58,13 @@ struct Panels {
   const T* data;
 
   template <class Beside>
-  void product(Rows<const T> x, int rows, int panel, int next, Rows<float> sums,
-               Widened<T>& widened, Beside& beside, Ahead* ahead = nullptr) const {
-    const PanelPlace<T> place{data + panel * panel_size, data + next * panel_size, ahead};
+  void product(Team team, Rows<const T> x, int rows, int panel, int next, Rows<float> sums,
+               Widened<T>& widened, Beside& beside) const {
+    const PanelPlace<T> place{data + panel * panel_size, data + next * panel_size};
     if (last_width == panel_columns || panel + 1 < count)
-      panel_product<T, panel_columns>(x, rows, Inputs, place, sums, widened, beside);
+      panel_product<T, panel_columns>(team, x, rows, Inputs, place, sums, widened, beside);
     else
-      panel_product<T, last_width>(x, rows, Inputs, place, sums, widened, beside);
+      panel_product<T, last_width>(team, x, rows, Inputs, place, sums, widened, beside);
   }
 
   // Element k of column `column`.
@@ -153,10 +153,10 @@ inline void multiply(Slice slice, Rows<const T> x, const T* weight, const float*
       const int at = index * Unit::count + i;
       const int next = at + 1 < end * Unit::count ? at + 1 : at;
       const auto multiply_beside = [&](auto& beside) {
-        panels.product({from[row - slice.rows.begin], from.stride}, count,
+        panels.product(slice.team, {from[row - slice.rows.begin], from.stride}, count,
                        Unit::panel(sink, slice.team, at),
                        Unit::panel(sink, slice.team, next),
-                       {sums.data + i * panel_columns, sums.stride}, memory.widened, beside, slice.team.ahead);
+                       {sums.data + i * panel_columns, sums.stride}, memory.widened, beside);
       };
       const auto fetch = [&](int r, int n) {
         for (const int last = r + n; i == 0 && r < last; ++r) sink.fetch(unit, row + r);
@@ -205,7 +205,7 @@ void head_linear(Slice slice, Rows<const T> x, const T* weight, Rows<Out> out) {
     const int first = panel * panel_columns;
     const int last = first + panel_columns < Outputs ? first + panel_columns : Outputs;
     for (int head = first / size; head * size < last; ++head) {
-      panels.product({x[row] + head * Inputs, x.stride}, count, panel,
+      panels.product(slice.team, {x[row] + head * Inputs, x.stride}, count, panel,
                      panel + 1 < end ? panel + 1 : panel, sums, memory.widened, nothing);
       const int from = head * size > first ? head * size : first;
       const int to = (head + 1) * size < last ? (head + 1) * size : last;

@@ -14,7 +14,7 @@ namespace ingot {
 
 inline constexpr int block_bytes = tuned::core_cache / 4;  // of weights; two, and rows, fit in L2
 inline constexpr int most_split_tiles = 3;                 // of rows, for which no copy is made
-inline constexpr int spread_tiles = lanes >= 16 ? 8 : 1;  // that fetch so, as measured
+inline constexpr int spread_tiles = lanes >= 16 ? 8 : 1;   // from which each line is fetched once
 inline constexpr int stream_rows = 4 < max_tile_rows<bf16> ? 4 : max_tile_rows<bf16>;
 
 // Steps of a block: what is widened stays in the L1 cache.
@@ -22,12 +22,11 @@ template <class T, int Width>
 inline constexpr int most_block_steps =
     widens<T> ? widened_depth / Dot<T>::depth : block_bytes / (step_size<T, Width> * sizeof(T));
 
-// A panel, the one that its thread reads after it, and what attention reads then, if it is known.
+// A panel, and the one that its thread reads after it.
 template <class T>
 struct PanelPlace {
   const T* panel;
   const T* next;
-  Ahead* ahead = nullptr;
 };
 
 // sums[rows] of a few rows, in steps of k from 0. The last steps fetch the start of the next panel.
@@ -48,9 +47,9 @@ void stream_panel(Rows<const T> x, int rows, int steps, PanelPlace<T> place, Row
 }
 
 // The same for many rows.
-template <class T, int Width, class Ahead>
-void share_panel(Rows<const T> x, int rows, int steps, PanelPlace<T> place, Rows<float> sums,
-                 Widened<T>& widened, Ahead ahead_of) {
+template <class T, int Width, class Before>
+void share_panel(Team team, Rows<const T> x, int rows, int steps, PanelPlace<T> place,
+                 Rows<float> sums, Widened<T>& widened, Before before) {
   using Element = Wide<T>;
   constexpr int most = max_tile_rows<Element>, ratio = Dot<T>::depth / Dot<Element>::depth;
   constexpr std::ptrdiff_t size = step_size<T, Width>;
@@ -61,12 +60,13 @@ void share_panel(Rows<const T> x, int rows, int steps, PanelPlace<T> place, Rows
     const int begin = steps * block / blocks, length = steps * (block + 1) / blocks - begin;
     const T* from = place.panel + begin * size;
     const T* following = block + 1 < blocks ? from + length * size : place.next;
-    SpreadFetch spread(following, length * size * sizeof(T), tiles * passes, place.ahead);
+    SpreadFetch spread(following, length * size * sizeof(T), tiles * passes,
+                       next_attention(team, tiles, 8 * sizeof(T)));
     const bool splits = tiles <= most_split_tiles;
     if constexpr (widens<T>)
       if (!splits) widened.template widen_weights<Width>(from, length);
     for_row_tiles<most>(rows, [&](auto height, int row, int number) {
-      if (block == 0) ahead_of(row, height.value);
+      if (block == 0) before(row, height.value);
       const Rows<const T> given{x[row] + begin * Dot<T>::depth, x.stride};
       const auto multiply = [&](Rows<const Element> tile_rows, const auto& weights) {
         tile<Element, height.value, Width / lanes>(tile_rows.data, tile_rows.stride, weights, 0,
@@ -89,16 +89,17 @@ void share_panel(Rows<const T> x, int rows, int steps, PanelPlace<T> place, Rows
   }
 }
 
-// sums[rows] = x[rows, inputs] times one panel. For many rows, calls ahead_of(row, rows) before
-// each tile that starts the panel.
-template <class T, int Width, class Ahead>
-inline void vector_panel_product(Rows<const T> x, int rows, int inputs, PanelPlace<T> place,
-                                 Rows<float> sums, Widened<T>& widened, Ahead ahead_of) {
+// sums[rows] = x[rows, inputs] times one panel. For many rows, calls before(row, rows) for each
+// tile that starts the panel.
+template <class T, int Width, class Before>
+inline void vector_panel_product(Team team, Rows<const T> x, int rows, int inputs,
+                                 PanelPlace<T> place, Rows<float> sums, Widened<T>& widened,
+                                 Before before) {
   const int steps = inputs / Dot<T>::depth;
   if (rows <= stream_rows)
     stream_panel<T, Width>(x, rows, steps, place, sums);
   else
-    share_panel<T, Width>(x, rows, steps, place, sums, widened, ahead_of);
+    share_panel<T, Width>(team, x, rows, steps, place, sums, widened, before);
   if constexpr (Dot<T>::depth > 1) {
     if (inputs % Dot<T>::depth == 0) return;
     const StreamedWeights<T, Width> weights{{place.panel}, place.panel};

@@ -4,7 +4,7 @@
 // weights and rows become float32; see `Wide`.
 #pragma once
 
-#include "ahead.h"
+#include "next_attention.h"
 #include "team.h"
 #include "tile.h"
 
@@ -53,36 +53,42 @@ struct SharedWeights : PanelSteps<T, Width> {
 };
 
 // Lines that register tiles fetch one after the other, each its part, between steps; and with each
-// of them one that attention reads next.
+// of them one of the next attention.
 class SpreadFetch {
  public:
-  SpreadFetch(const void* from, std::ptrdiff_t bytes, int tiles, Ahead* ahead)
+  SpreadFetch(const void* from, std::ptrdiff_t bytes, int tiles, NextAttention* attention)
       : next_(static_cast<const char*>(from)), left_(static_cast<int>(bytes / 64)), tiles_(tiles),
-        ahead_(ahead) {}
+        attention_(attention) {}
 
   // Calls body(step) for the steps of a tile.
   template <class Body>
   [[gnu::always_inline]] void during(int begin, int end, Body body) {
     const int lines = tiles_ > 0 ? (left_ + tiles_ - 1) / tiles_ : 0;
     const int pace = lines > 0 && lines < end - begin ? (end - begin) / lines : 1;
-    const char* next = next_;
-    const char* const last = next_ += lines * 64;
     left_ -= lines, --tiles_;
-    LaterLines later = lines_ahead(ahead_, lines);
+    const char* next = next_;
+    next_ += lines * 64;
+    Lines later;
+    const auto fetch = [&](int line) {
+      if (line % taken == 0) later = take_lines(attention_, taken);
+      prefetch(next + line * 64);
+      prefetch(later.take());
+    };
+    int line = 0;
     for (int step = begin; step < end;) {
-      if (next < last) prefetch(next);
-      next += 64;
-      later.fetch();
+      if (line < lines) fetch(line++);
       const int stop = end - step < pace ? end : step + pace;
       for (; step < stop; ++step) body(step);
     }
-    for (; next < last; next += 64) prefetch(next);
+    while (line < lines) fetch(line++);
   }
 
  private:
+  static constexpr int taken = 8;  // lines at once
+
   const char* next_;
   int left_, tiles_;
-  Ahead* ahead_;
+  NextAttention* attention_;
 };
 
 // The same weights for many tiles.

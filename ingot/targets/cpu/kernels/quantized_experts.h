@@ -36,12 +36,12 @@ struct QuantizedHalf {
   static const char* unit(const char* half, int index) {
     return half + index * Weights::panel_bytes;
   }
-  static void product(Memory& memory, int rows, const char* half, int index, const char* next,
-                      Rows<float> sums) {
-    Linear::product(operands(memory), rows,
+  static void product(Team team, Memory& memory, int rows, const char* half, int index,
+                      const char* next, Rows<float> sums) {
+    Linear::product(team, operands(memory), rows,
                     reinterpret_cast<const std::uint8_t*>(unit(half, index)),
                     reinterpret_cast<const std::uint8_t*>(next), memory.own, sums,
-                    AroundRows{[](int, int) {}, [](int, int) {}, nullptr});
+                    AroundRows{[](int, int) {}, [](int, int) {}});
   }
 
  private:

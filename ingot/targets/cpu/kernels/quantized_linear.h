@@ -35,20 +35,16 @@ constexpr int rows_within(int bytes, int row_bytes, int multiple, int least, int
 // The lowest of several tiles of nearly equal height.
 inline constexpr int least_tile_rows = (tuned::quad_rows + 1) / 2;
 
-// Tiles of rows that read an int8 weight for the memory to have time for more; half of them for int4.
-inline constexpr int least_idle_tiles = 3;
-
 // What a caller does with rows of a panel: before(row, rows) before tiles begin their sums, if they
 // are many, and after(row, rows) when the sums are complete. What is stored for one tile then goes
-// out while the next tile multiplies; all at once it would hold up the thread. `ahead` may be null.
+// out while the next tile multiplies; all at once it would hold up the thread.
 template <class Before, class After>
 struct AroundRows {
   Before before;
   After after;
-  Ahead* ahead;
 };
 template <class Before, class After>
-AroundRows(Before, After, Ahead*) -> AroundRows<Before, After>;
+AroundRows(Before, After) -> AroundRows<Before, After>;
 
 // Whether blocks are the first of a panel, and the last.
 struct PanelPart {
@@ -58,19 +54,20 @@ struct PanelPart {
 // Adds to sums[rows] those over blocks `range` of a panel, for several tiles of rows. Meanwhile it
 // fetches `bytes` from `next` on, which the tiles after these read.
 template <class X, class Blocks, class Around>
-inline void share_blocks(const X& x, int rows, const Blocks& blocks, Range range, PanelPart of,
-                         const std::uint8_t* next, int bytes, Rows<float> sums,
+inline void share_blocks(Team team, const X& x, int rows, const Blocks& blocks, Range range,
+                         PanelPart of, const std::uint8_t* next, int bytes, Rows<float> sums,
                          const Around& around) {
   const int tiles = num_row_tiles<tuned::quad_rows>(rows), part = bytes / tiles;
-  const bool idle = tiles * 8 >= least_idle_tiles * Blocks::packed_bits;
+  const int blocks_read = range.end - range.begin;
+  NextAttention* const attention = next_attention(team, tiles, Blocks::packed_bits);
   for_row_tiles<tuned::quad_rows, least_tile_rows>(rows, [&](auto height, int row, int number) {
     if (of.begins) around.before(row, height.value);
     using Fetches = SharedFetches<height.value, Blocks>;
-    const int steps = (range.end - range.begin) * Fetches::count;
+    const int steps = blocks_read * Fetches::count;
     const std::uint64_t pace = (static_cast<std::uint64_t>(part) << 16) / (steps * line_bytes);
-    const int later = (range.end - range.begin) * Fetches::passes * Fetches::lines / lines_for_later;
-    FetchShared<Fetches::every> fetch{next + part * number, static_cast<std::uint32_t>(pace),
-                                      lines_ahead(idle ? around.ahead : nullptr, later)};
+    const int later = blocks_read * Fetches::passes * Fetches::lines / lines_for_attention;
+    const FetchShared<Fetches::every> fetch{next + part * number, static_cast<std::uint32_t>(pace),
+                                            take_lines(attention, later)};
     quantized_tile<height.value>(x.from(row), blocks, range, fetch,
                                  Rows<float>{sums[row], sums.stride},
                                  of.begins ? Start::zero : Start::resume);
@@ -110,9 +107,9 @@ class QuantizedLinear {
           if (bias != nullptr) add_bias<Sink>(bias, unit, n, done);
           sink.take(unit, row + r, n, done, memory.unit.scratch);
         };
-        product(part, count, panels.panel(Unit::panel(sink, slice.team, at)), panels.panel(next),
-                memory.own, {sums.data + inside * quantized_columns, sums.stride},
-                AroundRows{before, after, slice.team.ahead});
+        product(slice.team, part, count, panels.panel(Unit::panel(sink, slice.team, at)),
+                panels.panel(next), memory.own, {sums.data + inside * quantized_columns, sums.stride},
+                AroundRows{before, after});
       }
     }
   }
@@ -204,18 +201,18 @@ class QuantizedLinear {
 
   // sums[rows] = x times one panel; `next` is the panel that follows, which tiles begin to read.
   template <class Around>
-  [[gnu::noinline]] static void product(const Operands& x, int rows, const std::uint8_t* panel,
-                                        const std::uint8_t* next, Own& own, Rows<float> sums,
-                                        const Around& around) {
+  [[gnu::noinline]] static void product(Team team, const Operands& x, int rows,
+                                        const std::uint8_t* panel, const std::uint8_t* next,
+                                        Own& own, Rows<float> sums, const Around& around) {
     if constexpr (tiled) {
       if (takes_tiles(rows)) return tiled_product(x, rows, panel, next, own, sums, around);
     }
     if (rows <= tuned::quad_rows)
       stream_product(x, rows, panel, next, sums, around);
     else if (!unpacks(rows))
-      shared_product(x, rows, panel, next, sums, around);
+      shared_product(team, x, rows, panel, next, sums, around);
     else if constexpr (bits == 4)
-      unpacked_product(x, rows, panel, next, own.unpacked, sums, around);
+      unpacked_product(team, x, rows, panel, next, own.unpacked, sums, around);
   }
 
  private:
@@ -248,18 +245,18 @@ class QuantizedLinear {
   }
 
   template <class Around>
-  static void shared_product(const Operands& x, int rows, const std::uint8_t* panel,
+  static void shared_product(Team team, const Operands& x, int rows, const std::uint8_t* panel,
                              const std::uint8_t* next, Rows<float> sums, const Around& around) {
     if constexpr (In::whole > 0)
-      share_blocks(x.whole, rows, Stored{panel}, {0, In::whole}, {true, !In::any_left}, next,
+      share_blocks(team, x.whole, rows, Stored{panel}, {0, In::whole}, {true, !In::any_left}, next,
                    Panels::whole_bytes, sums, around);
     if constexpr (In::any_left)
-      share_blocks(x.last, rows, last_of(panel), {0, 1}, {In::whole == 0, true},
+      share_blocks(team, x.last, rows, last_of(panel), {0, 1}, {In::whole == 0, true},
                    next + Panels::whole_bytes, Panels::Last::bytes, sums, around);
   }
 
   template <class Around>
-  static void unpacked_product(const Operands& x, int rows, const std::uint8_t* panel,
+  static void unpacked_product(Team team, const Operands& x, int rows, const std::uint8_t* panel,
                                const std::uint8_t* next, std::uint8_t* unpacked,
                                Rows<float> sums, const Around& around) {
     const WholeRows<1> whole{x.whole.values, x.whole.scales, x.whole.starts};
@@ -270,14 +267,15 @@ class QuantizedLinear {
       for (int index = range.begin; index < range.end; ++index)
         unpack(blocks.packed(index), unpacked + chunked.offset(index));
       const auto* following = range.end < In::count ? blocks.packed(range.end).data : next;
-      share_blocks(whole, rows, chunked, range, {begin == 0, range.end == In::count}, following,
-                   (range.end - range.begin) * Panels::Block::bytes, sums, around);
+      share_blocks(team, whole, rows, chunked, range, {begin == 0, range.end == In::count},
+                   following, (range.end - range.begin) * Panels::Block::bytes, sums, around);
     }
     if constexpr (In::any_left) {
       const LastRows<1> rest{x.last.values, x.last.scales, x.last.starts};
       unpack(last_of(panel).packed(0), unpacked);
-      share_blocks(rest, rows, UnpackedBlocks<Last, In::last>{last_of(panel), unpacked, 0}, {0, 1},
-                   {In::whole == 0, true}, next, Panels::Last::bytes, sums, around);
+      const UnpackedBlocks<Last, In::last> last{last_of(panel), unpacked, 0};
+      share_blocks(team, rest, rows, last, {0, 1}, {In::whole == 0, true}, next,
+                   Panels::Last::bytes, sums, around);
     }
   }
 
@@ -285,7 +283,7 @@ class QuantizedLinear {
   static void tiled_product(const Operands& x, int rows, const std::uint8_t* panel,
                             const std::uint8_t* next, Own& own, Rows<float> sums,
                             const Around& around) {
-    LineFetch fetch{next};
+    LineFetch fetch(next);
     const auto zero_sums = [&](int row, int height) {
       around.before(row, height);
       for (const int end = row + height; row < end; ++row)

@@ -5,7 +5,7 @@
 // they compute d, and the one float32 of an element fixes the bits.
 #pragma once
 
-#include "ahead.h"
+#include "next_attention.h"
 #include "quantized_panels.h"
 #include "tile.h"
 
@@ -43,8 +43,8 @@ struct QuantizedRows {
 template <int bits>
 inline constexpr int lines_at_once = QuadDot<bits>::most_steps * bits / 8;
 
-// Lines of quads for which a tile fetches one that attention reads.
-inline constexpr int lines_for_later = 4;
+// Lines of quads for which a tile fetches one of the next attention.
+inline constexpr int lines_for_attention = 4;
 
 // How far ahead a tile fetches if it reads memory itself.
 template <int bits>
@@ -63,20 +63,20 @@ struct FetchStream {
 // Several tiles share a block, and each fetches its part of the next block, so that memory works
 // all the time and not only during the first tile. Fetches are spread evenly, as several in a row
 // hold up the loads: that cost products of 16 rows 6 to 16 %. Where tiles are many, they fetch a
-// line several times in a row, which costs less than a branch. In between they fetch what attention
-// reads next.
+// line several times in a row, which costs less than a branch. In between they fetch for the next
+// attention.
 template <int every>  // so many lines of quads
 struct FetchShared {
   const std::uint8_t* next;
   std::uint32_t pace;  // lines to fetch at a step, at most one, in units of 2^-16
-  LaterLines later;
+  Lines later;
   std::uint32_t at = 0;
 
   void head(const std::uint8_t*) { step(); }
   void vector(const std::uint8_t*) const {}
   void quads(int i) {
     if (i % every == 0) step();
-    if (i % lines_for_later == lines_for_later / 2) later.fetch();
+    if (i % lines_for_attention == lines_for_attention / 2) prefetch(later.take());
   }
 
  private:

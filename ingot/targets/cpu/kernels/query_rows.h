@@ -32,7 +32,7 @@ class QueryRows : public WeightedRows<Wide<Rounded>, D, D, D <= 256 ? 48 : 24, C
     } else {
       auto tile = fetch_tile<D>(next);
       tile.spread(fetching_steps());
-      const FetchSpread<decltype(tile)> fetch{&tile};
+      const FetchInSteps<decltype(tile)> fetch{&tile};
       visit<tile_rows>(now, scoring, reader_.wide_keys(now), fetch, fetch,
                        [&] { return reader_.wide_values(now); });
     }
@@ -58,7 +58,7 @@ class QueryRows : public WeightedRows<Wide<Rounded>, D, D, D <= 256 ? 48 : 24, C
 
   // Steps of all rows in which they fetch.
   int fetching_steps() const {
-    constexpr int wide = FetchSpread<void>::columns;
+    constexpr int wide = FetchInSteps<void>::columns;
     constexpr int adding = key_tile * ((padded + wide - 1) / wide);
     return num_row_tiles<score_rows<tile_rows>>(count) * D / Dot<Key>::depth +
            num_row_tiles<tile_rows>(count) * adding / Dot<T>::depth;

@@ -21,17 +21,17 @@ struct Shared {
   alignas(64) char memory[bytes];
 };
 
-class Ahead;
+class NextAttention;
 
 struct Team {
   int rank, size;
   void* scratch;  // this thread's own, 64-byte aligned
   std::atomic<std::uint64_t>* tickets = nullptr;  // the team's; see tickets.h
   Shared* shared = nullptr;                       // the team's
-  Ahead* ahead = nullptr;                         // this thread's own; see ahead.h
+  NextAttention* next_attention = nullptr;        // this thread's own
 
   // The thread as if there were no other.
-  Team alone() const { return {0, 1, scratch, nullptr, nullptr, ahead}; }
+  Team alone() const { return {0, 1, scratch, nullptr, nullptr, next_attention}; }
 
   // Working memory of a kernel until it returns. It is not on the stack: that may be small, and GCC
   // 12 at -O3 mistakes stores through a pointer that it derived beside a local array for local
@@ -63,8 +63,8 @@ inline Range share(int count, Team team) {
 }
 
 // Whether all threads have equally many heads. If so, each has its share() in every kernel that
-// deals heads. Heads of two threads do not alternate: these lie side by side in a page, and where
-// one core reads, hardware fetches for it what another core reads at the same time.
+// deals heads. A thread's heads lie side by side in a page. If heads of two threads alternated,
+// hardware would fetch for each core what the other one reads.
 inline bool even_heads(int heads, Team team) { return heads % team.size == 0; }
 
 // Rows that a thread works on. Their columns or heads it divides with the team.

@@ -1,5 +1,6 @@
 // Work in small units that any thread of a team can take. A thread that loses its processor for a
-// while then holds up the others by no more than the unit that it has begun.
+// while then holds up the others by two units at most: the one that it has begun and the next one,
+// which it has taken to fetch for.
 #pragma once
 
 #include <atomic>

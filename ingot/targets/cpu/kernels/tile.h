@@ -51,8 +51,8 @@ template <class Source, class Body>
   for (int step = begin; step < end; ++step) body(step);
 }
 
-// One register tile. `Source` gives the columns: load(vector, step). Its fetch(vector, step) asks for
-// what is read later, once for each load. Fetches stand between the products, as several in a row
+// One register tile. `Source` gives the columns: load(vector, step). Its fetch(vector, step) asks
+// for what is read later, once for each load. Fetches stand between the products, as several in a row
 // hold up the loads: that costs one row a quarter of the bandwidth of a Sapphire Rapids core.
 // Start::resume continues sums in memory; a float32 loses nothing there.
 template <class T, int Height, int First, int Width, class Source>

@@ -24,10 +24,10 @@ SOURCE = f"""
 #include "kernels.h"
 #define EXPORT extern "C" __attribute__((visibility("default")))
 using namespace ingot;
-static Ahead ahead;
+static NextAttention attention;
 static Team team(int rank, int size) {{
   alignas(64) static char scratch[all_scratch_bytes];
-  return {{rank, size, scratch, nullptr, nullptr, &ahead}};
+  return {{rank, size, scratch, nullptr, nullptr, &attention}};
 }}
 template <class T>
 static T* at(long place) {{ return reinterpret_cast<T*>(place); }}
@@ -52,7 +52,7 @@ EXPORT void look_at_latent(int count, const int* spans, const int* table) {{
 }}
 EXPORT void away() {{ look_away(team(0, 1)); }}
 EXPORT long take(int lines) {{
-  const LaterLines found = lines_ahead(&ahead, lines);
+  const Lines found = attention.take(lines);
   return found.stride == {LINE} ? reinterpret_cast<long>(found.next) : -found.stride;
 }}
 template <int bits>
@@ -68,7 +68,7 @@ EXPORT void multiply(int bits, int rows) {{
   linear<bf16, float, {INPUTS}, 64>(slice, zeros<const bf16>(), zeros<const bf16>().data, nullptr,
                                     Rows<const float>{{}}, zeros<float>());
 }}
-EXPORT long take_of_nobody() {{ return lines_ahead(nullptr, 5).stride; }}
+EXPORT long take_of_nobody() {{ return take_lines(nullptr, 5).stride; }}
 """
 WINDOW = 20
 MOST_QUERIES = 8  # of a sequence that waits for memory
@@ -127,7 +127,7 @@ def pointer(array: np.ndarray) -> ctypes.c_void_p:
     return ctypes.c_void_p(array.ctypes.data)
 
 
-@pytest.mark.parametrize(("rank", "size"), [(0, 1), (1, 2), (0, 3), (2, 3), (3, 4)])
+@pytest.mark.parametrize(("rank", "size"), [(0, 1), (1, 2), (0, 3), (2, 3), (3, 4), (4, 6)])
 @pytest.mark.parametrize("window", [0, WINDOW])
 @given(sequences=sequences_of_a_step, lines=st.integers(1, 9))
 def test_keys_and_values_that_a_thread_will_read(
