@@ -95,14 +95,12 @@ def main(args: argparse.Namespace) -> int:
 
 def _speculative(args: argparse.Namespace) -> EngineConfig | None:
     """The switches of speculation, if it was asked for. Raises UsageError for what cannot be."""
-    from ingot.runtime.config import DRAFTED, EngineConfig
+    from ingot.runtime.config import EngineConfig
 
-    if args.speculative is None:
-        if args.num_speculative_tokens is not None:
-            raise UsageError("--num-speculative-tokens needs --speculative ngram")
-        return None
-    drafted = args.num_speculative_tokens or DRAFTED
-    return EngineConfig(speculative=args.speculative, num_speculative_tokens=drafted)
+    config = EngineConfig(
+        speculative=args.speculative, num_speculative_tokens=args.num_speculative_tokens
+    )
+    return config if config.speculative else None
 
 
 def _check_target(artifact: Artifact) -> None:

@@ -87,7 +87,7 @@ def kernel_rows(plan: Plan, result: PhaseResult) -> list[KernelRow]:
 def speculation_text(speculative: EngineConfig, compared: list[Comparison]) -> str:
     """A line for each text: its speed without and with speculation, and what became of drafts."""
     header = ("text", "tok/s without", "tok/s with", "gain", "drafted", "accepted", "tokens a step")
-    most = speculative.num_speculative_tokens
+    most = speculative.guesses.most
     head = f"speculation by {speculative.speculative}, guesses of at most {most} tokens"
     return f"{head}\n\n{table(map(_compared_row, compared), header)}"
 
@@ -110,7 +110,7 @@ def speculation_object(speculative: EngineConfig, compared: list[Comparison]) ->
     return {
         "speculation": {
             "method": speculative.speculative,
-            "num_speculative_tokens": speculative.num_speculative_tokens,
+            "num_speculative_tokens": speculative.guesses.most,
             "texts": [
                 {
                     "name": found.text.name,

@@ -90,7 +90,7 @@ class SpeculationRunner:
     """
 
     def __init__(self, executor: CpuExecutor, speculative: EngineConfig, rounds: int) -> None:
-        self._plain, self._speculative = replace(speculative, speculative=None), speculative
+        self._plain, self._speculative = EngineConfig(), speculative
         self._rounds = rounds
         longest = executor.limits.max_model_len
         self._engine = Engine(executor, max_model_len=longest, config=speculative)

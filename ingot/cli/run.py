@@ -72,15 +72,14 @@ def main(args: argparse.Namespace) -> int:
     from ingot.cli.chat.loop import converse
     from ingot.compiler.choose_targets import for_device
     from ingot.hub import model_path
-    from ingot.runtime.config import DRAFTED, EngineConfig
+    from ingot.runtime.config import EngineConfig
     from ingot.runtime.llm import LLM
 
     converses = args.prompt is None and (args.chat or sys.stdin.isatty())
     chats = converses or args.chat or args.system is not None
     prompt = "" if converses else _prompt(args)
     config = EngineConfig(
-        speculative=args.speculative,
-        num_speculative_tokens=args.num_speculative_tokens or DRAFTED,
+        speculative=args.speculative, num_speculative_tokens=args.num_speculative_tokens
     )
     wanted = None if is_artifact(Path(args.model)) else for_device(args.device)
     # A model on the hub is downloaded and a directory compiled, unless they are cached.

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import NamedTuple
 
 from ingot.errors import UsageError
 from ingot.runtime.field_checks import plain
 
 SPECULATIVE = ("ngram",)  # the ways to guess
-DRAFTED, MOST_DRAFTED = 5, 64  # tokens of a guess
+MOST_DRAFTED = 64  # tokens of a guess
 
 _FLAGS = {"prefix_cache", "overlap"}
-_DRAFTS = {"num_speculative_tokens", "prompt_lookup_max", "prompt_lookup_min"}
+_DRAFTS = ("num_speculative_tokens", "prompt_lookup_max", "prompt_lookup_min")
+
+
+class Guesses(NamedTuple):
+    """Guesses have `most` tokens at most, where `shortest` to `longest` last tokens are equal."""
+
+    most: int = 5
+    shortest: int = 2
+    longest: int = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,11 +40,12 @@ class EngineConfig:
     max_waiting             the most sequences in the queue; more are refused. None: no bound
     speculative             "ngram": guess tokens by what followed the last ones before, and compute
                             guesses beside the known tokens where that pays. None: off
-    num_speculative_tokens  the most tokens of a guess
-    prompt_lookup_max       how many last tokens are compared at most,
-    prompt_lookup_min       and how many have to be equal
+    num_speculative_tokens  the most tokens of a guess; None: 5
+    prompt_lookup_max       how many last tokens are compared at most; None: 4
+    prompt_lookup_min       how many of them have to be equal; None: 2
 
-    Raises UsageError that names the field, its value and the range.
+    Raises UsageError that names the field, its value and the range; and for one of the last three
+    without `speculative`.
     """
 
     prefix_cache: bool = True
@@ -46,9 +56,9 @@ class EngineConfig:
     max_num_batched_tokens: int | None = None
     max_waiting: int | None = None
     speculative: str | None = None
-    num_speculative_tokens: int = DRAFTED
-    prompt_lookup_max: int = 4
-    prompt_lookup_min: int = 2
+    num_speculative_tokens: int | None = None
+    prompt_lookup_max: int | None = None
+    prompt_lookup_min: int | None = None
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -59,12 +69,24 @@ class EngineConfig:
                 raise UsageError(
                     f"{field.name} is {value!r:.80}", hint=f"{field.name} must be {wanted}."
                 )
-        if self.prompt_lookup_min > self.prompt_lookup_max:
+            if field.name in _DRAFTS and value is not None and self.speculative is None:
+                raise UsageError(
+                    f"{field.name} is {value}, and nothing is guessed",
+                    hint="It needs speculative='ngram', or --speculative ngram. Or leave it out.",
+                )
+        guesses = self.guesses
+        if guesses.shortest > guesses.longest:
             raise UsageError(
-                f"prompt_lookup_min is {self.prompt_lookup_min}, and prompt_lookup_max is "
-                f"{self.prompt_lookup_max}",
+                f"prompt_lookup_min is {guesses.shortest}, and prompt_lookup_max is "
+                f"{guesses.longest}",
                 hint="prompt_lookup_min must not be larger.",
             )
+
+    @property
+    def guesses(self) -> Guesses:
+        """How far guesses go."""
+        given = self.num_speculative_tokens, self.prompt_lookup_min, self.prompt_lookup_max
+        return Guesses(*(x or default for x, default in zip(given, Guesses(), strict=True)))
 
 
 def _judge(name: str, value: object) -> tuple[bool, str]:

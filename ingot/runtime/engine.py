@@ -183,7 +183,8 @@ class Engine:
                     self.fail(each, error)
 
     def step(self) -> list[Sequence]:
-        """Runs one step; returns the sequences that got a token or an error in it.
+        """Runs one step; returns the sequences that got a token or an error in it, but for those
+        that were delivered in the middle of a draft and got no more.
 
         After an error nothing is certain but the tokens of the sequences: see `fail_all`.
         """

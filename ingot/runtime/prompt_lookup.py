@@ -18,7 +18,7 @@ class PromptLookup:
     """
 
     def __init__(self, shortest: int, longest: int) -> None:
-        self._shortest, self._longest = shortest, longest
+        self.sizes = self._shortest, self._longest = shortest, longest
         self._latest: dict[tuple[int, ...], int] = {}
         # By place, the earlier place with the same tokens in front of it; 0: none.
         self._earlier = [0] * shortest

@@ -49,7 +49,7 @@ class Chunk:
         return self.draws and self.end - self.start == 1
 
 
-# Guesses what follows the tokens of each sequence, in so many tokens at most.
+# Guesses what follows the tokens of each sequence, in so many tokens at most; or nothing at all.
 Drafter = Callable[[list[Sequence], int], list[list[int]]]
 
 

@@ -7,6 +7,7 @@ no token.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from time import perf_counter
 
 from ingot.errors import UsageError
@@ -23,7 +24,8 @@ MOST_SAVED = 4.0  # plain steps
 FIRST_LOAN = 0.5  # plain steps
 FIRST_ROW = 0.25  # what a drafted token is thought to take of the time of a plain one
 PLAIN_EVERY = 32  # steps: the time of a plain step has to be known
-LONGEST_REST = 16  # steps without guesses
+ROW_DECAY = 1 / 256  # in each plain step: what was too dear once may be cheaper now
+LONGEST_REST = 64  # steps without looks
 WAITS = 0.25
 
 
@@ -34,6 +36,7 @@ class Pace:
     num_sequences: int
     plain: float = 0.0
     row: float = 0.0
+    last_row: float = inf
     num_plain: int = 0
 
     @property
@@ -53,16 +56,16 @@ class Pace:
             self.plain += min(seconds - self.plain, self.plain / 4) / 8
         if not self.is_known:
             self.row = FIRST_ROW * self.token
-        self.row *= 1 - 1 / 64  # what was too dear once may be cheaper now
+        self.row *= 1 - ROW_DECAY
         self.num_plain += 1
 
     def take_drafted(self, seconds: float, num_drafted: int) -> float:
         """Learns from a step with drafts; returns what they have cost."""
-        # A row takes no longer than a sequence of its own, and seldom twice what others took. The
-        # rest is other work of the host.
         row = max(0.0, (seconds - self.plain) / num_drafted)
-        self.row += (min(row, self.token, 2 * self.row + self.token / 16) - self.row) / 4
-        return self.row * num_drafted
+        # Of two in succession the less dear one counts: the rest is other work of the host.
+        seen, self.last_row = min(row, self.last_row), row
+        self.row += (seen - self.row) / 4
+        return seen * num_drafted
 
     def length(self, chance: float, most: int) -> int:
         """How long a draft should be, if each token is right with that chance: where the tokens a
@@ -93,11 +96,11 @@ class Speculation:
     """
 
     def __init__(self, config: EngineConfig) -> None:
-        self._most = config.num_speculative_tokens
-        self._grams = config.prompt_lookup_min, config.prompt_lookup_max
+        self._guesses = config.guesses
         self._paces: dict[int, Pace] = {}
         self.saved = 0.0
         self._since_plain = self._rest = 0
+        self._looked = 0.0  # seconds that looks for guesses took, beside the step under way
         self._wanted = 0.5  # the part of the last steps that had something to draft
 
     @property
@@ -105,53 +108,62 @@ class Speculation:
         return self._wanted > WAITS
 
     def drafts(self, sequences: list[Sequence], room: int) -> list[list[int]]:
-        """The draft of each sequence of a step, of `room` tokens in all; most may be empty."""
+        """The draft of each sequence of a step, of `room` tokens in all, many of them empty; or
+        none at all."""
         if self._rest:
             self._rest -= 1
-            return [[] for _ in sequences]
-        began, pace, found, wanted = perf_counter(), self._pace(len(sequences)), [], False
-        room = self._within_means(pace, room)
-        for sequence in sequences:
-            lookup = sequence.lookup
-            if lookup is None:
-                lookup = sequence.lookup = PromptLookup(*self._grams)
-            guess, chance = lookup.guess(sequence.token_ids, self._most)
-            length = pace.length(chance, len(guess)) if pace.is_known else 0
-            wanted = wanted or length > 0
-            draft = [] if sequence.num_pending else guess[: min(length, room)]
-            room -= len(draft)
-            found.append(draft)
+            return []
+        began, pace = perf_counter(), self._pace(len(sequences))
+        guesses = [self._guess(sequence, pace) for sequence in sequences]
+        means = self._means(pace)
+        wanted = means > 0 and any(guesses)
         self._wanted += (wanted - self._wanted) / 16
+        self._looked = perf_counter() - began
         if pace.is_known and not (wanted or self.waits):
             share = max(LOOKS * self._wanted / WAITS, LEAST_LOOKS)
-            rest = (perf_counter() - began) / max(share * pace.plain, 1e-9)
-            self._rest = min(LONGEST_REST, int(rest))
+            self._rest = min(LONGEST_REST, int(self._looked / max(share * pace.plain, 1e-9)))
+        if self._since_plain >= PLAIN_EVERY:
+            means = 0
+        room, found = min(room, means), []
+        for sequence, guess in zip(sequences, guesses, strict=True):
+            found.append([] if sequence.num_pending else guess[:room])
+            room -= len(found[-1])
         return found
 
     def landed(self, chunks: list[Chunk], seconds: float) -> None:
         """Learns from a step that is over, with all that the host did for it."""
+        looked, self._looked = self._looked, 0.0
         if self._rest or not all(chunk.decodes for chunk in chunks):
             return
         pace, num_drafted = self._pace(len(chunks)), sum([len(chunk.draft) for chunk in chunks])
         self._since_plain = self._since_plain + 1 if num_drafted else 0
         if not num_drafted:
-            pace.take_plain(seconds)
+            pace.take_plain(seconds - looked)
         elif pace.is_known:  # or else the switches have changed since
             num_gained = sum(max(0, chunk.num_drawn - 1) for chunk in chunks)
             self.saved += num_gained * pace.token - pace.take_drafted(seconds, num_drafted)
         self.saved = min(MOST_SAVED * pace.plain, self.saved + LOSS * pace.plain)
+
+    def _guess(self, sequence: Sequence, pace: Pace) -> list[int]:
+        """What may follow a sequence, as far as it is worth a draft."""
+        most, *sizes = self._guesses
+        lookup = sequence.lookup
+        if lookup is None or lookup.sizes != (*sizes,):
+            lookup = sequence.lookup = PromptLookup(*sizes)
+        guess, chance = lookup.guess(sequence.token_ids, most)
+        return guess[: pace.length(chance, len(guess))] if pace.is_known else []
 
     def _pace(self, num_sequences: int) -> Pace:
         if num_sequences not in self._paces:
             self._paces[num_sequences] = Pace(num_sequences)
         return self._paces[num_sequences]
 
-    def _within_means(self, pace: Pace, room: int) -> int:
-        """How many drafted tokens a step may have."""
-        if not pace.is_known or self._since_plain >= PLAIN_EVERY:
+    def _means(self, pace: Pace) -> int:
+        """How many drafted tokens can be afforded."""
+        if not pace.is_known:
             return 0
         means = self.saved + FIRST_LOAN * pace.plain
-        return max(0, min(room, int(means / max(pace.row, 1e-9))))
+        return max(0, int(means / max(pace.row, 1e-9)))
 
 
 def check_speculation(config: EngineConfig, executor: Executor, max_num_rows: int) -> None:

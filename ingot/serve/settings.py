@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from ingot.errors import UsageError
-from ingot.runtime.config import DRAFTED, EngineConfig
+from ingot.runtime.config import EngineConfig
 
 
 class ModelSettings(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -45,7 +45,7 @@ class ModelSettings(Struct, frozen=True, kw_only=True, omit_defaults=True):
     stream_interval: float = 0.03
     watchdog: float | None = None
     speculative: str | None = None
-    num_speculative_tokens: int = DRAFTED
+    num_speculative_tokens: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("context", "seats", "kv_bytes", "threads", "max_waiting"):

@@ -221,7 +221,7 @@ def test_prompts_that_do_not_fit_are_refused(room, context, fits):
     ("given", "said"),
     [
         (["--speculative", "eagle"], "--speculative is 'eagle'"),
-        (["--num-speculative-tokens", "3"], "needs --speculative ngram"),
+        (["--num-speculative-tokens", "3"], "num_speculative_tokens is 3"),
         (["--speculative", "ngram", "--num-speculative-tokens", "65"], "in [1, 64]"),
     ],
 )

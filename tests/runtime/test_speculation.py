@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
@@ -16,7 +17,7 @@ from ingot.runtime.engine import Engine
 from ingot.runtime.llm import LLM
 from ingot.runtime.params import SamplingParams
 from ingot.runtime.speculation import Speculation
-from tests.runtime.fake_model import LIMITS, NAN_TOKEN, PAGE_BYTES, VOCAB, greedy, write_fake
+from tests.runtime.fake_model import LIMITS, NAN_TOKEN, PAGE_BYTES, VOCAB, write_fake
 from tests.runtime.speculated import SPECULATIVE, Truth, always, outcome, requests, run
 from tests.support.core import core
 
@@ -72,13 +73,76 @@ def test_a_thousand_requests_in_company_give_what_they_give_without_drafts(fake_
     assert compare(fake_artifact, asked, wrong, kv_cache_bytes=20 * PAGE_BYTES) == []
 
 
-@pytest.mark.slow
 @pytest.mark.deterministic
-@pytest.mark.parametrize("count", core(40, further=[1000]))
+@pytest.mark.parametrize("count", core(60, further=[1000]))
 def test_kernels_give_drafts_the_bits_that_they_give_single_tokens(shakespeare_artifact, count):
     asked = requests(3, count, 2048, 64)
     few = {"config": replace(SPECULATIVE, max_num_seqs=8)}  # a full step leaves drafts no room
     assert compare(shakespeare_artifact, asked, 0.2, 2048, max_model_len=64, **few) == []
+
+
+@pytest.mark.deterministic
+@pytest.mark.parametrize("judge", ["always", "where it pays"])
+def test_kernels_give_guesses_the_bits_that_they_give_single_tokens(shakespeare_artifact, judge):
+    """Guesses of the real lookup, which find much in prompts that say everything twice."""
+    asked = [(prompt * 2, *rest) for prompt, *rest in requests(5, 100, 2048, 64)]
+    expected, _ = run(shakespeare_artifact, asked, max_model_len=256)
+    few = replace(SPECULATIVE, max_num_seqs=8)
+    with always() if judge == "always" else nullcontext():
+        outputs, counters = run(shakespeare_artifact, asked, max_model_len=256, config=few)
+    assert [outcome(each) for each in outputs] == [outcome(each) for each in expected]
+    assert counters.num_draft_tokens > (50 if judge == "always" else -1)
+
+
+def test_nothing_is_prepared_beside_a_draft(tmp_path):
+    """A step that was prepared as if the draft were wrong would compute its tokens again."""
+    path = write_fake(tmp_path / "circles.ingot", windows=(1,))
+    params = SamplingParams(temperature=0, max_tokens=60, ignore_eos=True, logprobs=0)
+
+    def tokens(config):
+        with LLM(path, config=config) as llm:
+            engine = llm._engine
+            sequence, other = engine.add([5], params), None
+            for step in range(500):
+                if sequence.finished:
+                    break
+                engine.step()
+                if step % 6 == 0:
+                    other = engine.add([step % 7 + 1], params)
+                if step % 6 == 3 and other is not None:
+                    engine.abort(other)
+            return sequence.generated_ids, str(sequence.logprobs)
+
+    expected = tokens(EngineConfig())
+    with always(), patch.object(Speculation, "waits", False):
+        assert tokens(replace(SPECULATIVE, overlap=True)) == expected
+
+
+def test_drafts_are_counted_as_they_are_made(fake_artifact):
+    """Each token was drawn in a step or was accepted; the drafts are those that were offered."""
+    asked = [
+        ([3, number], SamplingParams(temperature=0, max_tokens=20, ignore_eos=True, seed=number), 0)
+        for number in range(12)
+    ]
+    expected, plain_counters = run(fake_artifact, asked, config=EngineConfig())
+    truth, offered = Truth(expected, 0.3, VOCAB), []
+
+    def drafts(sequences, room):
+        found = truth(sequences, room)
+        offered.extend(zip(sequences, found, strict=True))
+        return found
+
+    few = replace(SPECULATIVE, max_num_seqs=3)
+    with patch.object(Speculation, "drafts", staticmethod(drafts)):
+        outputs, counters = run(fake_artifact, asked, config=few)
+    drawn = sum(len(o.outputs[0].token_ids) for o in outputs)
+    assert drawn == 12 * 20 == plain_counters.num_generated_tokens
+    in_vain = counters.num_draft_tokens - counters.num_accepted_tokens
+    # What was accepted is not computed again, and the last token of all is not computed.
+    assert counters.num_computed_tokens == plain_counters.num_computed_tokens + in_vain
+    made = [draft for sequence, draft in offered if draft and sequence.num_generated]
+    assert 0 < counters.num_drafts <= len(made)
+    assert counters.num_accepted_tokens >= counters.num_drafts / 4
 
 
 @pytest.mark.parametrize("window", core(1, further=[3, 6]))
@@ -160,16 +224,65 @@ def test_pieces_of_a_stream_are_those_of_its_text(tmp_path):
     assert [token for piece in pieces for token in piece.token_ids] == expected.token_ids
 
 
-def test_switching_speculation_on_and_off_changes_no_token(fake_artifact):
-    prompt = [3, 1, 4]
-    with always(), LLM(fake_artifact) as llm:
-        sequence = llm._engine.add(prompt, SamplingParams(temperature=0, max_tokens=60))
+def test_pages_that_drafts_have_filled_are_found_by_the_next_request(tmp_path):
+    path = write_fake(tmp_path / "circles.ingot", windows=(1,))
+
+    def num_cached(config):
+        found = []
+        for length in range(20, 40):
+            with LLM(path, config=config) as llm:
+                params = SamplingParams(temperature=0, max_tokens=length, ignore_eos=True)
+                tokens = llm.generate([[5]], params)[0].outputs[0].token_ids
+                found.append(llm.generate([[5, *tokens, 1]], params)[0].num_cached_tokens)
+        return found
+
+    expected = num_cached(EngineConfig())
+    with always():
+        assert num_cached(SPECULATIVE) == expected
+    assert len({*expected}) > 2
+
+
+def test_drafts_keep_to_the_most_tokens_of_a_step(tmp_path):
+    path = write_fake(tmp_path / "circles.ingot", windows=(1,))
+    params = SamplingParams(temperature=0, max_tokens=60, ignore_eos=True)
+    with always(), LLM(path, config=replace(SPECULATIVE, max_num_batched_tokens=2)) as llm:
+        llm.generate([[5]], params)
+        counters = llm.counters()
+    assert counters.num_accepted_tokens > 20
+    assert counters.num_computed_tokens <= 2 * counters.num_steps
+
+
+def test_new_sizes_of_guesses_hold_from_the_next_step_on(tmp_path):
+    path = write_fake(tmp_path / "circles.ingot", windows=(1,))
+    params = SamplingParams(temperature=0, max_tokens=60, ignore_eos=True)
+    with always(), LLM(path, config=SPECULATIVE) as llm:
+        engine = llm._engine
+        sequence = engine.add([5], params)
+        for longest in (3, 9):
+            engine.config = replace(SPECULATIVE, prompt_lookup_max=longest)
+            for _ in range(3):
+                engine.step()
+            assert sequence.lookup.sizes == (2, longest)
+
+
+def test_switching_speculation_on_and_off_changes_no_token(tmp_path):
+    path = write_fake(tmp_path / "circles.ingot", windows=(1,))
+    params, number = SamplingParams(temperature=0, max_tokens=90, ignore_eos=True), []
+    with LLM(path) as llm:
+        expected = llm.generate([[5]], params)[0].outputs[0].token_ids
+    with always(), LLM(path) as llm:
+        engine = llm._engine
+        sequence = engine.add([5], params)
         for step in range(1000):
             if sequence.finished:
                 break
-            llm._engine.config = (SPECULATIVE, EngineConfig())[step // 3 % 2]
-            llm._engine.step()
-        assert sequence.generated_ids == greedy(prompt, len(sequence.generated_ids))
+            on = step // 6 % 2 == 0
+            engine.config = SPECULATIVE if on else EngineConfig()
+            before = engine.counters().num_drafts
+            engine.step()
+            number.append((on, engine.counters().num_drafts - before))
+    assert sequence.generated_ids == expected
+    assert (True, 1) in number and (False, 0) in number and (False, 1) not in number
 
 
 def test_drafts_that_are_taken_unseen_are_caught(fake_artifact, monkeypatch):
@@ -224,12 +337,20 @@ def test_speculation_is_refused_where_a_step_has_one_row(tmp_path):
         ("speculative", "eagle", "'ngram' or None"),
         ("speculative", True, "'ngram' or None"),
         ("num_speculative_tokens", 0, "in [1, 64]"),
-        ("num_speculative_tokens", None, "in [1, 64]"),
         ("prompt_lookup_max", 65, "in [1, 64]"),
         ("prompt_lookup_min", 5, "not be larger"),
     ],
 )
 def test_switches_that_cannot_be_are_refused(field, value, wanted):
     with pytest.raises(UsageError, match=field) as caught:
-        EngineConfig(**{field: value})
+        EngineConfig(**{"speculative": "ngram", field: value})
     assert wanted in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "field", ["num_speculative_tokens", "prompt_lookup_max", "prompt_lookup_min"]
+)
+def test_sizes_of_guesses_are_refused_where_nothing_is_guessed(field):
+    with pytest.raises(UsageError, match=f"{field} is 3, and nothing is guessed") as caught:
+        EngineConfig(**{field: 3})
+    assert "--speculative ngram" in caught.value.hint

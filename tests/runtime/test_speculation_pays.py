@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Sequence
 from itertools import product
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from ingot.runtime import speculation
 from ingot.runtime.params import SamplingParams
 from ingot.runtime.prompt_lookup import PromptLookup
 from ingot.runtime.scheduler import Chunk
-from ingot.runtime.sequence import Sequence
+from ingot.runtime.sequence import Sequence as State
 from ingot.runtime.speculation import Pace, Speculation
 from tests.runtime.speculated import SPECULATIVE, always
 from tests.support.core import core
@@ -22,17 +23,28 @@ PAGE = Path(__file__).parents[2] / "docs" / "design.md"
 MOST_ROWS = 64
 
 
-def speed_up(prompts: list[list[int]], answers: list[list[int]], row: float) -> float:
+# Seconds of a step of so many sequences and drafted tokens, when an answer has so many tokens.
+Cost = Callable[[int, int, int], float]
+
+
+def each_row(row: float) -> Cost:
+    """A step takes a second, and `row` more for each token."""
+    return lambda sequences, drafted, _: 1 + row * (sequences + drafted)
+
+
+def speed_up(
+    prompts: Sequence[list[int]], answers: Sequence[list[int]], row: float | Cost
+) -> float:
     """How many times as fast sequences come to their ends, all together, as without drafts.
 
-    A step takes a second, and `row` more for each token. Other work of the host makes one in 50
-    seem ten times as long.
+    Other work of the host makes one in 50 steps seem ten times as long.
     """
+    cost = each_row(row) if isinstance(row, float) else row
     rng, speculation = random.Random(0), Speculation(SPECULATIVE)
     pairs = list(zip(prompts, answers, strict=True))
     whole = [prompt + answer for prompt, answer in pairs]
     sequences = [
-        Sequence(n, [*prompt, answer[0]], PARAMS, len(whole[n]))
+        State(n, [*prompt, answer[0]], PARAMS, len(whole[n]))
         for n, (prompt, answer) in enumerate(pairs)
     ]
     for each, prompt in zip(sequences, prompts, strict=True):
@@ -42,16 +54,17 @@ def speed_up(prompts: list[list[int]], answers: list[list[int]], row: float) -> 
         drafts = speculation.drafts(sequences, MOST_ROWS - len(sequences))
         chunks = [
             Chunk(s, len(s.token_ids) - 1, len(s.token_ids), 1, True, draft)
-            for s, draft in zip(sequences, drafts, strict=True)
+            for s, draft in zip(sequences, drafts or [[]] * len(sequences), strict=True)
         ]
         for chunk in chunks:
             follow(chunk, whole[chunk.sequence.sequence_id])
-        took = 1 + row * (len(chunks) + sum(map(len, drafts)))
+        done = max(s.num_generated for s in sequences)
+        took = cost(len(chunks), sum(map(len, drafts)), done)
         seconds += took
         speculation.landed(chunks, took * (1 + 0.05 * rng.random() + 9 * (rng.random() < 0.02)))
         sequences = [s for s in sequences if len(s.token_ids) < s.max_len]
     without = sum(
-        1 + row * sum(len(answer) > step for answer in answers)
+        cost(sum(len(answer) > step for answer in answers), 0, step)
         for step in range(1, max(map(len, answers)))
     )
     return without / seconds
@@ -115,6 +128,84 @@ def test_other_text_is_not_slowed_down(kind, row, sequences):
 )
 def test_text_that_repeats_itself_comes_faster(sequences, row, gain):
     assert speed_up(*repeated(sequences), row) > gain
+
+
+# Rows can cost more than a sequence's share of a step: tiles of rows are filled by then.
+DEAR = {
+    "a token and a third": lambda sequences, drafted, _: sequences + 1.3 * drafted,
+    "two tokens": lambda sequences, drafted, _: sequences + 2 * drafted,
+    "tiles of 16": lambda sequences, drafted, _: 0.3 + -(-(sequences + drafted) // 16),
+    "any draft": lambda sequences, drafted, _: 1 + 0.1 * (sequences + drafted) + (drafted > 0),
+}
+
+
+@pytest.mark.parametrize(
+    ("rows", "sequences"),
+    core(("two tokens", 1), ("any draft", 16), further=list(product(DEAR, (1, 4, 16)))),
+)
+def test_text_that_repeats_itself_is_not_slowed_down_where_rows_are_dear(rows, sequences):
+    prompts, answers = repeated(sequences)
+    assert speed_up(prompts, [answer * 3 for answer in answers], DEAR[rows]) > 0.975
+
+
+@pytest.mark.parametrize(("others", "row"), core((7, 0.5), further=[(7, 0.05), (3, 0.14)]))
+def test_others_are_not_slowed_down_by_one_who_repeats_himself(others, row):
+    rng = random.Random(0)
+    pairs = [*zip(*repeated(1), strict=True)]
+    pairs += [noise_of("natural", 256, rng) for _ in range(others)]
+    prompts, answers = zip(*pairs, strict=True)
+    assert speed_up(prompts, answers, row) > 0.975
+
+
+def test_a_machine_that_becomes_slow_goes_on_with_drafts():
+    """A plain step takes ever longer, as behind a context that grows."""
+    growing = lambda sequences, drafted, done: (1 + done / 50) * (1 + 0.1 * drafted)  # noqa: E731
+    prompts, answers = repeated(1)
+    assert speed_up(prompts, [answers[0] * 3], growing) > 3, "and 1.6 where the time never rises"
+
+
+def test_a_machine_that_becomes_fast_is_not_slowed_down():
+    """If plain steps were not taken now and then, drafts would seem to gain what is not there."""
+    circle = [*range(8)]
+    cost = lambda n, drafted, done: (20 if done < 60 else 1) + 2 * drafted  # noqa: E731
+    assert speed_up([circle * 4], [circle * 200], cost) > 1.2, "and 0.87 without"
+
+
+def test_rows_that_were_dear_for_a_while_are_tried_again():
+    prompts, answers = repeated(1)
+    cost = lambda n, drafted, done: 1 + (3 if done < 100 else 0.1) * drafted  # noqa: E731
+    assert speed_up(prompts, [answers[0] * 8], cost) > 1.5
+
+
+def test_what_was_gained_long_ago_is_not_lost_again(monkeypatch):
+    """Text that repeats itself, and then none does, while all guesses pass for good ones."""
+    prompts, answers = repeated(1)
+    _, other = noise_of("misleading", 400, random.Random(0))
+    alone = speed_up(prompts, [answers[0] * 3], 0.2)
+    monkeypatch.setattr(Pace, "length", lambda self, chance, most: most)
+    first, second = len(answers[0]) * 3, len(other)
+    both = speed_up(prompts, [answers[0] * 3 + other], 0.2)
+    seconds = 1.2 * (first + second) / both - 1.2 * first / alone
+    assert seconds < 1.2 * second * 1.06
+
+
+def test_steps_of_so_many_sequences_are_judged_by_steps_of_as_many():
+    pace = Speculation(SPECULATIVE)
+    one, two = (State(n, [1, 2, 3] * 4, PARAMS, 99) for n in range(2))
+    for _ in range(4):
+        pace.drafts([one], 9)
+        pace.landed([Chunk(one, 11, 12, 1, True)], 1.0)
+    assert pace.drafts([one], 9) != [[]]
+    assert pace.drafts([one, two], 9) == [[], []]
+
+
+def test_looks_do_not_count_as_a_part_of_plain_steps(monkeypatch):
+    clock = iter([5.0, 5.25, 9.0, 9.25])
+    monkeypatch.setattr(speculation, "perf_counter", lambda: next(clock))
+    pace, one = Speculation(SPECULATIVE), State(0, [1, 2, 3], PARAMS, 99)
+    pace.drafts([one], 9)
+    pace.landed([Chunk(one, 2, 3, 1, True)], 1.25)
+    assert pace._pace(1).plain == 1.0
 
 
 @pytest.mark.parametrize("chance", [0.0, 0.1, 0.3, 0.31, 0.45, 0.6, 0.9, 1.0])

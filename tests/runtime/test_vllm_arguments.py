@@ -249,7 +249,6 @@ def test_speculation_is_asked_for_in_both_spellings(fake_artifact, kind, given, 
     try:
         config = llm._engine.config
         assert config.speculative == "ngram"
-        found = config.num_speculative_tokens, config.prompt_lookup_min, config.prompt_lookup_max
-        assert found == lookup
+        assert config.guesses == lookup
     finally:
         llm.close()
