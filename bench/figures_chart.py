@@ -3,7 +3,7 @@
     python -m bench.figures_chart docs/figures.json OUT.png
 
 The others' bars are ingot's share divided by how many times as fast it was in rounds that
-alternate: such ratios hold while the machine's speed changes from minute to minute.
+alternate, since the machine's speed changes from minute to minute.
 """
 
 from __future__ import annotations

@@ -87,7 +87,22 @@ def models(figures: Figures) -> str:
         if shape in MODELS:
             speeds = [f(part[phase]) for phase in ("decode", "prefill") for f in (speed, percent)]
             rows.append((MODELS[shape], KINDS[kind], *speeds, milliseconds(part)))
-    return table(header, rows)
+    return "\n\n".join((table(header, rows), *memory_changes(figures)))
+
+
+def memory_changes(figures: Figures) -> Iterator[str]:
+    """A word on rows that were measured while memory was unequally fast."""
+    bandwidths = ends(part["read_gb_per_second"] for part in measured_alone(figures))
+    if bandwidths and bandwidths[-1] > 1.2 * bandwidths[0]:
+        slow, fast = bandwidths
+        yield (
+            f"Memory gave {slow:.0f} GB/s in some rows and {fast:.0f} GB/s in others: compare "
+            "shares, not speeds."
+        )
+
+
+def measured_alone(figures: Figures) -> list[Figures]:
+    return [part for part in figures["parts"].values() if "read_gb_per_second" in part]
 
 
 def phases(figures: Figures) -> str:
@@ -98,12 +113,10 @@ def phases(figures: Figures) -> str:
         ours = figures["parts"].get(f"{SHAPE}/{kind}", {})
         for phase in (phase for phase in ROWS if phase in ours):
             found = ours[phase]
-            limit = {"tokens_per_second": found["tokens_per_second"] / found["share"]}
-            cells = (speed(found), speed(limit), percent(found))
             group, key = RACES[phase]
             times = figures["parts"].get(f"{group}/{kind}", {}).get("times", {})
             beside = (ratio(times.get(name, {}).get(key)) for name in peers)
-            rows.append((f"{KINDS[kind]}, {ROWS[phase]}", *cells, *beside))
+            rows.append((f"{KINDS[kind]}, {ROWS[phase]}", *limited(found), *beside))
     return table(header, rows)
 
 
@@ -111,7 +124,7 @@ def long(figures: Figures) -> str:
     """Long prompts and contexts of the first model beside their limits and the other runtimes."""
     peers = others(figures)
     header = (
-        "", "ingot", "of the limit", "of that time, attention",
+        "", "ingot", "limit", "of the limit", "attention's share of the time",
         *(f"times {NAMES[name]}" for name in peers),
     )  # fmt: skip
     texts = {"prefill": "prefill of {:,} tokens", "decode": "decode, context {:,}"}
@@ -121,7 +134,7 @@ def long(figures: Figures) -> str:
         if found := part.get(f"{phase}_{tokens}"):
             times = part["times"] if tokens == LONG[0] else {}
             beside = (ratio(times.get(name, {}).get(phase)) for name in peers)
-            cells = (speed(found), percent(found), f"{100 * found['attention']:.0f} %")
+            cells = (*limited(found), f"{100 * found['attention']:.0f} %")
             rows.append((f"{KINDS[kind]}, {text.format(tokens)}", *cells, *beside))
     return table(header, rows) if rows else NO_FIGURES
 
@@ -133,7 +146,7 @@ def origin(figures: Figures) -> str:
     parts = list(figures["parts"].values())
     days = [day(each) for each in ends(part["date"] for part in parts)]
     when = f"from {' to '.join(days)}" if len(days) > 1 else f"on {''.join(days)}"
-    memory = ends(part["read_gb_per_second"] for part in parts if "read_gb_per_second" in part)
+    memory = ends(part["read_gb_per_second"] for part in measured_alone(figures))
     text = f"Measured {when} on {figures['machine']['name']} ({figures['machine']['processor']})"
     if memory:
         text += f", while its memory gave {' to '.join(f'{each:.0f}' for each in memory)} GB/s"
@@ -207,6 +220,12 @@ def speed(phase: Figures) -> str:
 
 def percent(phase: Figures) -> str:
     return f"{100 * phase['share']:.0f} %"
+
+
+def limited(phase: Figures) -> tuple[str, str, str]:
+    """A speed, its limit, and the one as a share of the other."""
+    limit = {"tokens_per_second": phase["tokens_per_second"] / phase["share"]}
+    return speed(phase), speed(limit), percent(phase)
 
 
 def ratio(value: float | None) -> str:
