@@ -31,7 +31,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from operator import truediv
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from types import MappingProxyType
 from typing import Any
 
@@ -178,9 +178,10 @@ class Result:
 
 def results(contenders: Sequence[Contender], prompt_tokens: int, streams: int = 1) -> list[Result]:
     """Figures of those that ran, of all streams together; ratios are ours over theirs of the same
-    kind, round by round."""
+    kind, round by round. In a round the time of a token is the mean of an answer: some runtimes
+    tell nothing else."""
     ran = [
-        (each, ([r[0] for r in each.rounds], [median(r[1:]) for r in each.rounds]))
+        (each, ([r[0] for r in each.rounds], [mean(r[1:]) for r in each.rounds]))
         for each in contenders if each.rounds
     ]  # fmt: skip
     ours = {each.kind: seconds for each, seconds in ran if each.name == "ingot"}
@@ -392,6 +393,15 @@ def _binary(text: str) -> tuple[str, Path]:
     return name, Path(path).resolve()
 
 
+def _at_least(least: int) -> Callable[[str], int]:
+    def integer(text: str) -> int:
+        if not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text} is no integer of {least} or more")
+        return int(text)
+
+    return integer
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("model", metavar="MODEL_DIR", nargs="?", type=Path)
@@ -401,11 +411,13 @@ def _parser() -> argparse.ArgumentParser:
         "--binary", type=_binary, action="append", default=[], metavar="NAME=PATH",
         help="the llama-server of ik_llama.cpp",
     )  # fmt: skip
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--prompt", type=int, default=512, help="tokens of the prompt")
-    parser.add_argument("--tokens", type=int, default=32, help="tokens to generate")
-    parser.add_argument("--streams", type=int, default=1, help="prompts at once, each of its own")
-    parser.add_argument("--threads", type=int, default=usable_processors())
+    parser.add_argument("--rounds", type=_at_least(1), default=5)
+    parser.add_argument("--prompt", type=_at_least(1), default=512, help="tokens of the prompt")
+    parser.add_argument("--tokens", type=_at_least(2), default=32, help="tokens to generate")
+    parser.add_argument(
+        "--streams", type=_at_least(1), default=1, help="prompts at once, each of its own"
+    )
+    parser.add_argument("--threads", type=_at_least(1), default=usable_processors())
     parser.add_argument("--json", type=Path)
     return parser
 

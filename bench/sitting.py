@@ -95,7 +95,7 @@ class Sitting:
     def peers(self, kind: str, prompt: int = 512, streams: int = 1) -> Values:
         """How many times as fast as each other runtime ingot is, in rounds of the same prompts."""
         model, artifact = made_model(SHAPE, self.work), self._made_artifact(SHAPE, kind)
-        out = self.work / f"peers-{kind}.json"
+        out = self.work / f"peers-{kind}-{prompt}-{streams}.json"
         command = [
             sys.executable, "-m", "bench.peers", str(model), f"{kind}={artifact}",
             "--prompt", str(prompt), "--streams", str(streams),

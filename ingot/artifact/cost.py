@@ -20,12 +20,14 @@ from ingot.artifact.step import Dim
 class StepShape:
     """A step of equal sequences, each of which wants the logits of its last token.
 
-    A sequence computes `new_tokens`, and then has `context` tokens, including the new ones.
+    A sequence computes `new_tokens`, and then has `context` tokens, including the new ones. If it
+    is not `finished`, more of its prompt comes in later steps, and it wants no logits yet.
     """
 
     sequences: int = 1
     new_tokens: int = 1
     context: int = 1
+    finished: bool = True
 
     @property
     def tokens(self) -> int:
@@ -35,7 +37,8 @@ class StepShape:
         """The value of a dimension over N, S and R."""
         if isinstance(dim, int):
             return dim
-        return {"N": self.tokens, "S": self.sequences, "R": self.sequences}[dim]
+        rows = self.sequences if self.finished else 0
+        return {"N": self.tokens, "S": self.sequences, "R": rows}[dim]
 
     def visible(self, window: int) -> int:
         """Keys of one sequence that some new token of it sees; a window of 0 means no window."""
@@ -103,7 +106,10 @@ def lookup(instruction: Instruction, operands: Operands, shape: StepShape) -> Co
 def product(instruction: Instruction, operands: Operands, shape: StepShape) -> Cost:
     """A product of rows and a matrix, in the arithmetic of the rows."""
     matrix, x = operands["weight"], operands["x"]
-    operations = 2 * shape.size(x.shape[0]) * math.prod(int(dim) for dim in matrix.shape)
+    rows = shape.size(x.shape[0])
+    if rows == 0:
+        return Cost()
+    operations = 2 * rows * math.prod(int(dim) for dim in matrix.shape)
     return read_weights(instruction, operands, shape) + Cost(operations={x.dtype: operations})
 
 

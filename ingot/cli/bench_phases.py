@@ -196,7 +196,10 @@ class PhaseRunner:
         chunks = [min(most, phase.prompt_tokens - n) for n in range(0, phase.prompt_tokens, most)]
         ends = np.cumsum(chunks).tolist()
         steps = [
-            kernel_costs(self._plan, StepShape(new_tokens=new, context=end))
+            kernel_costs(
+                self._plan,
+                StepShape(new_tokens=new, context=end, finished=end == phase.prompt_tokens),
+            )
             for new, end in zip(chunks, ends, strict=True)
         ]
         return [total(costs) for costs in zip(*steps, strict=True)]

@@ -97,6 +97,13 @@ def test_a_prefill_by_hand():
     assert head.operations == {"bfloat16": 2 * VOCAB * WIDTH}
 
 
+def test_a_chunk_of_a_prompt_that_goes_on_needs_no_head():
+    shape = StepShape(new_tokens=10, context=10)
+    *others, head = kernel_costs(small_plan(), replace(shape, finished=False))
+    assert head == Cost()
+    assert others == list(kernel_costs(small_plan(), shape)[:-1])
+
+
 def test_sequences_share_weights_and_nothing_else():
     one, five = (kernel_costs(small_plan(), StepShape(sequences=n, context=40)) for n in (1, 5))
     assert five[-1].weight_bytes == one[-1].weight_bytes

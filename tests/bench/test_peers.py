@@ -71,6 +71,15 @@ def test_figures_are_medians_and_a_ratio_is_of_one_round():
     assert (second.prefill_ratio, second.decode_ratio) == (2.0, pytest.approx(3.0))
 
 
+def test_a_token_that_takes_long_counts():
+    stalled, steady = (
+        Contender(name, "int8", [], rounds=[[1.0, *seconds]])
+        for name, seconds in (("ingot", [0.1, 0.1, 0.7]), ("b", [0.3, 0.3, 0.3]))
+    )
+    _, second = results([stalled, steady], 10)
+    assert second.decode_ratio == pytest.approx(1.0)
+
+
 @pytest.mark.parametrize("dies_at", [0, 1])
 def test_one_that_fails_is_reported_and_the_others_go_on(dies_at):
     ours, broken = contender("ingot", 0.5, 0.01), contender("b", 1.0, 0.03, dies_at=dies_at)
@@ -290,6 +299,9 @@ def test_another_model_in_a_folder_of_the_same_name_has_weights_of_its_own(tmp_p
         (["nowhere", "int8=q8.ingot"], "nowhere is no model directory"),
         (["--binary", "ik_llama.cpp=nowhere"], "is no ik_llama.cpp=PATH of a file"),
         (["--binary", "vllm=/bin/false"], "is no ik_llama.cpp=PATH of a file"),
+        (["--streams", "0"], "0 is no integer of 1 or more"),
+        (["--tokens", "1"], "1 is no integer of 2 or more"),
+        (["--rounds", "many"], "many is no integer of 1 or more"),
     ],
 )
 def test_arguments_that_measure_nothing_are_refused(tmp_path, capsys, argv, said):
