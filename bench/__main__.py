@@ -14,7 +14,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from bench.arguments import one_of
 from bench.figure import Figure, machine, show
+from bench.make_model import SHAPES
 from bench.processes import WORK, ingot_bench, made_model, run_script
 
 # Required by the project's contract; None: reported only.
@@ -64,7 +66,9 @@ def measure(shape: str, work: Path) -> Iterator[Figure]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__.splitlines()[0])
-    parser.add_argument("--shape", default="qwen3-0.6b", help="a shape of bench/make_model.py")
+    parser.add_argument(
+        "--shape", type=one_of(SHAPES), default="qwen3-0.6b", help="a shape of bench/make_model.py"
+    )
     parser.add_argument("--work", type=Path, default=WORK)
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     return parser

@@ -168,7 +168,8 @@ def _model_len(path: Path) -> int:
 
 def main() -> int:
     """Prints the table; 1 if a limit is missed."""
-    args = _parser().parse_args()
+    parser = _parser()
+    args = parser.parse_args()
     benches: dict[str, Callable[[], Iterator[Figure]]] = {
         "scheduler": lambda: scheduler(args.steps)
     }
@@ -179,6 +180,9 @@ def main() -> int:
         benches["batching"] = lambda: batching(args.artifact, args.rounds)
         benches["prefix"] = lambda: prefix(args.artifact)
         benches["host-artifact"] = lambda: host(args.artifact)
+    for name in args.only or ():
+        if name not in benches:
+            parser.error(f"--only {name}: with these artifacts there are {', '.join(benches)}")
     print(f"{machine()}\n")
     found = (benches[name]() for name in args.only or benches)
     return show(chain.from_iterable(found), args.json)

@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from bench.arguments import at_least, one_of
 from bench.family_shapes import FAMILY_SHAPES
 from bench.processes import WORK, ingot_bench, run_script
 
@@ -69,10 +70,13 @@ def main(argv: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     doc = (__doc__ or "").splitlines()[0]
     parser = argparse.ArgumentParser(prog="python -m bench.families", description=doc)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(sorted(FAMILY_SHAPES)))
+    known = sorted(FAMILY_SHAPES)
+    parser.add_argument(
+        "names", nargs="*", type=one_of(known), metavar="NAME", help=", ".join(known)
+    )
     parser.add_argument("--quantize", help="as of `ingot compile`")
     parser.add_argument("--target", help="as of `ingot compile`")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=at_least(1), default=3)
     parser.add_argument("--work", type=Path, default=WORK)
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     return parser

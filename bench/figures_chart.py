@@ -119,6 +119,9 @@ def main(argv: list[str]) -> int:
     except (OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except (LookupError, TypeError):
+        print(f"error: {argv[0]} has no figures of a sitting", file=sys.stderr)
+        return 2
     return 0
 
 

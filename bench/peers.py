@@ -35,6 +35,7 @@ from statistics import mean, median
 from types import MappingProxyType
 from typing import Any
 
+from bench.arguments import at_least
 from ingot.artifact.host import usable_processors
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -386,20 +387,11 @@ def _artifact(text: str) -> tuple[str, str]:
     return kind, path
 
 
-def _binary(text: str) -> tuple[str, Path]:
+def given_binary(text: str) -> tuple[str, Path]:
     name, _, path = text.partition("=")
     if name not in PEERS or PEERS[name].packages or not Path(path).is_file():
         raise argparse.ArgumentTypeError(f"{text!r} is no ik_llama.cpp=PATH of a file")
     return name, Path(path).resolve()
-
-
-def _at_least(least: int) -> Callable[[str], int]:
-    def integer(text: str) -> int:
-        if not text.isdecimal() or int(text) < least:
-            raise argparse.ArgumentTypeError(f"{text} is no integer of {least} or more")
-        return int(text)
-
-    return integer
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -408,16 +400,16 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("artifacts", metavar="KIND=ARTIFACT", nargs="*", type=_artifact)
     parser.add_argument("--install", choices=INSTALLED, nargs="+", default=[])
     parser.add_argument(
-        "--binary", type=_binary, action="append", default=[], metavar="NAME=PATH",
+        "--binary", type=given_binary, action="append", default=[], metavar="NAME=PATH",
         help="the llama-server of ik_llama.cpp",
     )  # fmt: skip
-    parser.add_argument("--rounds", type=_at_least(1), default=5)
-    parser.add_argument("--prompt", type=_at_least(1), default=512, help="tokens of the prompt")
-    parser.add_argument("--tokens", type=_at_least(2), default=32, help="tokens to generate")
+    parser.add_argument("--rounds", type=at_least(1), default=5)
+    parser.add_argument("--prompt", type=at_least(1), default=512, help="tokens of the prompt")
+    parser.add_argument("--tokens", type=at_least(2), default=32, help="tokens to generate")
     parser.add_argument(
-        "--streams", type=_at_least(1), default=1, help="prompts at once, each of its own"
+        "--streams", type=at_least(1), default=1, help="prompts at once, each of its own"
     )
-    parser.add_argument("--threads", type=_at_least(1), default=usable_processors())
+    parser.add_argument("--threads", type=at_least(1), default=usable_processors())
     parser.add_argument("--json", type=Path)
     return parser
 

@@ -25,7 +25,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench.peers import PEERS
+from bench.arguments import at_least
+from bench.peers import PEERS, given_binary
 from bench.peers import WORK as PEERS_WORK
 from bench.processes import ROOT, WORK, ingot_bench, made_model, processors, run_script
 from ingot.artifact.host import usable_processors
@@ -60,7 +61,7 @@ class Sitting:
 
     work: Path
     rounds: int
-    binaries: tuple[str, ...] = ()
+    binaries: tuple[tuple[str, Path], ...] = ()
 
     def measure(self, part: str) -> Values:
         """The figures of a part, and what ran when."""
@@ -100,10 +101,10 @@ class Sitting:
             sys.executable, "-m", "bench.peers", str(model), f"{kind}={artifact}",
             "--prompt", str(prompt), "--streams", str(streams),
             "--rounds", str(self.rounds), "--json", str(out),
-            *(f"--binary={binary}" for binary in self.binaries),
+            *(f"--binary={name}={path}" for name, path in self.binaries),
         ]  # fmt: skip
         subprocess.run(command, cwd=ROOT, check=True)
-        paths = dict(binary.split("=", 1) for binary in self.binaries)
+        paths = {name: str(path) for name, path in self.binaries}
         return {"times": {
             name: {"version": peer_version(name, paths.get(name)), **ratios}
             for name, ratios in times(json.loads(out.read_text())).items()
@@ -185,8 +186,11 @@ def begun(file: Path, machine: Values) -> Values:
     if not file.exists():
         name = f"{machine['cores']} cores of {machine['processor']}"
         return {"machine": {"name": name, **machine}, "parts": {}}
-    figures: Values = json.loads(file.read_text())
-    there = {key: figures["machine"].get(key) for key in machine}
+    try:
+        figures: Values = json.loads(file.read_text())
+        there = {key: figures["machine"].get(key) for key in machine}
+    except (LookupError, TypeError, AttributeError) as error:
+        raise ValueError(f"{file} has no figures of a sitting") from error
     if there != machine:
         raise ValueError(f"{file} has figures of {there}, and this is {machine}: remove it first")
     return figures
@@ -199,7 +203,8 @@ def merged(figures: Values, part: str, found: Values) -> Values:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Writes the file; 2 for one of another machine."""
+    """Writes the file; 2 for one of another machine, 1 if a part cannot be measured. What was
+    measured before it stays in the file."""
     args = _parser().parse_args(argv)
     args.work.mkdir(parents=True, exist_ok=True)
     try:
@@ -212,7 +217,11 @@ def main(argv: list[str] | None = None) -> int:
     sitting = Sitting(args.work, args.rounds, tuple(args.binary))
     for part in args.parts:
         print(f"{part} ...", file=sys.stderr, flush=True)
-        figures = merged(figures, part, sitting.measure(part))
+        try:
+            figures = merged(figures, part, sitting.measure(part))
+        except (ValueError, subprocess.CalledProcessError) as error:
+            print(f"error: {part} was not measured: {error}", file=sys.stderr)
+            return 1
         args.out.write_text(json.dumps(figures, indent=1) + "\n")
     return 0
 
@@ -223,9 +232,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("out", metavar="OUT.json", type=Path)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, metavar="PART",
                         help=f"default: all of {', '.join(PARTS)}")  # fmt: skip
-    parser.add_argument("--rounds", type=int, default=5, help="of every phase and every prompt")
+    parser.add_argument("--rounds", type=at_least(1), default=5,
+                        help="of every phase and every prompt")  # fmt: skip
     parser.add_argument("--machine", help="what the pages call it: '2 cores of a Zen 4 server'")
-    parser.add_argument("--binary", action="append", default=[], metavar="NAME=PATH",
+    parser.add_argument("--binary", type=given_binary, action="append", default=[],
+                        metavar="NAME=PATH",
                         help="the llama-server of ik_llama.cpp")  # fmt: skip
     parser.add_argument("--work", type=Path, default=WORK)
     return parser

@@ -24,9 +24,11 @@ from typing import Any
 import tokenizers
 
 import ingot
+from bench.arguments import at_least
 from bench.figure import Figure, machine, show
 from ingot.artifact.reader import Artifact
 from ingot.cli.bench_speculation import Comparison, SpeculationRunner, Text, steered
+from ingot.errors import IngotError
 from ingot.runtime.devices.cpu import CpuExecutor
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -141,13 +143,13 @@ def note(found: Comparison) -> str:
 
 
 def main() -> int:
-    """Prints the table; 1 if a limit is missed."""
+    """Prints the table; 1 if a limit is missed, 2 for an artifact that cannot be measured."""
     parser = argparse.ArgumentParser(prog="python -m bench.speculation")
     parser.add_argument("--artifact", type=Path, help="an artifact of any shape")
     parser.add_argument("--bundled", type=Path, help="the artifact of the bundled model")
-    parser.add_argument("--tokens", type=int, default=192, help="of an answer")
-    parser.add_argument("--rounds", type=int, default=3, help="of both turns")
-    parser.add_argument("--streams", type=int, default=1, help="requests at once")
+    parser.add_argument("--tokens", type=at_least(2), default=192, help="of an answer")
+    parser.add_argument("--rounds", type=at_least(1), default=3, help="of both turns")
+    parser.add_argument("--streams", type=at_least(1), default=1, help="requests at once")
     parser.add_argument("--only", nargs="+", choices=TEXTS, default=[*TEXTS], help="some texts")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     args = parser.parse_args()
@@ -159,7 +161,11 @@ def main() -> int:
     if args.bundled:
         own = own_texts(args.tokens, args.streams)
         found.append(compared(args.bundled, own, args.tokens, args.rounds))
-    return show(chain.from_iterable(found), args.json)
+    try:
+        return show(chain.from_iterable(found), args.json)
+    except IngotError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
 
 
 if __name__ == "__main__":

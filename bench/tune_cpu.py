@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from bench.arguments import at_least, some_of
 from bench.make_model import write_config
 from bench.plans import plan_in
 from bench.tuning.choose import GAIN
@@ -245,15 +246,16 @@ def _parser() -> argparse.ArgumentParser:
     doc = (__doc__ or "").splitlines()[0]
     parser = argparse.ArgumentParser(prog="python -m bench.tune_cpu", description=doc)
     add: Any = parser.add_argument
-
-    def names(text: str) -> tuple[str, ...]:
-        return tuple(filter(None, text.split(",")))
-
     add("--target", default="cpu:native", help="cpu:native by default")
-    add("--stored", type=names, default=STORED, help=f"as --quantize says ({','.join(STORED)})")
-    add("--sizes", type=names, default=tuple(TRIED), help=",".join(TRIED))
-    add("--layers", type=int, default=6, help="of the model (6)")
-    add("--rounds", type=int, default=ROUNDS, help=f"of each kind of step ({ROUNDS})")
+    add(
+        "--stored",
+        type=some_of(STORED),
+        default=STORED,
+        help=f"as --quantize says ({','.join(STORED)})",
+    )
+    add("--sizes", type=some_of(TRIED), default=tuple(TRIED), help=",".join(TRIED))
+    add("--layers", type=at_least(1), default=6, help="of the model (6)")
+    add("--rounds", type=at_least(1), default=ROUNDS, help=f"of each kind of step ({ROUNDS})")
     return parser
 
 

@@ -92,9 +92,9 @@ def test_a_binary_is_raced_and_has_its_own_version(tmp_path, scripts, monkeypatc
         Path(command[command.index("--json") + 1]).write_text(json.dumps({"results": results}))
 
     monkeypatch.setattr(sitting.subprocess, "run", run_all_but_peers)
-    named = f"ik_llama.cpp={binary}"
-    found = Sitting(tmp_path, rounds=3, binaries=(named,)).measure("peers/int8")
-    assert f"--binary={named}" in ran[0]
+    raced = Sitting(tmp_path, rounds=3, binaries=(("ik_llama.cpp", binary),))
+    found = raced.measure("peers/int8")
+    assert f"--binary=ik_llama.cpp={binary}" in ran[0]
     assert found["times"]["ik_llama.cpp"]["version"] == "ik_llama.cpp 48"
 
 
@@ -163,6 +163,16 @@ def test_what_is_measured_before_a_failure_is_kept(tmp_path, monkeypatch):
     figures = json.loads(out.read_text())
     assert set(figures["parts"]) == {PARTS[0], PARTS[3]}
     assert figures["machine"]["name"] == "a box"
+
+
+def test_a_part_that_fails_is_named(tmp_path, monkeypatch, capsys):
+    def measure(self, part):
+        raise ValueError("ingot itself was not measured: {}")
+
+    monkeypatch.setattr(Sitting, "measure", measure)
+    out = tmp_path / "figures.json"
+    assert main([str(out), "--parts", PARTS[0], "--work", str(tmp_path)]) == 1
+    assert f"{PARTS[0]} was not measured: ingot itself" in capsys.readouterr().err
 
 
 def test_figures_of_another_machine_are_left_alone(tmp_path, capsys):
