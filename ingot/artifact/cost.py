@@ -116,16 +116,18 @@ def product(instruction: Instruction, operands: Operands, shape: StepShape) -> C
 def stacked_product(instruction: Instruction, operands: Operands, shape: StepShape) -> Cost:
     """Products of rows and matrices of stacks [E, O, K]: each row takes `top_k` of the E.
 
-    Bytes are those of the most matrices that so many rows can take.
+    Bytes are those of as many matrices as so many rows take on average, where each row picks
+    evenly: E (1 - (1 - top_k / E)^rows).
     """
     x, picks = operands["x"], int(instruction.attrs["top_k"])
-    pairs = picks * shape.size(x.shape[0])
+    rows = shape.size(x.shape[0])
+    pairs = picks * rows
     stacks = [b for b in operands.values() if b.kind == "weight" and len(b.shape) == 3]
     count = int(stacks[0].shape[0])
     whole = read_weights(instruction, operands, shape).weight_bytes
     elements = sum(math.prod(map(int, stack.shape[1:])) for stack in stacks)
     return Cost(
-        weight_bytes=whole * min(count, pairs) // count,
+        weight_bytes=round(whole * (1 - (1 - picks / count) ** rows)),
         operations={x.dtype: 2 * pairs * elements},
     )
 

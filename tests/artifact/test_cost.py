@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import pytest
 
-from ingot.artifact.cost import Cost, StepShape, total
+from ingot.artifact.cost import Cost, StepShape, stacked_product, total
 from ingot.artifact.formats import Format, Storage, rounded_rows
 from ingot.artifact.plan import Buffer, Group, Instruction, Limits, Plan
 from ingot.artifact.step import LOGITS, TEXT_INPUTS, Array, State, StepSpec
@@ -95,6 +96,22 @@ def test_a_prefill_by_hand():
     pairs = sum(range(1, 11))
     assert attention.operations == {"bfloat16": 4 * HEADS * SIZE * pairs}
     assert head.operations == {"bfloat16": 2 * VOCAB * WIDTH}
+
+
+@pytest.mark.parametrize(("rows", "experts", "picks"), [(1, 8, 2), (16, 128, 8), (50, 16, 4)])
+def test_rows_read_as_many_experts_as_random_picks_do(rows, experts, picks):
+    stack = weight("gate", experts, 32, WIDTH)
+    given = Instruction(op="expert_gate", inputs={}, outputs={}, attrs={"top_k": picks}, origin="")
+    operands = {"x": arena("x", WIDTH), "weight": stack}
+    cost = stacked_product(given, operands, StepShape(sequences=rows))
+    rng = random.Random(0)
+    tries = [
+        len({expert for _ in range(rows) for expert in rng.sample(range(experts), picks)})
+        for _ in range(2000)
+    ]
+    read = sum(tries) / len(tries) * 2 * 32 * WIDTH
+    assert cost.weight_bytes == pytest.approx(read, rel=0.01)
+    assert cost.num_operations == 2 * rows * picks * 32 * WIDTH
 
 
 def test_a_chunk_of_a_prompt_that_goes_on_needs_no_head():

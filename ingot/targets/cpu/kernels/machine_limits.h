@@ -27,14 +27,15 @@ struct LimitWork {
 inline volatile float limit_sink;  // keeps the compiler from dropping a result
 
 // Independent sums, with one add for each load, so that only reading takes time. It fetches as far
-// ahead as is best for pages of either size.
+// ahead as is best for pages of either size, and no less far than any kernel.
 inline void read_blocks(const char* data, std::int64_t bytes) {
   constexpr int streams = 8, vector_bytes = lanes * sizeof(float);
+  constexpr int ahead = tuned::int8_ahead > 4096 ? tuned::int8_ahead : 4096;
   vf sums[streams] = {zero(), zero(), zero(), zero(), zero(), zero(), zero(), zero()};
   for (std::int64_t at = 0; at + streams * vector_bytes <= bytes; at += streams * vector_bytes)
     for (int i = 0; i < streams; ++i) {
       const char* from = data + at + i * vector_bytes;
-      prefetch_stream(from + 4096);
+      prefetch_stream(from + ahead);
       sums[i] = sums[i] + load(reinterpret_cast<const float*>(from));
     }
   for (const vf& s : sums) limit_sink = sum(s);
