@@ -6,7 +6,6 @@ import time
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from functools import reduce
-from itertools import pairwise
 from statistics import median
 
 import numpy as np
@@ -52,13 +51,21 @@ def decode(sequences: int, context: int) -> Phase:
     return Phase(name=name, sequences=sequences, prompt_tokens=context, decodes=True)
 
 
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A round with the clock on: the limits around it, and the seconds of each kernel."""
+
+    limits: MachineLimits
+    kernel_seconds: list[float]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseResult:
     """A phase as it was measured; figures are medians over its rounds.
 
-    `cost` is that of one decode step, or of all steps of a prefill. `kernel_seconds` is empty
-    unless kernels were timed. Each round has the better of the limits measured right before and
-    after it, because the bandwidth of a shared machine changes from second to second.
+    `cost` is that of one decode step, or of all steps of a prefill. `traces` are the rounds in
+    which kernels were timed, if any. Each round has the better of the limits measured right before
+    and after it, because the bandwidth of a shared machine changes from second to second.
     """
 
     phase: Phase
@@ -67,7 +74,11 @@ class PhaseResult:
     round_seconds: list[float]
     round_limits: list[MachineLimits]
     kernel_costs: list[Cost] = field(default_factory=list)
-    kernel_seconds: list[float] = field(default_factory=list)
+    traces: list[Trace] = field(default_factory=list)
+
+    @property
+    def kernel_seconds(self) -> list[float]:
+        return [median(each) for each in zip(*(t.kernel_seconds for t in self.traces), strict=True)]
 
     @property
     def seconds(self) -> float:
@@ -111,34 +122,41 @@ class PhaseRunner:
     def run(self, phase: Phase) -> PhaseResult:
         """Runs rounds of a phase as users run it, and then, if asked, with its clock on."""
         rounds = self._decodes(phase) if phase.decodes else self._prefills(phase)
-        timed, limits = [], [self._meter.measure(LIMIT_TRIES)]
-        for _ in range(self._rounds):
-            timed.append(float(next(rounds).sum()))
-            limits.append(self._meter.measure(LIMIT_TRIES))
-        traced = self._trace(rounds) if self._ops else []
+        timed = list(self._beside_limits(rounds))
+        traces = self._trace(rounds) if self._ops else []
         rounds.close()
         return PhaseResult(
             phase=phase,
             cost=total(self._costs(phase)),
             tokens=phase.sequences * (1 if phase.decodes else phase.prompt_tokens),
-            round_seconds=timed,
-            round_limits=[before.best(after) for before, after in pairwise(limits)],
-            kernel_costs=self._costs(phase, done=self._rounds) if traced else [],
-            kernel_seconds=traced,
+            round_seconds=[float(seconds.sum()) for _, seconds in timed],
+            round_limits=[limits for limits, _ in timed],
+            kernel_costs=self._costs(phase, done=self._rounds) if traces else [],
+            traces=traces,
         )
 
     def close(self) -> None:
         """Closes the engine and with it the executor."""
         self._engine.close()
 
-    def _trace(self, rounds: Iterator[Seconds]) -> list[float]:
-        """Seconds of each kernel, the median of the rounds."""
+    def _beside_limits(self, rounds: Rounds) -> Iterator[tuple[MachineLimits, Seconds]]:
+        """Rounds, each with the better of the limits measured before and after it."""
+        before = self._meter.measure(LIMIT_TRIES)
+        for _ in range(self._rounds):
+            seconds = next(rounds)
+            after = self._meter.measure(LIMIT_TRIES)
+            yield before.best(after), seconds
+            before = after
+
+    def _trace(self, rounds: Rounds) -> list[Trace]:
+        """As many rounds again, with the clock on."""
         self._executor.clock = np.zeros(len(self._plan.kernels) + 1, np.int64)
         try:
-            traces = [next(rounds) for _ in range(self._rounds)]
+            return [
+                Trace(limits, seconds.tolist()) for limits, seconds in self._beside_limits(rounds)
+            ]
         finally:
             self._executor.clock = None
-        return [float(x) for x in np.median(traces, axis=0)]
 
     def _prefills(self, phase: Phase) -> Rounds:
         while True:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import reduce
+from statistics import median
 from typing import Any
 
 from ingot.artifact.cost import Cost, total
@@ -13,7 +14,7 @@ from ingot.artifact.host import processor_name
 from ingot.artifact.plan import Plan
 from ingot.artifact.reader import Artifact
 from ingot.cli.artifact_view import kernel_views
-from ingot.cli.bench_phases import PhaseResult
+from ingot.cli.bench_phases import PhaseResult, Trace
 from ingot.cli.bench_speculation import Comparison
 from ingot.cli.compile import stored
 from ingot.cli.numbers import format_bytes, format_seconds
@@ -67,6 +68,14 @@ def kernels_text(plan: Plan, result: PhaseResult) -> str:
     return f"{head}\n{table(cells, header)}"
 
 
+def _share(traces: list[Trace], indices: list[int], cost: Cost) -> float | None:
+    """The least time for a cost over the time that these kernels took: the median of the rounds."""
+    rounds = [(t.limits.seconds(cost), sum(t.kernel_seconds[i] for i in indices)) for t in traces]
+    if not all(took > 0 for _, took in rounds):
+        return None
+    return median(least / took for least, took in rounds) or None
+
+
 def kernel_rows(plan: Plan, result: PhaseResult) -> list[KernelRow]:
     """The kernels of a phase by name and place in the model, added up over the layers."""
     groups: dict[tuple[str, str], list[int]] = {}
@@ -78,8 +87,7 @@ def kernel_rows(plan: Plan, result: PhaseResult) -> list[KernelRow]:
         seconds = sum(result.kernel_seconds[i] for i in indices)
         cost = total(result.kernel_costs[i] for i in indices)
         # The weights of a norm are in a cache already: only products and attention have a limit.
-        least = result.limits.seconds(cost) if cost.num_operations else 0.0
-        share = least / seconds if least > 0 and seconds > 0 else None
+        share = _share(result.traces, indices, cost) if cost.num_operations else None
         rows.append(KernelRow(kernel, origin, len(indices), seconds, cost, share))
     return sorted(rows, key=lambda row: -row.seconds)
 

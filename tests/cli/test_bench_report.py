@@ -12,7 +12,7 @@ import pytest
 from ingot.artifact.cost import Cost
 from ingot.artifact.host import processor_name
 from ingot.artifact.plan import Plan
-from ingot.cli.bench_phases import PhaseResult, decode, prefill
+from ingot.cli.bench_phases import PhaseResult, Trace, decode, prefill
 from ingot.cli.bench_report import as_object, kernel_rows, kernels_text, text
 from ingot.cli.output import json_text
 from ingot.runtime.limits import MachineLimits
@@ -80,7 +80,9 @@ def timed() -> tuple[Plan, PhaseResult]:
     lookup, _, product = plan.instructions
     layers = [replace(product, origin=f"layers.{n}.mlp") for n in (0, 11)]
     return replace(plan, instructions=(lookup, *layers)), result(
-        kernel_seconds=[0.001, 0.003, 0.004],
+        traces=[
+            Trace(limits(1e10 * n, 1e12), [0.001 * n, 0.003 * n, 0.004 * n]) for n in (1, 2, 1)
+        ],
         kernel_costs=[
             Cost(weight_bytes=32),
             Cost(weight_bytes=10_000_000, operations={"float32": 1_000_000}),
@@ -95,7 +97,7 @@ def test_kernels_of_all_layers_are_a_line_and_the_slowest_is_first():
     assert (product.kernel, product.origin, product.count) == ("linear", "layers.*.mlp", 2)
     assert product.seconds == pytest.approx(0.007)
     assert product.cost == Cost(weight_bytes=30_000_000, operations={"float32": 4_000_000})
-    assert product.share == pytest.approx(0.003 / 0.007)
+    assert product.share == pytest.approx(0.003 / 0.007), "by the limits of its own round"
     assert (lookup.kernel, lookup.count, lookup.share) == ("embedding", 1, None)
     assert cells(kernels_text(plan, found)) == [
         ["decode 2 at once, context 8: 8 ms in 3 kernels"],
