@@ -9,6 +9,7 @@
 #include "amx.h"
 #include "pool.h"
 #include "simd.h"
+#include "tuning.h"
 
 #if defined(__AVX2__)
 #include <immintrin.h>
