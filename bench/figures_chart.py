@@ -63,10 +63,10 @@ def is_current(figures: dict[str, Any], png: Path) -> bool:
 
 def draw(figures: dict[str, Any], out: Path) -> None:
     """Writes the picture. Raises ValueError without matplotlib, or figures of the shape."""
-    pyplot = plotter()
     rows = list(bars(figures))
     if not rows:
         raise ValueError(f"there are no figures of {SHAPE} to draw")
+    pyplot = plotter()
     heights = _heights([kind for kind, _, _ in rows])
     figure, axes = pyplot.subplots(
         1, 2, figsize=(7, 1.0 + 0.27 * heights[-1]), sharey=True, layout="constrained"
