@@ -16,7 +16,7 @@ from ingot.artifact.plan import Instruction
 from ingot.artifact.traits import traits_of
 from ingot.compiler.interpret import Value
 from ingot.ops import OPS
-from ingot.ops.registry import Tolerance
+from ingot.ops.registry import ROUNDS, Tolerance
 from ingot.ops.scaled import Scaled
 
 
@@ -127,8 +127,14 @@ def difference(
 
 
 def tolerance(members: Sequence[Instruction], dtype: torch.dtype) -> Tolerance:
-    """The loosest of its primitives."""
+    """The loosest of its primitives. One that rounds on the way may round to the other neighbour,
+    which moves its result as rounding to bfloat16 does."""
     bounds = [OPS[each.op].tolerance[dtype] for each in members]
+    bounds += [
+        OPS[each.op].tolerance[torch.bfloat16]
+        for each in members
+        if any(each.attrs.get(name) for name in ROUNDS)
+    ]
     return Tolerance(max(b.rtol for b in bounds), max(b.atol for b in bounds))
 
 

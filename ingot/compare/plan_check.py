@@ -20,7 +20,7 @@ from ingot.compare.alone import unplaced
 from ingot.compare.differences import Difference, difference
 from ingot.compare.model_values import ModelValues
 from ingot.compiler.interpret import Step, Value, new_states
-from ingot.ops.registry import Tolerance
+from ingot.ops.registry import ROUNDS, Tolerance
 
 WIDE = Format("float32")
 # Sums in another order, over the depth of a model; the largest of a row counts, as terms cancel.
@@ -45,7 +45,11 @@ def widened(plan: Plan) -> Plan:
         plan.spec, states=tuple(replace(state, format=WIDE) for state in plan.spec.states)
     )
     buffers = tuple(replace(b, format=_wide(b.format)) for b in plan.buffers)
-    return unplaced(replace(plan, spec=spec, buffers=buffers))
+    instructions = tuple(
+        replace(i, attrs={name: x for name, x in i.attrs.items() if name not in ROUNDS})
+        for i in plan.instructions
+    )
+    return unplaced(replace(plan, spec=spec, buffers=buffers, instructions=instructions))
 
 
 def _wide(form: Format) -> Format:

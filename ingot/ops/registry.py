@@ -32,6 +32,9 @@ class Tolerance:
     atol: float
 
 
+# Attributes by which an op rounds on the way, and not its result alone.
+ROUNDS = frozenset({"rounds_queries"})
+
 DEFAULT_TOLERANCE: Mapping[torch.dtype, Tolerance] = {
     torch.float32: Tolerance(1e-5, 1e-5),  # reassociated sums of a few thousand terms
     torch.bfloat16: Tolerance(8e-3, 1e-4),  # one rounding may fall to the other neighbour: 2^-7
