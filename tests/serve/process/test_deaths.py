@@ -107,7 +107,10 @@ def test_a_server_without_a_model_ends_with_an_error(
     with serve_process(tmp_path / "s", *models) as server, server.client() as http:
         for number in range(GIVEN_UP):
             assert told(http, body_of("victim", [number], 4)).tokens == greedy([number], 4)
-            os.kill(server.engine_of(dangerous_artifact), signal.SIGKILL)
+            # Its end says that the server knows of the death.
+            with streaming(http, [body_of("victim", [number, 20], ENDLESS)], 1) as (stream,):
+                os.kill(server.engine_of(dangerous_artifact), signal.SIGKILL)
+                assert stream.result().error == "engine_dead"
         assert server.wait() != 0
         assert "died too often" in server.said and "Traceback" not in server.said
     assert not (tmp_path / "s").exists()

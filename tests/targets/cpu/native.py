@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import os
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cache
+from multiprocessing import get_context, parent_process
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
 import torch
@@ -82,9 +85,24 @@ class StepStruct(ctypes.Structure):
 
 
 @cache
-def workers() -> ThreadPoolExecutor:
-    """Two workers at once, while tests run."""
-    return ThreadPoolExecutor(2, "compiler")
+def workers() -> ProcessPoolExecutor:
+    """Two workers at once, while tests run.
+
+    They are processes, so that no build sees what a test patches meanwhile.
+    """
+    return ProcessPoolExecutor(2, get_context("spawn"), _end_with_tests)
+
+
+def _end_with_tests() -> None:
+    """A worker whose tests were killed would wait for ever."""
+
+    def watch() -> None:
+        tests = parent_process()
+        assert tests is not None
+        tests.join()
+        os._exit(1)
+
+    Thread(target=watch, daemon=True).start()
 
 
 def sources_of(generated: Mapping[str, str]) -> Sources:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -11,7 +12,6 @@ from ingot.targets.cpu.calls import CALLS
 from ingot.targets.cpu.toolchain import KERNELS
 from tests.support.core import core
 from tests.targets.cpu.cases import BEST, PROGRAMS, unit
-from tests.targets.cpu.native import workers
 from tests.targets.cpu.programs import program
 from tests.targets.cpu.sanitized import ACCESSES
 
@@ -42,12 +42,13 @@ def test_an_operand_that_ends_sooner_is_noticed(kind: str, target: str) -> None:
     step = kernels.step(FEW)
     memory = kernels.memory(step)
     operands = kernels.ends(memory, step)
-    said = workers().map(
-        lambda end: kernels.errors(memory, step, [end.too_much], stacks=False), operands
-    )
-    unnoticed = [
-        end.name for end, errors in zip(operands, said, strict=True) if not SHORT.search(errors)
-    ]
+    with ThreadPoolExecutor(2) as pool:
+        said = pool.map(
+            lambda end: kernels.errors(memory, step, [end.too_much], stacks=False), operands
+        )
+        unnoticed = [
+            end.name for end, errors in zip(operands, said, strict=True) if not SHORT.search(errors)
+        ]
     assert unnoticed == []
     assert SHORT.search(kernels.errors(memory, step, fewer_logits=1))
     assert SHORT.search(kernels.errors(memory, step, fewer_sampler_bytes=64))
