@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import math
 import zlib
+from collections.abc import Callable
 from dataclasses import replace
+from operator import ne
 
 import pytest
 import torch
+from torch import Tensor
 from torch.fx import GraphModule
 
 from ingot.errors import PassError
 from ingot.ops.steps import paged_step
 from ingot.passes import verification
 from ingot.passes.declaration import Pass
-from ingot.passes.graph import value
+from ingot.passes.graph import op_calls, set_arguments, value
 from ingot.passes.runner import run
 from ingot.passes.verification import (
     LENGTHS,
@@ -27,10 +30,11 @@ from ingot.passes.verification import (
     relative_error,
 )
 from tests.passes import cases
-from tests.passes.support import before, lab, step
+from tests.passes.support import Lab, before, lab, step
 from tests.passes.test_runner import scale_a_weight
 
 torch.set_num_threads(1)
+ops = torch.ops.ingot
 
 
 def test_errors_are_relative_to_the_reference():
@@ -159,3 +163,59 @@ def test_each_pass_is_compared_with_the_one_before_it():
     scale_a_weight(gm)
     with pytest.raises(PassError, match="not by one bit"):
         checker.check(replace(each, tolerance=0.0))
+
+
+def of_experts_alone(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
+    shares = ops.route(lab.router(x), None, "softmax", 1)
+    return ops.experts(x, shares, lab.experts.gate_up, lab.experts.down, None, None, "silu", 1)
+
+
+def reading(checker: Checker, change: Callable[[Tensor], Tensor]) -> Checker:
+    """The checker, with other weights of the router from now on."""
+    read = checker.weights.read
+    checker.read = lambda name: change(read(name)) if name == "router.weight" else read(name)
+    return checker
+
+
+def picked(checker: Checker) -> list[int]:
+    """The expert of each token."""
+    return torch.cat(checker.routed, 1)[0].argmax(-1).tolist()
+
+
+def of_the_last_expert(factor: float) -> Callable[[Tensor], Tensor]:
+    return lambda weight: torch.cat([weight[:-1], weight[-1:] * factor])
+
+
+def test_rows_may_go_to_other_experts_where_rounding_explains_it():
+    gm, each = lab(of_experts_alone), Pass(function=lambda gm: 0, tier="numeric", tolerance=0.1)
+    checker = Checker(gm)
+    picks, logits = picked(checker), checker.logits
+    reading(checker, of_the_last_expert(0.9)).check(each)
+    assert sum(map(ne, picks, picked(checker))) == 1
+    assert relative_error(checker.logits, logits) > each.tolerance
+    checker.check(replace(each, tolerance=0.0))  # beside what this pass has left
+
+
+@pytest.mark.parametrize(
+    "change, tolerance",
+    [
+        pytest.param(of_the_last_expert(0.9), 0.01, id="less was rounded"),
+        pytest.param(of_the_last_expert(0.5), 0.1, id="far logits"),
+        pytest.param(lambda weight: weight.roll(1, 0), 0.1, id="other experts"),
+    ],
+)
+def test_rows_that_go_to_other_experts_without_need_are_noticed(
+    change: Callable[[Tensor], Tensor], tolerance: float
+):
+    checker = reading(Checker(lab(of_experts_alone)), change)
+    with pytest.raises(PassError, match="moved the logits"):
+        checker.check(Pass(function=lambda gm: 0, tier="numeric", tolerance=tolerance))
+
+
+def test_a_fault_in_a_router_is_noticed_though_its_logits_are_as_before():
+    gm = lab(of_experts_alone)
+    checker = Checker(gm)
+    (route,) = op_calls(gm, "route")
+    set_arguments(route, scale=1.5)
+    with pytest.raises(PassError, match="moved the logits"):
+        checker.check(Pass(function=lambda gm: 0, tier="numeric", tolerance=0.1))
