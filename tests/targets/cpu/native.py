@@ -5,13 +5,14 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from multiprocessing import get_context, parent_process
 from pathlib import Path
 from threading import Thread
+from typing import Generic, TypeVar
 
 import numpy as np
 import torch
@@ -26,6 +27,7 @@ from ingot.targets.cpu.toolchain import build
 from tests.support.build_once import compile_unit
 from tests.support.made_once import made_once
 
+T = TypeVar("T")
 Sources = tuple[tuple[str, str], ...]  # file names and texts
 
 # What builds a feature for a host that lacks it: flags, and what the host has to have instead.
@@ -105,6 +107,23 @@ def _end_with_tests() -> None:
     Thread(target=watch, daemon=True).start()
 
 
+@dataclass(frozen=True)
+class Ahead(Generic[T]):
+    """What a worker builds once it is free, or whoever asks for the result before that."""
+
+    build: Callable[[], T]
+    by_worker: Future[T]
+
+    def result(self) -> T:
+        return self.build() if self.by_worker.cancel() else self.by_worker.result()
+
+
+def ahead(function: Callable[..., T], *args: object) -> Ahead[T]:
+    """Builds `function(*args)`, which takes no time if it is built already."""
+    build = partial(function, *args)
+    return Ahead(build, workers().submit(build))
+
+
 def sources_of(generated: Mapping[str, str]) -> Sources:
     return tuple(sorted(generated.items()))
 
@@ -134,9 +153,9 @@ def build_library(sources: Sources, target: str, more: tuple[str, ...] = ()) -> 
 
 
 @cache
-def built(sources: Sources, target: str, more: tuple[str, ...] = ()) -> Future[Path]:
-    """The same, once a worker is free."""
-    return workers().submit(build_library, sources, target, more)
+def built(sources: Sources, target: str, more: tuple[str, ...] = ()) -> Ahead[Path]:
+    """The same, ahead of its use."""
+    return ahead(build_library, sources, target, more)
 
 
 @cache

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -14,7 +13,7 @@ import torch
 from tests.support.made_once import shared_folder
 from tests.targets.cpu.bounds import End, ends
 from tests.targets.cpu.cases import unit
-from tests.targets.cpu.native import Memory, load, workers
+from tests.targets.cpu.native import Ahead, Memory, ahead, load
 from tests.targets.cpu.sanitized import Driver, Hole, build_driver
 from tests.targets.cpu.steps import Step
 from tests.targets.cpu.units import Unit
@@ -28,7 +27,7 @@ class Program:
     """A unit and what it is built into."""
 
     unit: Unit
-    driver: Future[Driver]
+    driver: Ahead[Driver]
 
     def step(self, sequences: list[tuple[int, int]]) -> Step:
         """A step that reads the last row of tables, and stores the keys of its last row."""
@@ -79,5 +78,5 @@ def program(kind: str, target: str) -> Program:
     """Its build starts here, once a session."""
     kernels = unit(kind, target)
     place = Path(mkdtemp(dir=shared_folder()))
-    driver = workers().submit(build_driver, place, kernels.sources, target, SANITIZERS)
+    driver = ahead(build_driver, place, kernels.sources, target, SANITIZERS)
     return Program(kernels, driver)
