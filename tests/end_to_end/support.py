@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -92,6 +93,27 @@ def judged_greedy(
         rows.append(judged_logits(model, tokens)[-1])
         tokens.append(int(rows[-1].argmax()))
     return tokens[-count:], rows
+
+
+def check_logits(llm: LLM, model_dir: Path, lengths: tuple[int, ...], limit: float) -> None:
+    """Logits are those of `transformers`, and the same bits in chunks."""
+    check_rows(llm, partial(judged_logits, judge(model_dir)), lengths, limit)
+
+
+def check_rows(
+    llm: LLM,
+    reference: Callable[[list[int]], np.ndarray],
+    lengths: tuple[int, ...],
+    limit: float,
+) -> None:
+    for length in lengths:
+        tokens = random_tokens(length)
+        expected = reference(tokens)
+        got = llm.logits(tokens)
+        assert relative_error(got, expected) <= limit
+        assert expected.std() > 0.1, "degenerate logits prove nothing"
+        for chunk in (1, 7):
+            assert llm.logits(tokens, chunk_tokens=chunk).tobytes() == got.tobytes()
 
 
 def random_tokens(length: int) -> list[int]:

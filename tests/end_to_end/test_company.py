@@ -19,7 +19,7 @@ from tests.support.tiny_models import FAMILIES, VOCAB_SIZE
 pytestmark = pytest.mark.deterministic
 
 LONGEST = 312  # as in other tests, which share the artifacts
-NUM_PAGES = 13  # three of the sequences at their longest
+NUM_PAGES = 8  # two of the sequences at their longest: with more, none yields with a window
 CASES = core(
     further=[
         Compile("deepseek_v3_odd", "bfloat16", LONGEST),
@@ -67,7 +67,7 @@ def test_drafts_change_no_bit(case: Compile, compiled: Compiled) -> None:
     _, artifact = compiled(case)
     asked = requests(5, 60, VOCAB_SIZE, NUM_TOKENS, NO_TEXT)
     with LLM(artifact) as llm:
-        nbytes = 2 * NUM_PAGES * sum(llm.artifact.plan.page_sizes())
+        nbytes = 3 * NUM_PAGES * sum(llm.artifact.plan.page_sizes())
     for options in ({"config": replace(SPECULATIVE, chunk_tokens=7)}, {"kv_cache_bytes": nbytes}):
         options["max_model_len"] = NUM_TOKENS
         assert speculation.compare(artifact, asked, 0.2, VOCAB_SIZE, **options) == []

@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 
 from ingot.runtime.llm import LLM
-from tests.end_to_end.support import LIMITS, Compile, Compiled
-from tests.end_to_end.test_families import LENGTHS, QUANTIZED_LIMITS, check_greedy, check_logits
+from tests.end_to_end import integers
+from tests.end_to_end.support import LIMITS, Compile, Compiled, check_logits
+from tests.end_to_end.test_families import LENGTHS, check_greedy
 from tests.support.core import core
 from tests.support.latent_models import CASES
 
 LONGEST = 312
-INT8_LIMIT = 4e-2  # of logits where a token is cached in int8
+INT8_LIMIT = 4e-2  # of logits where weights, or what is cached of a token, are in int8
 FIRST = Compile("deepseek_v3_odd", "bfloat16", LONGEST)
 COMPILES = [Compile(name, dtype, LONGEST) for name in CASES for dtype in LIMITS]
 STORED = [
@@ -39,8 +40,9 @@ def test_compiled_logits_equal_those_of_transformers(case: Compile, compiled: Co
 def test_rows_and_weights_in_integers(case: Compile, compiled: Compiled) -> None:
     model_dir, artifact = compiled(case)
     with LLM(artifact) as llm:
-        limit = QUANTIZED_LIMITS.get(case.quantize, INT8_LIMIT)
-        check_logits(llm, model_dir, (1, 17, 300), limit)
+        integers.check_integers(llm, model_dir, (1, 17, 300))
+        if case.quantize != "int4":
+            check_logits(llm, model_dir, (1, 17, 300), INT8_LIMIT)
 
 
 def test_a_token_is_cached_as_one_row(compiled: Compiled) -> None:

@@ -19,12 +19,12 @@ import torch
 import ingot
 from ingot.api import LLM
 from ingot.artifact.manifest import AS_STORED
-from ingot.compare.stored import StoredWeights
 from ingot.compiler.compile import compile_model
 from ingot.compiler.explain import explain
 from ingot.compiler.options import CompileOptions, Report
 from ingot.errors import IngotError, UsageError
 from ingot.ops.scaled import Scaled
+from tests.end_to_end.integers import names_of, stored_integers
 from tests.end_to_end.support import judge, judged_logits
 from tests.support.core import core
 from tests.support.quantized_checkpoints import LAYOUTS, Known, plain, rewrite
@@ -71,28 +71,20 @@ def compiled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     return compiled_as(request.param, tmp_path_factory.mktemp(request.param))
 
 
-def stored(artifact: Path) -> dict[str, Scaled]:
+def stored(artifact: Path) -> dict[tuple[str, ...], Scaled]:
     """The matrices of an artifact that are in integers, by the parameters that they hold."""
-    found = {}
     with LLM(artifact) as llm:
-        opened, entry, plan = llm.artifact, llm.artifact.target, llm.artifact.plan
-        weights = StoredWeights(opened, entry, plan)
-        for buffer in plan.of_kind("weight"):
-            if buffer.format.is_scaled:
-                value = weights.read(buffer)
-                assert isinstance(value, Scaled)
-                found[",".join(buffer.sources or (buffer.name,))] = value
-    return found
+        return {names_of(buffer): matrix for buffer, matrix in stored_integers(llm)}
 
 
 @pytest.mark.cases(thorough=1)
 def test_the_artifact_holds_the_integers_of_the_checkpoint(compiled: Compiled) -> None:
     matrices = stored(compiled.report.artifact)
     assert len(matrices) == 2 * 4  # q, k and v are one, and so are gate and up
-    names = [name for sources in matrices for name in sources.split(",")]
+    names = [name for sources in matrices for name in sources]
     assert sorted(names) == sorted(compiled.known)
     for sources, value in matrices.items():
-        known = [compiled.known[name] for name in sources.split(",")]
+        known = [compiled.known[name] for name in sources]
         middle = 1 << (known[0].bits - 1)
         codes = torch.cat([each.codes for each in known])
         assert torch.equal(value.values.int() + middle, codes.int())
@@ -176,7 +168,8 @@ def test_exceptions_change_what_they_name_alone(tmp_path: Path) -> None:
     made = compiled_as("gptq", tmp_path, keep=("lm_head=int8", "down_proj=none"))
     assert made.report.manifest.numerics.quantization == "int4-b32 + int8-g128" + AS_STORED
     matrices = stored(made.report.artifact)
-    assert "lm_head.weight" in matrices and not any("down_proj" in name for name in matrices)
+    names = [name for sources in matrices for name in sources]
+    assert "lm_head.weight" in names and not any("down_proj" in name for name in names)
     assert any("dequantized: down_proj" in text for text in made.report.kept)
 
 

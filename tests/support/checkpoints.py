@@ -29,13 +29,23 @@ def build(model_dir: Path) -> tuple[Checkpoint, nn.Module]:
     return Checkpoint.open(model_dir, config, module), module
 
 
-def plain_logits(model: Path, tokens: list[int]) -> np.ndarray:
-    """Logits of the plain module on the numbers of the checkpoint."""
+def plain_module(model: Path) -> nn.Module:
+    """The plain module with the numbers of the checkpoint."""
     checkpoint, module = build(model)
-    with checkpoint, torch.inference_mode():
+    with checkpoint:
         materialize(module, checkpoint)
+    return module
+
+
+def module_logits(module: nn.Module, tokens: list[int]) -> np.ndarray:
+    with torch.inference_mode():
         logits = module(torch.tensor([tokens]), torch.arange(len(tokens))[None])
     return logits[0].float().numpy()
+
+
+def plain_logits(model: Path, tokens: list[int]) -> np.ndarray:
+    """Logits of the plain module on the numbers of the checkpoint."""
+    return module_logits(plain_module(model), tokens)
 
 
 def edit(model_dir: Path, change: Callable[[Tensors], object]) -> Path:
