@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ from ingot.ops.scaled import Scaled, round_to_int8
 Value = Tensor | Scaled
 Read = Callable[[str], Tensor]
 States = dict[str, Value]
+References = Mapping[str, Callable[..., Any]]
 
 
 def interpret(
@@ -32,6 +34,7 @@ def interpret(
     weights: Callable[[Buffer], Value],
     inputs: Mapping[str, Tensor],
     states: States,
+    references: References = MappingProxyType({}),
 ) -> list[dict[str, Value]]:
     """Runs a step.
 
@@ -39,6 +42,7 @@ def interpret(
         weights: gives each weight of the plan; see `plan_weights`.
         inputs: the step's arrays by name, without a batch; see `ingot.ops.steps.step_inputs`.
         states: memory that outlives the step, written in place; see `new_states`.
+        references: what computes an op, by its name; by default its own reference.
 
     Returns:
         For every instruction its results, by the names of their buffers.
@@ -47,7 +51,7 @@ def interpret(
         ValueError: the step is larger than the plan's limits, and temporaries would overlap.
     """
     with torch.inference_mode():
-        step = Step(plan, weights, inputs, states)
+        step = Step(plan, weights, inputs, states, references=references)
         return [step.run(instruction) for instruction in plan.instructions]
 
 
@@ -56,10 +60,11 @@ def plan_logits(
     weights: Callable[[Buffer], Value],
     inputs: Mapping[str, Tensor],
     states: States,
+    references: References = MappingProxyType({}),
 ) -> Tensor:
-    """Logits [R, V] of a step."""
+    """Logits [R, V] of a step; see `interpret`."""
     (array,) = plan.spec.outputs
-    logits = interpret(plan, weights, inputs, states)[-1][array.name]
+    logits = interpret(plan, weights, inputs, states, references)[-1][array.name]
     assert isinstance(logits, Tensor)
     return logits
 
@@ -108,8 +113,10 @@ class Step:
         inputs: Mapping[str, Tensor],
         states: States,
         arena: Tensor | None = None,
+        references: References = MappingProxyType({}),
     ) -> None:
         self.plan = plan
+        self.references = references
         self.weights = weights
         self.arena = _new_arena(plan) if arena is None else arena
         self.placed = {slot.name for slot in plan.memory.slots}
@@ -144,7 +151,7 @@ class Step:
         else:
             if "out_dtype" in given:
                 given["out_dtype"] = TORCH_DTYPES[out.dtype]
-            result = op.reference(**given)
+            result = self.references.get(op.name, op.reference)(**given)
         self.store(out, result[0])
         return {out.name: result[0]}
 

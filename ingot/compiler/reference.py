@@ -92,6 +92,10 @@ class Interpreter:
 
         args = [on_cpu(arg) for arg in torch.fx.node.map_arg(node.args, value)]
         kwargs = {k: on_cpu(v) for k, v in torch.fx.node.map_arg(node.kwargs, value).items()}
+        return self.apply(node, index, args, kwargs)
+
+    def apply(self, node: Node, index: int, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """The value of a node, from those that it is given."""
         return node.target(*args, **kwargs)  # type: ignore[operator]
 
     def _parameter(self, node: Node) -> torch.Tensor:

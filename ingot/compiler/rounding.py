@@ -29,8 +29,10 @@ from ingot.ops.registry import Args
 from ingot.ops.scaled import Operand, Scaled, round_to_int8
 from ingot.ops.stacks import matrix_name
 from ingot.passes.graph import arguments
+from ingot.passes.verification import steadied
 
 ATTENTION = OPS["attention"]
+ROUTE = OPS["route"]
 FLOAT32 = Format("float32")
 FUNCTIONS = 0.5  # binary digits of a float32 that functions such as exp lose
 
@@ -92,12 +94,14 @@ def rounded_logits(
     ways: Sequence[Rounded],
 ) -> list[list[Tensor]]:
     """Logits of the float32 reference, as `reference_logits` gives them, and those of each way."""
-    rows = [each[0] for each in _SideBySide(gm, read, prompts, ways).run()]
-    return [rows[first : first + len(prompts)] for first in range(0, len(rows), len(prompts))]
+    return SideBySide(gm, read, prompts, ways).logits()
 
 
-class _SideBySide(Interpreter):
-    """The exact run and the rounded ones: a value has a tensor for each prompt of each run."""
+class SideBySide(Interpreter):
+    """The exact run and the rounded ones: a value has a tensor for each prompt of each run.
+
+    Rounded runs are steadied by what the routers of the exact one are given, within `tolerance`.
+    """
 
     def __init__(
         self,
@@ -105,25 +109,43 @@ class _SideBySide(Interpreter):
         read: ReadParameter,
         prompts: Sequence[Sequence[int]],
         ways: Sequence[Rounded],
+        tolerance: float = 0.0,
     ) -> None:
         super().__init__(gm, read, [tokens for _ in range(1 + len(ways)) for tokens in prompts])
         self.exact = Rounded(Roundings({}, {}), read)
         self.ways = [self.exact, *ways]
-        self.count = len(prompts)
+        self.count, self.tolerance = len(prompts), tolerance
+        self.given: list[list[Tensor]] = []  # the logits of each router in the exact run, by prompt
         self.matrix: Operand | None = None  # of the linear that is being computed
         self.way = self.exact  # whose experts are being computed
 
-    def _apply(self, node: Node, weights: dict[Node, Tensor], index: int) -> Any:
+    def logits(self) -> list[list[Tensor]]:
+        """Logits [T, V] of every prompt, of the exact run and of each way."""
+        rows = [each[0] for each in self.run()]
+        return [rows[first : first + self.count] for first in range(0, len(rows), self.count)]
+
+    def apply(self, node: Node, index: int, args: list[Any], kwargs: dict[str, Any]) -> Any:
         way = self.ways[index // self.count]
+        if node.target is ROUTE.overload:
+            return self._route(index, args, kwargs)
         if way is self.exact or node.target is not ATTENTION.overload:
-            return super()._apply(node, weights, index)
+            return super().apply(node, index, args, kwargs)
+        return _attention(way.roundings, ATTENTION.bind(*args, **kwargs))
 
-        def value(arg: Node) -> Any:
-            return weights[arg] if arg in weights else self.values[arg][index]
+    def _route(self, index: int, args: list[Any], kwargs: dict[str, Any]) -> Tensor:
+        def route(logits: Tensor) -> Tensor:
+            shares: Tensor = ROUTE.overload(logits, *others, **kwargs)
+            return shares
 
-        args: Any = torch.fx.node.map_arg(node.args, value)
-        options: Any = torch.fx.node.map_arg(node.kwargs, value)
-        return _attention(way.roundings, ATTENTION.bind(*args, **options))
+        logits, *others = args
+        turn, prompt = divmod(index, self.count)
+        if index == 0:
+            self.given.append([])
+        if turn == 0:
+            self.given[-1].append(logits)
+        else:
+            logits = steadied(route, logits, self.given[-1][prompt], self.tolerance)
+        return route(logits)
 
     def _linear(self, node: Node) -> list[Any]:
         """Rows of all ways that have the same weight are multiplied with it at once."""

@@ -17,12 +17,20 @@ from torch.fx import GraphModule
 from ingot.artifact.plan import Limits, Plan
 from ingot.compiler.interpret import new_states, plan_logits, plan_weights
 from ingot.compiler.quantization.search import quantize_rows
-from ingot.compiler.rounding import Rounded, Roundings, rounded_logits, roundings_of
+from ingot.compiler.rounding import Rounded, Roundings, SideBySide, roundings_of
 from ingot.errors import PassError
 from ingot.ops.scaled import Operand
 from ingot.ops.stacks import stack_of
 from ingot.ops.steps import paged_step
-from ingot.passes.verification import LENGTHS, ROWS, Checker, Weights, random_tokens, relative_error
+from ingot.passes.verification import (
+    LENGTHS,
+    ROWS,
+    Routers,
+    Weights,
+    graph_logits,
+    random_tokens,
+    relative_error,
+)
 from ingot.targets.target import TargetKind
 
 # Relative errors of the logits: sums in another order, and the most that roundings may cost.
@@ -46,10 +54,11 @@ class PlanChecker:
         """Compares a plan with the final graph, which differs by the rounding of the cache, and
         with the exported graph, which rounds nothing. Raises PassError."""
         stored = StoredWeights(self.random, plan)
-        got, after = self.logits(plan, LENGTHS, ROWS), roundings_of(plan)
+        after = roundings_of(plan)
         before = replace(after, cache=after.queries)
-        exact, uncached, rounded = self.rounded(stored, [before, after], LENGTHS, ROWS)
-        graph = Checker(gm, stored.dense).logits
+        (exact, uncached, rounded), routed = self.rounded(stored, [before, after], LENGTHS, ROWS)
+        got = self.logits(plan, LENGTHS, ROWS, routed)
+        graph = graph_logits(gm, stored.dense, Routers(routed, MOST, ROWS))
         self._compare("lower", got, graph, allowed(rounded, uncached))
         self._compare("lower", got, exact, allowed(rounded, exact))
 
@@ -59,12 +68,14 @@ class PlanChecker:
         Raises PassError.
         """
         step = step_within(plan.limits)
-        logits = self.logits(rewritten, *step)
         name, stored = f"rewriting for {kind.name}", StoredWeights(self.random, plan)
         ways = [roundings_of(plan), roundings_of(rewritten)]
-        _, before, after = self.rounded(stored, ways, *step)
-        self._compare(name, logits, self.logits(plan, *step), allowed(after, before))
-        self._compare(f"grouping for {kind.name}", self.logits(placed, *step), logits, 0.0)
+        (_, before, after), routed = self.rounded(stored, ways, *step)
+        got, reference = (self.logits(each, *step, routed) for each in (rewritten, plan))
+        self._compare(name, got, reference, allowed(after, before))
+        # No bit may differ, whatever is picked.
+        alone = self.logits(rewritten, *step) if routed else got
+        self._compare(f"grouping for {kind.name}", self.logits(placed, *step), alone, 0.0)
 
     def rounded(
         self,
@@ -72,21 +83,31 @@ class PlanChecker:
         ways: Sequence[Roundings],
         lengths: Sequence[int],
         rows: Sequence[int],
-    ) -> list[Tensor]:
-        """The same logits of the exported graph: exact, then with each of these roundings."""
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """The same logits of the exported graph: exact, then with each of these roundings. And what
+        its routers are given in the exact run."""
         tokens = self.tokens[: sum(lengths)]
         prompts = [part.tolist() for part in tokens.split(list(lengths))]
-        found = rounded_logits(
-            self.reference, stored.read, prompts, [Rounded(way, stored.read) for way in ways]
-        )
-        return [torch.cat(each)[list(rows)] for each in found]
+        rounded = [Rounded(way, stored.read) for way in ways]
+        runs = SideBySide(self.reference, stored.read, prompts, rounded, MOST)
+        found = [torch.cat(each)[list(rows)] for each in runs.logits()]
+        return found, [torch.cat(each, 1) for each in runs.given]
 
-    def logits(self, plan: Plan, lengths: Sequence[int], rows: Sequence[int]) -> Tensor:
-        """Logits of some rows of a step of sequences of these lengths."""
+    def logits(
+        self,
+        plan: Plan,
+        lengths: Sequence[int],
+        rows: Sequence[int],
+        routed: Sequence[Tensor] = (),
+    ) -> Tensor:
+        """Logits of some rows of a step of sequences of these lengths; `routed` is what the routers
+        of the exact run are given."""
         rng = torch.Generator().manual_seed(2)
         inputs, num_pages = paged_step(rng, [(n, n) for n in lengths], plan.limits.page_size)
         inputs |= {"tokens": self.tokens[: sum(lengths)].int(), "logit_rows": torch.tensor(rows)}
-        return plan_logits(plan, self.weights, inputs, new_states(plan, num_pages)).float()
+        states = new_states(plan, num_pages)
+        references = {"route": Routers(routed, MOST, rows).reference}
+        return plan_logits(plan, self.weights, inputs, states, references).float()
 
     @staticmethod
     def _compare(name: str, got: Tensor, reference: Tensor, most: float) -> None:

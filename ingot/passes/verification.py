@@ -42,7 +42,7 @@ class Checker:
         self.gm = gm
         self.weights = Weights(gm)
         self.read = read or self.weights.read
-        self.logits, self.routed = self._run(Routers())
+        self.logits, self.routed = self._run()
 
     def check(self, step: Pass) -> None:
         """Run the graph and compare; the new logits are the reference of the next pass.
@@ -50,13 +50,13 @@ class Checker:
         Raises:
             PassError: the logits moved by more than the step's tolerance.
         """
-        logits, routed = self._run(Routers())
+        logits, routed = self._run()
         reference = self.logits
         if logits.shape != reference.shape:
             reference = reference[list(ROWS)]
         error = relative_error(logits, reference)
         if not error <= step.tolerance and routed:
-            steady, _ = self._run(Routers(self.routed, step.tolerance))
+            steady, _ = self._run(self.routed, step.tolerance)
             error = relative_error(steady, reference)
         if not error <= step.tolerance:
             allowed = f"at most {step.tolerance:.0e}" if step.tolerance else "not by one bit"
@@ -67,37 +67,68 @@ class Checker:
             )
         self.logits, self.routed = logits, routed
 
-    def _run(self, routers: Routers) -> tuple[Tensor, list[Tensor]]:
-        """Logits [rows, V] of all sequences, and what routers were given."""
-        runner = GraphRunner(self.gm, self.read, routers)
-        with torch.inference_mode():
-            outputs = [runner.run(*inputs) for inputs in example_inputs(self.gm)]
-        logits = [out[0] if isinstance(out, (tuple, list)) else out for out in outputs]
-        return torch.cat(logits, dim=1)[0].float(), routers.given
+    def _run(
+        self, before: Sequence[Tensor] = (), tolerance: float = 0.0
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Logits, and what routers were given."""
+        routers = Routers(before, tolerance)
+        return graph_logits(self.gm, self.read, routers), routers.given
+
+
+def graph_logits(gm: GraphModule, read: Callable[[str], Tensor], routers: Routers) -> Tensor:
+    """Logits [rows, V] of all sequences."""
+    runner = GraphRunner(gm, read, routers)
+    with torch.inference_mode():
+        outputs = [runner.run(*inputs) for inputs in example_inputs(gm)]
+    logits = [out[0] if isinstance(out, (tuple, list)) else out for out in outputs]
+    return torch.cat(logits, dim=1)[0].float()
 
 
 class Routers:
-    """Runs the routers of a graph.
+    """Runs the routers of a model, and keeps the logits [1, N, E] that each is given in its turn.
 
-    Where two experts are nearly equal, rounding may pick the other one, which moves the row by far
-    more. So a row that would pick other experts than `before` is routed by its logits of then, if
-    these differ from its own by no more than the tolerance.
+    `before` are those of another run. Rows are steadied by them within the tolerance. A router that
+    was given others than now was given those that `rows` are picked from, or is left alone.
     """
 
-    def __init__(self, before: Sequence[Tensor] = (), tolerance: float = 0.0) -> None:
-        self.before, self.tolerance = before, tolerance
-        self.given: list[Tensor] = []  # the logits [1, N, E] of each router in its turn
+    def __init__(
+        self,
+        before: Sequence[Tensor] = (),
+        tolerance: float = 0.0,
+        rows: Sequence[int] = (),
+    ) -> None:
+        self.before, self.tolerance, self.rows = before, tolerance, list(rows)
+        self.given: list[Tensor] = []
 
     def run(self, route: Callable[[Tensor], Tensor], logits: Tensor) -> Tensor:
         """The shares of the experts, where `route` makes them of logits."""
         turn = len(self.given)
         self.given.append(logits)
-        if turn < len(self.before) and self.before[turn].shape == logits.shape:
+        if turn < len(self.before):
             before = self.before[turn]
-            near = (logits - before).norm(dim=-1) <= self.tolerance * before.norm(dim=-1)
-            others = ((route(logits) != 0) != (route(before) != 0)).any(-1)
-            logits = torch.where((near & others)[..., None], before, logits)
+            if before.shape != logits.shape:
+                before = before[:, self.rows]
+            if before.shape == logits.shape:
+                logits = steadied(route, logits, before, self.tolerance)
         return route(logits)
+
+    def reference(self, logits: Tensor, **given: Any) -> Tensor:
+        """The shares, as the reference of the op makes them."""
+        return self.run(lambda each: OPS["route"].reference(each, **given), logits)
+
+
+def steadied(
+    route: Callable[[Tensor], Tensor], logits: Tensor, before: Tensor, tolerance: float
+) -> Tensor:
+    """The logits [..., E] to route by.
+
+    Where two experts are nearly equal, rounding may pick the other one, which moves the row by far
+    more. So a row that would pick other experts than `before` is routed by its logits of then, if
+    these differ from its own by no more than the tolerance.
+    """
+    near = (logits - before).norm(dim=-1) <= tolerance * before.norm(dim=-1)
+    others = ((route(logits) != 0) != (route(before) != 0)).any(-1)
+    return torch.where((near & others)[..., None], before, logits)
 
 
 def relative_error(got: Tensor, reference: Tensor) -> float:

@@ -23,6 +23,7 @@ VARIANTS = {
     "int8": {"dtype": "bfloat16", "storage": Storage(8, 32)},
     "int4": {"storage": Storage(4, 32)},
     "int8 cache beside float32": {"int8_states": True},
+    "experts": {"dtype": "bfloat16", "experts": True},
 }
 
 
@@ -34,7 +35,7 @@ def test_the_noise_is_that_of_the_plan(name: str, kind: object) -> None:
     plan = kind.rewrite(made.plan)  # type: ignore[attr-defined]
     checker, step = PlanChecker(made.reference), step_within(made.plan.limits)
     stored = StoredWeights(checker.random, plan)
-    exact, rounded = checker.rounded(stored, [roundings_of(plan)], *step)
+    (exact, rounded), _ = checker.rounded(stored, [roundings_of(plan)], *step)
     noise, apart = (relative_error(x, exact) for x in (rounded, checker.logits(plan, *step)))
     assert 1e-4 < noise < 5e-2
     # They round alike, so they are much nearer to each other than to what is exact.
@@ -58,5 +59,5 @@ def test_float32_loses_the_last_digits_of_sums() -> None:
     made = tiny()
     checker, step = PlanChecker(made.reference), step_within(made.plan.limits)
     stored = StoredWeights(checker.random, made.plan)
-    exact, rounded = checker.rounded(stored, [roundings_of(made.plan)], *step)
+    (exact, rounded), _ = checker.rounded(stored, [roundings_of(made.plan)], *step)
     assert 2.0**-24 < relative_error(rounded, exact) < 1e-5

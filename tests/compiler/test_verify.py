@@ -26,7 +26,11 @@ VARIANTS = {
     "int8": {"dtype": "bfloat16", "storage": Storage(8, 32)},
     "int4": {"storage": Storage(4, 32)},
     "int8 states": {"int8_states": True},
+    "experts": {"experts": True},
 }
+# Vocabularies with which rounding moves one row to another expert: in the first layer, and in the
+# last, which has only the rows whose logits are wanted.
+MOVED = (89, 98)
 
 
 @pytest.fixture(scope="module", params=VARIANTS)
@@ -53,6 +57,35 @@ def test_what_the_compiler_makes_is_accepted(made: Tiny) -> None:
     rewritten = KIND.rewrite(made.plan)
     placed = KIND.place(KIND.group(rewritten)[0])
     checker.check_target(KIND, made.plan, rewritten, placed)
+
+
+@pytest.mark.parametrize("vocab_size", MOVED)
+def test_rounding_may_move_a_row_to_another_expert(vocab_size: int) -> None:
+    made = tiny("bfloat16", experts=True, vocab_size=vocab_size)
+    checker, rewritten = PlanChecker(made.reference), KIND.rewrite(made.plan)
+    placed = KIND.place(KIND.group(rewritten)[0])
+    checker.check_lowered(made.graph, made.plan)
+    checker.check_target(KIND, made.plan, rewritten, placed)
+    for broken in ({"scale": 1.2}, {"top_k": 1}, {"normalise": False}):
+        with pytest.raises(PassError, match="lower: moved the logits"):
+            checker.check_lowered(made.graph, changed(made.plan, "route", **broken))
+        other = changed(rewritten, "route", **broken)
+        with pytest.raises(PassError, match="rewriting for cpu: moved the logits"):
+            checker.check_target(KIND, made.plan, other, placed)
+        with pytest.raises(PassError, match="grouping for cpu: moved the logits"):
+            checker.check_target(KIND, made.plan, rewritten, changed(placed, "route", **broken))
+
+
+@pytest.mark.parametrize("vocab_size", MOVED)
+def test_a_row_that_has_moved_is_far_off(vocab_size: int) -> None:
+    """Negative control: routers that are left alone make an error that no plan may have."""
+    made = tiny("bfloat16", experts=True, vocab_size=vocab_size)
+    checker, step = PlanChecker(made.reference), step_within(made.plan.limits)
+    stored, ways = StoredWeights(checker.random, made.plan), [roundings_of(made.plan)]
+    (exact, rounded), routed = checker.rounded(stored, ways, *step)
+    steady, alone = (checker.logits(made.plan, *step, given) for given in (routed, ()))
+    assert relative_error(steady, exact) < MOST / 2 < MOST < relative_error(alone, exact)
+    assert relative_error(rounded, exact) < MOST / 2
 
 
 @pytest.mark.parametrize(
@@ -90,7 +123,7 @@ def test_a_broken_lowering_is_found(made: Tiny) -> None:
 def test_stacked_weights_in_another_order_are_found(made: Tiny) -> None:
     def swapped(plan: Plan) -> Plan:
         return replace(plan, buffers=tuple(
-            replace(b, sources=b.sources[::-1]) if len(b.sources) == 2 else b for b in plan.buffers
+            replace(b, sources=b.sources[::-1]) if len(b.sources) > 1 else b for b in plan.buffers
         ))  # fmt: skip
 
     with pytest.raises(PassError, match="lower: moved"):
@@ -138,7 +171,7 @@ def test_an_error_of_three_times_the_noise_is_found(
     checker, rewritten = PlanChecker(made.reference), KIND.rewrite(made.plan)
     ways = [roundings_of(made.plan), roundings_of(rewritten)]
     stored, step = StoredWeights(checker.random, made.plan), step_within(made.plan.limits)
-    _, before, after = checker.rounded(stored, ways, *step)
+    (_, before, after), _ = checker.rounded(stored, ways, *step)
     noise, honest = max(REGROUPED, relative_error(after, before)), checker.logits
     assert noise < MOST / 2
 

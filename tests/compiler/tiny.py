@@ -19,6 +19,7 @@ from ingot.models.config import ModelConfig
 from ingot.models.counts import module_counts
 from ingot.models.layer_config import LayerConfig
 from ingot.models.mlp_config import MlpConfig
+from ingot.models.moe_config import MoeConfig
 from ingot.models.rope import RopeConfig
 from ingot.passes.pipeline import pipeline
 from ingot.passes.runner import run
@@ -35,6 +36,7 @@ ATTENTION = AttentionConfig(
     qk_norm="head",
 )
 MLP = MlpConfig(size=128, activation="silu")
+EXPERTS = MoeConfig(experts=16, picks=2, size=64, gate="silu")
 CONFIG = ModelConfig(
     family="test",
     architecture="TestForCausalLM",
@@ -64,14 +66,25 @@ class Tiny:
 
 @cache
 def tiny(
-    dtype: str = "float32", storage: Storage | None = None, *, int8_states: bool = False
+    dtype: str = "float32",
+    storage: Storage | None = None,
+    *,
+    int8_states: bool = False,
+    experts: bool = False,
+    vocab_size: int = CONFIG.vocab_size,
 ) -> Tiny:
-    """The tiny model, all of its matrices stored so."""
+    """The tiny model, all of its matrices stored so, but those of routers."""
+    config = replace(with_experts(CONFIG) if experts else CONFIG, vocab_size=vocab_size)
     with torch.device("meta"):
-        module = CausalLM(CONFIG, max_model_len=64)
-        gm = export(module, CONFIG)
+        module = CausalLM(config, max_model_len=64)
+        gm = export(module, config)
     reference = GraphModule(gm, deepcopy(gm.graph))
-    names = [n for n, p in module.named_parameters() if p.dim() == 2] if storage else []
+    matrices = [n for n, p in module.named_parameters() if p.dim() >= 2 and "router" not in n]
+    names = matrices if storage else []
     run(gm, pipeline(dtype=dtype, integers=set(names)), module_counts(module))
     stored = dict.fromkeys(names, storage) if storage else {}
     return Tiny(reference, gm, lower(gm, LIMITS, stored, int8_states=int8_states))
+
+
+def with_experts(config: ModelConfig) -> ModelConfig:
+    return replace(config, layers=tuple(replace(layer, mlp=EXPERTS) for layer in config.layers))
