@@ -29,9 +29,6 @@ from tests.support.checkpoints import module_logits, plain_module
 
 MATRIX_LIMITS = {8: 1e-2, 4: 1e-1}  # relative errors of rounding, by bits
 LIMIT = 4e-2
-# Rounding moves a token from one expert to another with nearly the same score, and its logits are
-# far off then: see test_picks.py.
-EXPERTS_LIMIT = 1e-1
 
 
 def stored_integers(llm: LLM) -> Iterator[tuple[Buffer, Scaled]]:
@@ -52,13 +49,11 @@ def names_of(buffer: Buffer) -> tuple[str, ...]:
 
 def check_integers(llm: LLM, model_dir: Path, lengths: tuple[int, ...]) -> None:
     """Every matrix is near its own, and logits are those of the numbers."""
-    module, limit = judged_module(model_dir), LIMIT
+    module = judged_module(model_dir)
     for buffer, matrix in stored_integers(llm):
         parameters = [module.get_parameter(name) for name in names_of(buffer)]
         put_numbers(parameters, matrix.dequantize(), MATRIX_LIMITS[buffer.format.bits])
-        if len(buffer.shape) == 3:
-            limit = EXPERTS_LIMIT
-    check_rows(llm, partial(module_logits, module), lengths, limit)
+    check_rows(llm, partial(module_logits, module), module, lengths, LIMIT)
 
 
 def judged_module(model_dir: Path) -> nn.Module:

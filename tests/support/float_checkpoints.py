@@ -46,7 +46,8 @@ def plain_floats(model_dir: Path, known: Mapping[str, Tensor]) -> None:
     """Stores the numbers instead: the same model in float32, which any program reads."""
     path = model_dir / "model.safetensors"
     stems = tuple(name.removesuffix("weight") for name in known)
-    rest = {n: t for n, t in load_file(path).items() if not n.startswith(stems)}
+    tensors = load_file(path).items()
+    rest = {n: t for n, t in tensors if not n.startswith(stems) or n.endswith(".bias")}
     save_file(rest | dict(known), path, metadata={"format": "pt"})
     set_config(model_dir, None)
 
