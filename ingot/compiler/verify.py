@@ -19,6 +19,7 @@ from ingot.compiler.interpret import new_states, plan_logits, plan_weights
 from ingot.compiler.quantization.search import quantize_rows
 from ingot.compiler.rounding import Rounded, Roundings, SideBySide, roundings_of
 from ingot.errors import PassError
+from ingot.ops import OPS
 from ingot.ops.scaled import Operand
 from ingot.ops.stacks import stack_of
 from ingot.ops.steps import paged_step
@@ -33,6 +34,7 @@ from ingot.passes.verification import (
 )
 from ingot.targets.target import TargetKind
 
+ROUTE = OPS["route"]
 # Relative errors of the logits: sums in another order, and the most that roundings may cost.
 REGROUPED = 1e-5
 MOST = 5e-2
@@ -106,7 +108,7 @@ class PlanChecker:
         inputs, num_pages = paged_step(rng, [(n, n) for n in lengths], plan.limits.page_size)
         inputs |= {"tokens": self.tokens[: sum(lengths)].int(), "logit_rows": torch.tensor(rows)}
         states = new_states(plan, num_pages)
-        references = {"route": Routers(routed, MOST, rows).reference}
+        references = {ROUTE.name: Routers(routed, MOST, rows).reference}
         return plan_logits(plan, self.weights, inputs, states, references).float()
 
     @staticmethod
