@@ -43,6 +43,7 @@ METHODS = {
         USE,
     ),
 }
+REFUSED = (None, "wrong")  # keys that no method takes that needs one
 STREAMS = ("ModelStreamInfer", "GenerateStream", "Watch", "ServerReflectionInfo")
 
 
@@ -81,9 +82,13 @@ async def status_of(client, method: str, key: str | None) -> str:
     )  # fmt: skip
     stub = kind(f"/{method}", request_serializer=lambda message: message.SerializeToString())
     metadata = [("authorization", f"Bearer {key}")] if key else []
-    call = stub(iter([asked]) if bidirectional else asked, metadata=metadata)
+    call = stub(metadata=metadata) if bidirectional else stub(asked, metadata=metadata)
     try:
-        await (call.read() if name in STREAMS else call)
+        # To write to a stream that was refused meanwhile is an internal error to the client.
+        if bidirectional and key not in REFUSED:
+            await call.write(asked)
+        async with asyncio.timeout(60):
+            await (call.read() if name in STREAMS else call)
     except grpc.aio.AioRpcError as error:
         return error.code().name
     finally:
@@ -100,7 +105,7 @@ def test_a_method_lets_in_whom_it_should(run, keys, method, open_health):
     async def work():
         models = AdminModels(m=FakeEngine(says("a")))
         async with served(models, key_file=path, open_health=open_health) as client:
-            given = (None, "wrong", texts[USE], texts[ADMIN])
+            given = (*REFUSED, texts[USE], texts[ADMIN])
             return [await status_of(client, method, key) for key in given]
 
     none, wrong, use, admin = run(work())
