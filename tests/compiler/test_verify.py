@@ -27,6 +27,7 @@ VARIANTS = {
     "int4": {"storage": Storage(4, 32)},
     "int8 states": {"int8_states": True},
     "experts": {"experts": True},
+    "experts in int4": {"dtype": "bfloat16", "storage": Storage(4, 32), "experts": True},
 }
 # Vocabularies with which rounding moves one row to another expert: in the first layer, and in the
 # last, which has only the rows whose logits are wanted.
