@@ -12,8 +12,12 @@ struct Registers {
 };
 inline thread_local Registers registers;
 
+// A row of sixteen numbers is what loops are over innermost, so that compilers vectorize them.
+inline std::uint32_t flushed(std::uint32_t bits) {
+  return bits & ((bits & 0x7f800000) == 0 ? 0x80000000u : 0xffffffffu);
+}
 inline float as_float(std::uint32_t bits) {
-  if ((bits & 0x7f800000) == 0) bits &= 0x80000000;
+  bits = flushed(bits);
   float value;
   std::memcpy(&value, &bits, sizeof value);
   return value;
@@ -21,7 +25,7 @@ inline float as_float(std::uint32_t bits) {
 inline std::uint32_t as_bits(float value) {
   std::uint32_t bits;
   std::memcpy(&bits, &value, sizeof bits);
-  return (bits & 0x7f800000) == 0 ? bits & 0x80000000 : bits;
+  return flushed(bits);
 }
 inline float even(std::uint32_t pair) { return as_float(pair << 16); }
 inline float odd(std::uint32_t pair) { return as_float(pair & 0xffff0000); }
@@ -61,31 +65,34 @@ inline void store(void* to, std::ptrdiff_t stride) {
 template <int sums, int rows, int columns>
 inline void multiply() {
   auto& words = registers.words;
-  for (int r = 0; r < registers.shape.rows[rows]; ++r)
-    for (int c = 0; c < amx::columns; ++c) {
-      float evens = 0, odds = 0;
-      for (int k = 0; k < registers.shape.row_bytes[rows] / 4; ++k) {
-        const std::uint32_t x = words[rows][r][k], w = words[columns][k][c];
-        evens = as_float(as_bits(__builtin_fmaf(even(x), even(w), evens)));
-        odds = as_float(as_bits(__builtin_fmaf(odd(x), odd(w), odds)));
+  for (int r = 0; r < registers.shape.rows[rows]; ++r) {
+    float evens[amx::columns] = {}, odds[amx::columns] = {};
+    for (int k = 0; k < registers.shape.row_bytes[rows] / 4; ++k) {
+      const float x = even(words[rows][r][k]), y = odd(words[rows][r][k]);
+      for (int c = 0; c < amx::columns; ++c) {
+        const std::uint32_t w = words[columns][k][c];
+        evens[c] = as_float(as_bits(__builtin_fmaf(x, even(w), evens[c])));
+        odds[c] = as_float(as_bits(__builtin_fmaf(y, odd(w), odds[c])));
       }
-      const float sum = as_float(as_bits(evens + odds));
+    }
+    for (int c = 0; c < amx::columns; ++c) {
+      const float sum = as_float(as_bits(evens[c] + odds[c]));
       words[sums][r][c] = as_bits(as_float(words[sums][r][c]) + sum);
     }
+  }
 }
 
 template <int sums, int rows, int columns>
 inline void multiply_bytes() {
   auto& words = registers.words;
-  const auto byte = [](std::uint32_t quad, int i) {
-    return static_cast<std::int8_t>(quad >> 8 * i);
-  };
   for (int r = 0; r < registers.shape.rows[rows]; ++r)
-    for (int c = 0; c < amx::columns; ++c)
-      for (int k = 0; k < registers.shape.row_bytes[rows] / 4; ++k) {
-        const std::uint32_t x = words[rows][r][k], w = words[columns][k][c];
-        for (int i = 0; i < 4; ++i)
-          words[sums][r][c] += static_cast<std::uint32_t>(byte(x, i) * byte(w, i));
+    for (int k = 0; k < registers.shape.row_bytes[rows] / 4; ++k)
+      for (int i = 0; i < 4; ++i) {
+        const int x = static_cast<std::int8_t>(words[rows][r][k] >> 8 * i);
+        for (int c = 0; c < amx::columns; ++c) {
+          const int w = static_cast<std::int8_t>(words[columns][k][c] >> 8 * i);
+          words[sums][r][c] += static_cast<std::uint32_t>(x * w);
+        }
       }
 }
 
