@@ -27,7 +27,7 @@ PYTHON  ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do 
              "$$p" -c '$(IS_NEW)' >/dev/null 2>&1 && { echo "$$p"; exit; }; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-slow test-triton tour lint bench golden docs size wheel clean
+.PHONY: help setup demo test test-all test-slow slow-report test-triton tour lint bench golden docs size wheel clean
 
 help:  ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,13 +63,14 @@ demo: $(STAMP)  ## Compile the bundled model and let it write
 test: $(CUDA)  ## Run the core of the tests (ARGS="-k word" is passed to pytest)
 	@$(PY) -m pytest -q $(SPREAD) -m "not thorough and not slow" $(ARGS)
 
-test-all: $(CUDA)  ## Run the core, then the same tests on all further cases
-	@TESTS_BUILD_IN=$$(mktemp -d) && export TESTS_BUILD_IN && trap 'rm -rf "$$TESTS_BUILD_IN"' EXIT \
-	  && $(MAKE) --no-print-directory test \
-	  && $(PY) -m pytest -q $(SPREAD) -m "thorough and not slow" $(ARGS)
+test-all: $(CUDA)  ## Run the core, and the same tests on all further cases
+	@$(PY) -m pytest -q $(SPREAD) -m "not slow" $(ARGS)
 
 test-slow: $(RAY) build/optimum  ## Run the tests that take minutes or gigabytes
 	@$(PY) -m pytest -q $(SPREAD) -m slow $(ARGS)
+
+slow-report: $(CUDA)  ## Run the core and tell where the time goes, and which tests are slowest
+	@$(PY) -m pytest -q $(SPREAD) -m "not thorough and not slow" -p tests.support.slow_report $(ARGS)
 
 test-triton: $(CUDA) build/triton-$(TRITON)  ## Run the tests of CUDA targets with an older Triton (TRITON=3.6)
 	@PYTHONPATH=build/triton-$(TRITON) $(PY) -m pytest -q $(SPREAD) -m "not slow" \

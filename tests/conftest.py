@@ -33,7 +33,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
     Where tests run side by side, each computes in one thread: torch would take all processors.
     """
-    from tests.support.made_once import FOLDER
+    from tests.support.kept_builds import guard_kept_builds
+    from tests.support.made_once import FOLDER, cache_folder
 
     gc.disable()  # until tests are found, which makes no garbage
 
@@ -46,6 +47,11 @@ def pytest_configure(config: pytest.Config) -> None:
         folder = tempfile.mkdtemp(prefix="ingot-tests-")
         os.environ[FOLDER] = folder
         config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+
+    # No test reads or fills the user's cache of compiled models; all share kernels.
+    own = tempfile.mkdtemp(prefix="cache-", dir=os.environ[FOLDER])
+    os.environ["INGOT_CACHE"] = str(cache_folder(Path(own) / "ingot"))
+    guard_kept_builds()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -114,22 +120,12 @@ def shakespeare_dir() -> Path:
 def shakespeare_artifact() -> Path:
     """The bundled model compiled for this host, once a test run; to change it, copy it."""
     import ingot
-    from tests.support.build_once import built_once
     from tests.support.made_once import made_once
 
-    with built_once():
-        place = made_once(
-            "shakespeare", lambda place: ingot.compile(SHAKESPEARE, place / "shakespeare.ingot")
-        )
+    place = made_once(
+        "shakespeare", lambda place: ingot.compile(SHAKESPEARE, place / "shakespeare.ingot")
+    )
     return place / "shakespeare.ingot"
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """No test reads or fills the user's cache of compiled models, and all share object files."""
-    from tests.support.made_once import cache_folder
-
-    os.environ["INGOT_CACHE"] = str(cache_folder(tmp_path_factory.mktemp("own") / "cache"))
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -10,7 +10,6 @@ import pytest
 
 from ingot.cli.main import main
 from ingot.cli.parser import build_parser
-from tests.support.build_once import built_once
 from tests.support.tiny_models import save_random
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -73,8 +72,7 @@ def test_the_workflow_passes(
 ) -> None:
     monkeypatch.chdir(folder)
     (compiled, verified) = (shlex.split(run)[1:] for run in steps(options) if run != INSTALL)
-    with built_once():
-        assert main([*compiled, "--force"]) == 0
+    assert main([*compiled, "--force"]) == 0
     capsys.readouterr()
     assert main(verified) == 0
     out = capsys.readouterr().out
@@ -89,7 +87,6 @@ def test_the_workflow_fails_for_other_weights(
     save_random("llama", folder / "other" / "model", "bfloat16", seed=1, tokenizer=True)
     goldens = str(folder / "goldens.json")
     monkeypatch.chdir(folder / "other")
-    with built_once():
-        assert main(["compile", "model", "-o", "model.ingot", *shlex.split(matrix()[0])]) == 0
+    assert main(["compile", "model", "-o", "model.ingot", *shlex.split(matrix()[0])]) == 0
     assert main(["verify", "model.ingot", "--golden", goldens]) == 4
     assert "mean error" in capsys.readouterr().err

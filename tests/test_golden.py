@@ -20,7 +20,6 @@ from ingot.artifact.reader import Artifact
 from ingot.cli.main import main
 from ingot.runtime.goldens import check_fit, golden_file, number_format, read_golden
 from ingot.runtime.verify import verify
-from tests.support.build_once import built_once
 from tests.support.core import core
 from tests.support.planted import Planted
 
@@ -41,9 +40,8 @@ def artifact_of(
     """An artifact in that number format, compiled by the command."""
     if name not in compiled:
         compiled[name] = tmp_path_factory.mktemp("golden") / f"{name}.ingot"
-        with built_once():
-            command = ["compile", str(MODEL), "-o", str(compiled[name]), *FORMATS[name]]
-            assert main(command) == 0
+        command = ["compile", str(MODEL), "-o", str(compiled[name]), *FORMATS[name]]
+        assert main(command) == 0
     return compiled[name]
 
 

@@ -12,7 +12,6 @@ from golden.update import MODEL
 from ingot.api import LLM
 from ingot.artifact.formats import rounded_rows
 from ingot.errors import UsageError
-from tests.support.build_once import built_once
 from tests.support.core import core
 
 VARIANTS = {
@@ -26,8 +25,7 @@ HEADS, LAYERS, SIZE = 2, 6, 64  # KV heads of the bundled model
 def compiled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
     path = tmp_path_factory.mktemp("cache") / "model.ingot"
     options = VARIANTS[request.param]
-    with built_once():
-        return ingot.compile(MODEL, path, max_model_len=128, kv_dtype="int8", **options)
+    return ingot.compile(MODEL, path, max_model_len=128, kv_dtype="int8", **options)
 
 
 @pytest.mark.cases(thorough=1)

@@ -18,7 +18,6 @@ from ingot.artifact.reader import Artifact
 from ingot.cache import cache_key
 from ingot.compiler.options import CompileOptions
 from ingot.errors import UsageError
-from tests.support.build_once import built_once
 from tests.support.core import core
 
 VARIANTS = {
@@ -42,8 +41,7 @@ FORMATS = {
 @pytest.fixture(scope="module", params=core("int4", further=VARIANTS))
 def compiled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
     path = tmp_path_factory.mktemp("quantized") / "model.ingot"
-    with built_once():
-        report = ingot.compile(MODEL, path, max_model_len=128, **VARIANTS[request.param])
+    report = ingot.compile(MODEL, path, max_model_len=128, **VARIANTS[request.param])
     return request.param, report
 
 

@@ -31,8 +31,9 @@ from ingot.targets import kept
 from ingot.version import __version__
 
 SUFFIX = ".front"
-MOST = 64  # entries of up to a megabyte; those unused for longest go first
 SOURCES = Path(__file__).parents[1]
+# Of them, what the front end may import (tests/import_rules.py); the files beside them count, too.
+ROOMS = ("artifact", "compiler", "models", "ops", "passes", "targets")
 
 
 def front_of(model: Model, clock: Clock) -> Front:
@@ -52,7 +53,8 @@ def front_of(model: Model, clock: Clock) -> Front:
     front = _made(model, clock)
     # A full disk is told by what needs the room; a graph that has no text is made every time.
     with suppress(OSError, ValueError):
-        kept.keep(folder, key, encode_front(front), SUFFIX, MOST)
+        if sources_hash(SOURCES) == LOADED:  # all modules that made it are those of the key
+            kept.keep(folder, key, encode_front(front), SUFFIX)
     return front
 
 
@@ -76,19 +78,23 @@ def front_key(model: Model) -> str:
         "python": sys.version,
         "build": [torch.version.__version__, str(torch.version.git_version)],
         "defaults": [str(torch.get_default_dtype()), str(torch.get_default_device())],
-        "ingot": [__version__, sources_hash(SOURCES)],
+        "ingot": [__version__, LOADED],
         **surroundings(),
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 def sources_hash(folder: Path) -> str:
-    """A hash of all Python files in a folder, by path and content. Raises OSError."""
+    """A hash of the Python files there and in its ROOMS, by path and content. Raises OSError."""
     found = hashlib.sha256()
-    for path in sorted(folder.rglob("*.py")):
+    inner = (path for room in ROOMS for path in (folder / room).rglob("*.py"))
+    for path in sorted((*folder.glob("*.py"), *inner)):
         found.update(f"{path.relative_to(folder)}\0".encode())
         found.update(hashlib.sha256(path.read_bytes()).digest())
     return found.hexdigest()
+
+
+LOADED = sources_hash(SOURCES)  # as this process imports them; an edit counts for the next one
 
 
 def encode_front(front: Front) -> bytes:

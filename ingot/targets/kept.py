@@ -1,6 +1,6 @@
 """A folder of files that were built before: a key names what a file was built from.
 
-Each kind of file has a suffix, and a bound on how many of them stay.
+Each kind of file has a suffix. Together they take a bounded part of the disk.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from pathlib import Path
 
 from ingot.artifact.kernel_cache import kept_files
 from ingot.settings import settings
+
+MOST_BYTES = 500_000_000  # of all files; those unused for longest go first
 
 
 def opened_folder() -> Path:
@@ -34,25 +36,28 @@ def take(folder: Path, key: str, suffix: str) -> bytes | None:
     return None
 
 
-def keep(folder: Path, key: str, data: bytes, suffix: str, most: int) -> None:
-    """Keeps a file; of more than `most`, those unused for longest go. Raises OSError."""
+def keep(folder: Path, key: str, data: bytes, suffix: str) -> None:
+    """Keeps a file, for which those unused for longest may have to go. Raises OSError."""
     part = folder / f"{key}.{os.getpid()}.part"
     try:
         part.write_bytes(data)
         part.replace(folder / _name(key, data, suffix))
     finally:
         part.unlink(missing_ok=True)
-    same = [path for path in kept_files(folder) if path.suffix in (suffix, part.suffix)]
-    for path in sorted(same, key=_last_use, reverse=True)[most:]:
-        path.unlink(missing_ok=True)
+    _trim(folder)
 
 
-def _last_use(path: Path) -> float:
-    """Of a file that another process may have removed."""
-    try:
-        return path.stat().st_mtime
-    except FileNotFoundError:
-        return 0.0
+def _trim(folder: Path) -> None:
+    found: list[tuple[float, int, Path]] = []
+    for path in kept_files(folder):
+        with suppress(FileNotFoundError):  # another process has removed it
+            stat = path.stat()
+            found.append((stat.st_mtime, stat.st_size, path))
+    room = MOST_BYTES
+    for _, nbytes, path in sorted(found, reverse=True):
+        room -= nbytes
+        if room < 0:
+            path.unlink(missing_ok=True)
 
 
 def _name(key: str, data: bytes, suffix: str) -> str:

@@ -22,7 +22,6 @@ from ingot.cli.page import artifact_page
 from ingot.runtime.verify import Mismatch, Verification
 from tests.cli.sample_artifact import sample_layers, write_sample
 from tests.cli.test_memory_need import with_state
-from tests.support.build_once import built_once
 from tests.support.tiny_models import save_random
 from tests.targets.cuda.simulation import compile_sketch
 from tools.browser import Browser, find_chromium, open_browser
@@ -192,9 +191,8 @@ if CHROMIUM := find_chromium():
         """A processor and a GPU: the page names both, and shows the plan of one."""
         model = save_random("qwen3moe_unnormalised", tmp_path / "model", tokenizer=True)
         targets, page = ("cpu:portable", "cuda:sm_90"), tmp_path / "page.html"
-        with built_once():
-            options = {"quantize": "int4", "group_size": "32"}
-            artifact = compile_sketch(model, tmp_path / "a.ingot", targets, **options)
+        options = {"quantize": "int4", "group_size": "32"}
+        artifact = compile_sketch(model, tmp_path / "a.ingot", targets, **options)
         for target in targets:
             assert main(["inspect", str(artifact), "--target", target, "--html", str(page)]) == 0
             text = page.read_text()

@@ -40,7 +40,6 @@ from tests.compare.planted import (
     with_weight,
     wrong_epsilon,
 )
-from tests.support.build_once import built_once
 from tests.support.made_once import made_once
 from tests.support.tiny_models import save_random
 
@@ -72,10 +71,9 @@ def whole(model: Path) -> Callable[[str], Path]:
     """Artifacts without a fault, by their number format."""
 
     def artifact(name: str) -> Path:
-        with built_once():
-            place = made_once(
-                f"bisected-{name}", lambda p: compiled(model, p / "a.ingot", **FORMATS[name])
-            )
+        place = made_once(
+            f"bisected-{name}", lambda p: compiled(model, p / "a.ingot", **FORMATS[name])
+        )
         return place / "a.ingot"
 
     return artifact
@@ -147,7 +145,7 @@ def test_a_faulty_pass(name: str, stays: bool, model: Path, tmp_path: Path) -> N
     blamed, spoil, origin, op = PASSES[name]
     out = tmp_path / "a.ingot"
     fault: Callable[[], AbstractContextManager[None]] = partial(faulty_pass, blamed, spoil)
-    with fault(), built_once():
+    with fault():
         compiled(model, out, dtype="bfloat16")
     with fault() if stays else nullcontext():
         found = first(out, model)
@@ -167,7 +165,7 @@ def test_a_dropped_section_of_the_rotation(
         found[2:5] = 0
         return found
 
-    with monkeypatch.context() as patch, built_once():
+    with monkeypatch.context() as patch:
         patch.setattr(rotary, "inverse_frequencies", dropped)
         compiled(model, tmp_path / "a.ingot", dtype="bfloat16")
     found = first(tmp_path / "a.ingot", model)
@@ -261,7 +259,7 @@ def test_two_artifacts_are_held_against_each_other(
 ) -> None:
     same = bisected(whole("bfloat16"), whole("int4"))
     assert same.found == [] and "without a model directory" in same.notes[-1]
-    with faulty_pass("fuse_gates", gate_and_up_swapped), built_once():
+    with faulty_pass("fuse_gates", gate_and_up_swapped):
         compiled(model, tmp_path / "a.ingot", dtype="bfloat16")
     found = first(tmp_path / "a.ingot", whole("float32"))
     assert (found.where, found.origin, found.op) == ("plan", "model.layers.0.mlp", "gate")

@@ -11,7 +11,6 @@ from ingot.compare.reproducer import reproduce, save
 from ingot.compiler.compile import compile_model
 from ingot.compiler.options import CompileOptions
 from tests.compare.planted import bisected, faulty_kernels
-from tests.support.build_once import built_once
 from tests.support.core import core
 from tests.support.quantized_checkpoints import LAYOUTS, rewrite
 from tests.support.tiny_models import save_random
@@ -67,8 +66,7 @@ def compiled(name: str, folder: Path) -> tuple[Path, Path]:
 @pytest.mark.parametrize("name", core(*FIRST, further=(), slow=STRUCTURES))
 def test_a_structure_without_a_fault_gives_no_finding(name: str, tmp_path: Path) -> None:
     """The control, on vector kernels: every kernel, weight and instruction, in both steps."""
-    with built_once():
-        artifact, model = compiled(name, tmp_path)
+    artifact, model = compiled(name, tmp_path)
     found = bisected(artifact, model)
     assert [each.finding for each in found.found] == []
     assert found.notes == []

@@ -22,6 +22,7 @@ from ingot.compiler.model import Model, read_model
 from ingot.compiler.options import Clock, CompileOptions, silent
 from ingot.compiler.resolve import Resolved
 from ingot.targets.cpu import toolchain
+from tests.import_rules import ROOMS
 from tests.support.tiny_models import save_random
 
 OPTIONS = CompileOptions(targets="cpu:portable", quantize="int8", keep="*.layers.1.*=none")
@@ -144,7 +145,7 @@ CHANGES: dict[str, Callable[[pytest.MonkeyPatch, Path], object]] = {
     "its commit": lambda patch, _: patch.setattr(torch.version, "git_version", "abc"),
     "python": lambda patch, _: patch.setattr(sys, "version", "4.0"),
     "ingot": lambda patch, _: patch.setattr(kept_front, "__version__", "9.9"),
-    "sources": lambda patch, folder: patch.setattr(kept_front, "SOURCES", folder),
+    "sources": lambda patch, _: patch.setattr(kept_front, "LOADED", "of other sources"),
     "surroundings": lambda patch, _: patch.setattr(kept_front, "surroundings", lambda: {"a": 1}),
     "default dtype": lambda patch, _: patch.setattr(torch, "get_default_dtype", lambda: "float64"),
     "device": lambda patch, _: patch.setattr(torch, "get_default_device", lambda: "cuda"),
@@ -173,15 +174,23 @@ def test_the_key_changes_with_the_module_and_with_a_calibration(model: Model) ->
 
 def test_sources_are_told_by_path_and_content(tmp_path: Path) -> None:
     hashes = [kept_front.sources_hash(tmp_path)]
-    for name, text in {"a.py": "1", "b/a.py": "1", "b/c.py": "1", "./a.py": "2"}.items():
+    for name, text in {"a.py": "1", "ops/a.py": "1", "ops/b/a.py": "1", "./a.py": "2"}.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
         hashes.append(kept_front.sources_hash(tmp_path))
     assert len(set(hashes)) == len(hashes)
     os.utime(tmp_path / "a.py", (1, 1))
     assert kept_front.sources_hash(tmp_path) == hashes[-1]
-    ours = {path.name for path in kept_front.SOURCES.rglob("*.py")}
-    assert {"lower.py", "runner.py", "linear.py", "qwen3.py"} <= ours
+    (tmp_path / "runtime").mkdir()
+    (tmp_path / "runtime" / "a.py").write_text("of no matter")
+    assert kept_front.sources_hash(tmp_path) == hashes[-1]
+
+
+def test_the_rooms_that_count_are_those_that_the_compiler_may_import() -> None:
+    assert set(kept_front.ROOMS) == {"compiler", *ROOMS["compiler"]}
+    below = {room for name in kept_front.ROOMS for room in ROOMS[name]}
+    assert below <= set(kept_front.ROOMS)
+    assert kept_front.sources_hash(kept_front.SOURCES) == kept_front.LOADED
 
 
 KEY = """

@@ -55,7 +55,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def kept(cache: Path, model: Model, made: Front) -> Path:
     """The entry of the model, as a compile leaves it."""
     cache.mkdir(parents=True)
-    kept_front.kept.keep(cache, front_key(model), encode_front(made), kept_front.SUFFIX, 4)
+    kept_front.kept.keep(cache, front_key(model), encode_front(made), kept_front.SUFFIX)
     (entry,) = cache.iterdir()
     return entry
 
@@ -129,7 +129,7 @@ def test_a_damaged_entry_is_made_anew(
     key = kept.name.partition("-")[0]
     if damage == "none of ours":  # whole, but by another program
         kept.unlink()
-        kept_front.kept.keep(kept.parent, key, b'{"nodes": []}', kept_front.SUFFIX, 4)
+        kept_front.kept.keep(kept.parent, key, b'{"nodes": []}', kept_front.SUFFIX)
     else:
         kept.write_bytes(data[:-9] if damage == "cut" else data.replace(b"aten.", b"atem.", 1))
     assert front_of(model, Clock(silent)) is made and len(exports) == 1
@@ -178,6 +178,18 @@ def test_a_compile_needs_no_cache(
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("INGOT_CACHE", str(tmp_path / "file"))
     assert front_of(model, Clock(silent)) is made and len(exports) == 1
+
+
+def test_what_was_made_while_a_source_changed_is_not_kept(
+    cache: Path, model: Model, made: Front, exports: list[Model], monkeypatch: Any
+) -> None:
+    """Of modules that are imported late, nobody knows which sources they come from."""
+    with monkeypatch.context() as patch:
+        patch.setattr(kept_front, "sources_hash", lambda folder: "of an edit")
+        assert front_of(model, Clock(silent)) is made
+    assert list(cache.iterdir()) == []
+    assert front_of(model, Clock(silent)) is made  # the control
+    assert len(list(cache.iterdir())) == 1
 
 
 def test_a_cache_that_takes_nothing_more_is_no_fault(

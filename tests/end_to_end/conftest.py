@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.end_to_end.support import Compile, Compiled, compile_case
-from tests.support.build_once import built_once
 from tests.support.made_once import made_once
-
-
-@pytest.fixture(autouse=True)
-def _built_once() -> Iterator[None]:
-    with built_once():
-        yield
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,6 @@ from ingot.cli.main import main
 from ingot.compiler.explain import explain
 from tests.conftest import SHAKESPEARE
 from tests.end_to_end.support import random_tokens, relative_error
-from tests.support.build_once import built_once
 from tests.support.checkpoints import plain_logits
 from tests.support.gguf_files import Type, write_gguf
 from tests.support.tiny_models import save_random
@@ -35,15 +34,13 @@ def test_the_artifact_is_that_of_the_original(
     shakespeare_artifact: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = write_gguf(SHAKESPEARE, tmp_path / "romeo.gguf", Type.BF16)
-    with built_once():
-        ingot.compile(path, tmp_path / "romeo.ingot")
+    ingot.compile(path, tmp_path / "romeo.ingot")
     found, expected = Artifact.open(tmp_path / "romeo.ingot"), Artifact.open(shakespeare_artifact)
     for name in (*expected.names("weights"), *expected.names("targets")):
         assert found.read(name) == expected.read(name), name
     assert found.manifest.model.name == "romeo"
     assert tokens(tmp_path / "romeo.ingot") == tokens(shakespeare_artifact)
-    with built_once():
-        assert main(["run", str(path), PROMPT, "--max-tokens", "8", "--temperature", "0"]) == 0
+    assert main(["run", str(path), PROMPT, "--max-tokens", "8", "--temperature", "0"]) == 0
     told = capsys.readouterr()
     assert "compiling" in told.err and told.out.strip()
     assert main(["run", str(path), PROMPT, "--max-tokens", "8", "--temperature", "0"]) == 0
@@ -60,8 +57,7 @@ def test_experts_say_what_those_of_the_original_do(name: str, tmp_path: Path) ->
     said = []
     for source in (model_dir, path):
         out = tmp_path / f"{source.suffix}.ingot"
-        with built_once():
-            ingot.compile(source, out, max_model_len=128)
+        ingot.compile(source, out, max_model_len=128)
         with ingot.LLM(out) as llm:
             said.append([llm.logits(random_tokens(length)) for length in (1, 17, 100)])
     for one, other in zip(*said, strict=True):
@@ -92,8 +88,7 @@ def test_blocks_of_experts_are_kept(
 ) -> None:
     model_dir = save_random(name, tmp_path / "model", "bfloat16", tokenizer=True)
     path = write_gguf(model_dir, tmp_path / "model.gguf", kinds)
-    with built_once():
-        report = ingot.compile(path, tmp_path / "a.ingot", max_model_len=128)
+    report = ingot.compile(path, tmp_path / "a.ingot", max_model_len=128)
     assert any(
         f"gguf {label}, kept as int8-g32" in text and "gate_up_proj" in text for text in report.kept
     )
@@ -111,8 +106,7 @@ def kinds(name: str) -> Type:
 @pytest.mark.slow
 def test_what_becomes_of_what_is_told_and_done(shakespeare_artifact: Path, tmp_path: Path) -> None:
     path = write_gguf(SHAKESPEARE, tmp_path / "mixed.gguf", kinds)
-    with built_once():
-        report = ingot.compile(path, tmp_path / "mixed.ingot")
+    report = ingot.compile(path, tmp_path / "mixed.ingot")
     text = summary(report)
     assert "39 matrices in gguf Q4_0, kept as int4-b32: " in text
     # What becomes one matrix with that in Q8_0.
@@ -127,8 +121,7 @@ def test_what_becomes_of_what_is_told_and_done(shakespeare_artifact: Path, tmp_p
 @pytest.mark.slow
 def test_numbers_are_taken_on_request(shakespeare_artifact: Path, tmp_path: Path) -> None:
     path = write_gguf(SHAKESPEARE, tmp_path / "six.gguf", Type.Q6_K)
-    with built_once():
-        report = ingot.compile(path, tmp_path / "six.ingot", dequantize=True)
+    report = ingot.compile(path, tmp_path / "six.ingot", dequantize=True)
     assert "43 matrices in gguf Q6_K, dequantized" in summary(report)
     assert report.manifest.numerics.quantization == "none"
     assert tokens(tmp_path / "six.ingot", 4) == tokens(shakespeare_artifact, 4)

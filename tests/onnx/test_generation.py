@@ -15,7 +15,6 @@ from ingot.runtime.llm import LLM
 from ingot.runtime.params import SamplingParams
 from tests.end_to_end.support import Compile, compile_case, random_tokens
 from tests.onnx.support import CACHED, exported, greedy
-from tests.support.build_once import built_once
 from tests.support.core import core
 
 COUNT = 24
@@ -40,8 +39,7 @@ LATER = ("phi3", "gemma3", "glm4", "cohere2", "deepseek_v2", "deepseek_v3")
     ),
 )
 def test_greedy_tokens_are_those_of_the_artifact(name: str, opset: int, tmp_path: Path) -> None:
-    with built_once():
-        _, artifact = compile_case(Compile(name, "float32", 300), tmp_path)
+    _, artifact = compile_case(Compile(name, "float32", 300), tmp_path)
     _, folder = exported(name, opset=opset, max_model_len=300)
     for length in (1, 30):
         prompt = random_tokens(length)

@@ -1,4 +1,4 @@
-"""What tests build once, whichever of their processes asks first."""
+"""What a run of tests makes once, whichever of its processes asks first."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from functools import cache
 from pathlib import Path
 
 from ingot.artifact.lock import file_lock
+from tests.support.kept_builds import kernels_folder
 
 FOLDER = "TESTS_BUILD_IN"  # the processes of a test run share its value; see tests/conftest.py
 
 
 @cache
 def shared_folder() -> Path:
-    """Where this run keeps what it builds; one of its own outside of pytest."""
+    """Where this run keeps what it makes; one of its own outside of pytest."""
     return Path(os.environ.get(FOLDER) or tempfile.mkdtemp(prefix="ingot-tests-"))
 
 
@@ -34,9 +35,7 @@ def made_once(name: str, make: Callable[[Path], object]) -> Path:
 
 
 def cache_folder(path: Path) -> Path:
-    """A new cache of ingot's with no models in it, but with the object files of the test run."""
-    kernels = shared_folder() / "kernels"
-    kernels.mkdir(exist_ok=True)
+    """A new cache of ingot's with no models in it, but with the kernels that tests have built."""
     path.mkdir()
-    (path / "kernels").symlink_to(kernels)
+    (path / "kernels").symlink_to(kernels_folder())
     return path

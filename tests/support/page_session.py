@@ -21,7 +21,6 @@ from pathlib import Path
 
 import ingot
 from examples.tiny_model import CONFIG, write_model
-from tests.support.build_once import built_once
 from tests.support.hub import serve_hub
 from tests.support.made_once import cache_folder, made_once
 from tests.support.page_blocks import ROOT, Block
@@ -210,5 +209,4 @@ def write_bundled(place: Path) -> None:
 
 def compile_once(model_dir: Path, place: Path) -> None:
     """An artifact of it."""
-    with built_once():
-        ingot.compile(model_dir, place / "model.ingot")
+    ingot.compile(model_dir, place / "model.ingot")

@@ -18,21 +18,28 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return kept.opened_folder()
 
 
-def test_each_kind_has_a_bound_of_its_own(folder: Path) -> None:
-    kept.keep(folder, KEYS[0], b"object", ".o", 1)
-    for age, key in enumerate(reversed(KEYS[1:])):
-        kept.keep(folder, key, key.encode(), ".cubin", 9)
+def test_the_longest_unused_go_where_all_kinds_together_take_too_much(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept, "MOST_BYTES", 24)
+    for age, (key, suffix) in enumerate(zip(KEYS, (".o", ".cubin", ".front"), strict=False)):
+        kept.keep(folder, key, b"8 bytes.", suffix)
         for path in folder.glob(f"{key}-*"):
             os.utime(path, (1000 + age, 1000 + age))
-    kept.keep(folder, KEYS[0], b"kernel", ".cubin", 2)
-    assert kept.take(folder, KEYS[0], ".o") == b"object"
-    assert kept.take(folder, KEYS[0], ".cubin") == b"kernel"
-    assert kept.take(folder, KEYS[1], ".cubin") == KEYS[1].encode()
-    assert kept.take(folder, KEYS[2], ".cubin") is kept.take(folder, KEYS[3], ".cubin") is None
+    assert kept.take(folder, KEYS[0], ".o") == b"8 bytes."  # it is used again
+    kept.keep(folder, KEYS[3], b"8 others", ".o")
+    assert kept.take(folder, KEYS[1], ".cubin") is None
+    assert kept.take(folder, KEYS[2], ".front") == kept.take(folder, KEYS[0], ".o") == b"8 bytes."
+    assert kept.take(folder, KEYS[3], ".o") == b"8 others"
+
+
+def test_many_files_are_kept() -> None:
+    """Of a target for each level and size of the models that somebody works on: 100 KB each."""
+    assert kept.MOST_BYTES >= 1000 * 100_000
 
 
 def test_what_is_damaged_is_not_taken_and_goes(folder: Path) -> None:
-    kept.keep(folder, KEYS[0], b"kernel", ".cubin", 1)
+    kept.keep(folder, KEYS[0], b"kernel", ".cubin")
     (path,) = folder.iterdir()
     path.write_bytes(b"kernal")
     assert kept.take(folder, KEYS[0], ".cubin") is None

@@ -19,7 +19,6 @@ from ingot.targets.compilers import alone, identity
 from ingot.targets.cpu import toolchain
 
 SUFFIX = ".o"
-MOST = 256  # object files of about 100 KB; those unused for longest go first
 
 
 def compile_once(source: Path, out: Path, target: Target, flags: tuple[str, ...] = ()) -> None:
@@ -37,7 +36,8 @@ def compile_once(source: Path, out: Path, target: Target, flags: tuple[str, ...]
             return
         toolchain.compile_unit(source, out, target, flags)
         with suppress(OSError):  # a full disk is told by what needs the room
-            kept.keep(folder, key, out.read_bytes(), SUFFIX, MOST)
+            if _key(source, target, flags) == key:  # nobody has edited a header meanwhile
+                kept.keep(folder, key, out.read_bytes(), SUFFIX)
 
 
 def _key(source: Path, target: Target, flags: tuple[str, ...]) -> str:

@@ -50,7 +50,6 @@ KERNELS = "ingot.targets.cuda.kernels"  # the package of Triton functions
 LAUNCHES = "launches.json"
 CUBINS = "cubins"  # the folder of the binaries, beside the file that describes them
 SUFFIX = ".cubin"
-MOST = 2048  # binaries of about 10 KB that are kept; those unused for longest go first
 TIMEOUT_SECONDS = 600
 SHOWN_LINES = 20
 FEW = 4  # kernels that take about as long as it takes to start a process for them
@@ -142,8 +141,9 @@ def _all_compiled(specs: Mapping[str, KernelSpec], tools: _Tools) -> dict[str, C
     for name, compiled in _compiled_now(missing, tools).items():
         done[name] = compiled
         with suppress(OSError):  # a full disk is told by what needs the room
-            if folder is not None:
-                kept.keep(folder, keys[name], compiled.encode(), SUFFIX, MOST)
+            # Nobody has edited a kernel meanwhile.
+            if folder is not None and _key(specs[name], tools) == keys[name]:
+                kept.keep(folder, keys[name], compiled.encode(), SUFFIX)
     return {name: done[name] for name in specs}
 
 

@@ -23,8 +23,8 @@ from ingot.artifact.select import ABI
 from ingot.artifact.step import TEXT_INPUTS
 from ingot.artifact.target import Target
 from ingot.targets.cpu.generate import step_sources
+from ingot.targets.cpu.kept_objects import compile_once
 from ingot.targets.cpu.toolchain import build
-from tests.support.build_once import compile_unit
 from tests.support.made_once import made_once
 
 T = TypeVar("T")
@@ -146,7 +146,7 @@ def build_library(sources: Sources, target: str, more: tuple[str, ...] = ()) -> 
     def compiled(place: Path) -> None:
         write_sources(place, sources)
         flags = (*encoding(target), *more)
-        build(place, place / "kernels.so", Target.parse(target), flags, compile_unit)
+        build(place, place / "kernels.so", Target.parse(target), flags, compile_once)
 
     content = hashlib.sha256(f"{target}{more}\n{sources}".encode()).hexdigest()
     return made_once(f"unit-{content}", compiled) / "kernels.so"

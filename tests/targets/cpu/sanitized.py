@@ -6,7 +6,7 @@ import hashlib
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -14,7 +14,9 @@ import numpy as np
 from torch import Tensor
 
 from ingot.artifact.target import Target
-from ingot.targets.cpu.toolchain import KERNELS, find_compiler, target_flags
+from ingot.targets.compilers import side_by_side
+from ingot.targets.cpu.kept_objects import compile_once
+from ingot.targets.cpu.toolchain import find_compiler
 from tests.support.made_once import made_once
 from tests.targets.cpu.native import INPUTS, Memory, Sources, encoding, write_sources
 
@@ -22,11 +24,7 @@ DRIVER = Path(__file__).with_name("driver.cpp")
 ACCESSES = Path(__file__).with_name("accesses.h")
 # Full debug information would take half of the time of a build. What tiles read, sanitizers do not
 # see.
-FLAGS = (
-    *"-std=c++17 -g1 -ffp-contract=off -fno-math-errno -pthread -w".split(),
-    *"-DINGOT_EMULATES_AMX -include".split(),
-    str(ACCESSES),
-)
+FLAGS = ("-g1", "-DINGOT_EMULATES_AMX", "-fno-sanitize-recover=all")
 
 # The number of a buffer (weights, caches, the arena, the step's inputs) and a range of its bytes.
 Hole = tuple[int, int, int]
@@ -94,25 +92,28 @@ def build_driver(folder: Path, sources: Sources, target: str, sanitizers: str) -
 
     Without optimisation: a step of a few rows is fast enough, and a build takes half of the time.
     """
-    return Driver(_program(sources, target, sanitizers), folder)
+    both = (*sources, (DRIVER.name, DRIVER.read_text()))
+    return Driver(build_sanitized(both, target, sanitizers, "-O0"), folder)
 
 
 @cache
-def _program(sources: Sources, target: str, sanitizers: str) -> Path:
-    """Built once a test run."""
+def build_sanitized(sources: Sources, target: str, sanitizers: str, level: str) -> Path:
+    """A program under those sanitizers, at a level of optimisation, linked once a test run."""
+    sanitizing = f"-fsanitize={sanitizers}"
+    flags = (level, *FLAGS, sanitizing, *encoding(target))
+    # A part of each source: what is compiled is known by its text.
+    texts = [(name, f"{ACCESSES.read_text()}\n{text}") for name, text in sources]
 
     def build(place: Path) -> None:
-        write_sources(place, sources)
-        command = (
-            *find_compiler(),
-            *FLAGS,
-            f"-fsanitize={sanitizers}",
-            "-fno-sanitize-recover=all",
-            *target_flags(Target.parse(target)),
-            *encoding(target),
-            *("-iquote", KERNELS, *place.glob("*.cpp"), DRIVER, "-o", place / "driver"),
+        write_sources(place, texts)
+        units = sorted(place.glob("*.cpp"))
+        objects = [unit.with_suffix(".o") for unit in units]
+        side_by_side(
+            partial(compile_once, unit, made, Target.parse(target), flags)
+            for unit, made in zip(units, objects, strict=True)
         )
-        subprocess.run(command, check=True, timeout=300)
+        link = (*find_compiler(), sanitizing, "-pthread", *objects, "-o", place / "program")
+        subprocess.run(link, check=True, timeout=300)
 
-    text = "\n".join((target, sanitizers, str(sources)))
-    return made_once(f"driver-{hashlib.sha256(text.encode()).hexdigest()}", build) / "driver"
+    key = "\n".join((target, *flags, str(texts)))
+    return made_once(f"program-{hashlib.sha256(key.encode()).hexdigest()}", build) / "program"

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from ingot.artifact.target import Target
+from ingot.targets import kept
 from ingot.targets.cpu import kept_objects, toolchain
 from ingot.targets.cpu.kept_objects import compile_once
 
@@ -49,7 +50,7 @@ def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., byte
     return build
 
 
-def kept(tmp_path: Path) -> list[Path]:
+def kept_files(tmp_path: Path) -> list[Path]:
     return sorted((tmp_path / "cache" / "kernels").iterdir())
 
 
@@ -106,31 +107,31 @@ def test_a_damaged_object_file_is_built_again(
     damage: Callable[[bytes], bytes], built: Callable[..., bytes], tmp_path: Path
 ) -> None:
     whole = built("a")
-    (file,) = kept(tmp_path)
+    (file,) = kept_files(tmp_path)
     file.write_bytes(damage(file.read_bytes()))
     assert built("a") == whole and built.builds == 2
-    assert [path.read_bytes() for path in kept(tmp_path)] == [whole]
+    assert [path.read_bytes() for path in kept_files(tmp_path)] == [whole]
 
 
 def test_the_longest_unused_go_first(
     built: Callable[..., bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kept_objects, "MOST", 2)
+    monkeypatch.setattr(kept, "MOST_BYTES", 2 * len(b"a" + TARGET.name.encode()))
     for age, source in enumerate("ba"):
         built(source)
-        for path in kept(tmp_path):
+        for path in kept_files(tmp_path):
             if path.read_bytes().startswith(source.encode()):
                 os.utime(path, (1000 - age, 1000 - age))
     built("a")  # the older one is used again
     built("c")
-    assert sorted(path.read_bytes()[:1] for path in kept(tmp_path)) == [b"a", b"c"]
+    assert sorted(path.read_bytes()[:1] for path in kept_files(tmp_path)) == [b"a", b"c"]
 
 
 def test_files_of_others_do_not_go(
     built: Callable[..., bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """INGOT_CACHE may be a project with kernels of its own; they do not count, either."""
-    monkeypatch.setattr(kept_objects, "MOST", 1)
+    monkeypatch.setattr(kept, "MOST_BYTES", len(b"a" + TARGET.name.encode()))
     folder = tmp_path / "cache" / "kernels"
     folder.mkdir(parents=True)
     others = [folder / name for name in ("saxpy.cu", "a.o", f"{'0' * 64}.o")]
@@ -141,7 +142,7 @@ def test_files_of_others_do_not_go(
     built("a")
     built("b")
     assert all(path.exists() for path in others) and not half_written.exists()
-    assert len(kept(tmp_path)) == len(others) + 1
+    assert len(kept_files(tmp_path)) == len(others) + 1
 
 
 def test_a_compile_needs_no_cache(built: Callable[..., bytes], tmp_path: Path) -> None:
@@ -160,12 +161,12 @@ def test_a_failed_build_keeps_nothing(
     monkeypatch.setattr(toolchain, "compile_unit", fails)
     with pytest.raises(RuntimeError):
         built("a")
-    assert kept(tmp_path) == []
+    assert kept_files(tmp_path) == []
 
 
 def test_a_file_is_kept_under_its_own_hash(built: Callable[..., bytes], tmp_path: Path) -> None:
     built("a")
-    (file,) = kept(tmp_path)
+    (file,) = kept_files(tmp_path)
     data = b"a" + TARGET.name.encode()
     assert file.read_bytes() == data and file.suffix == ".o"
     assert file.stem.endswith(f"-{hashlib.sha256(data).hexdigest()[:16]}")
@@ -202,7 +203,7 @@ def test_a_full_disk_is_no_fault_of_the_build(
 
     monkeypatch.setattr(Path, "replace", full)
     assert built("a") == b"a" + TARGET.name.encode()
-    assert kept(tmp_path) == []
+    assert kept_files(tmp_path) == []
 
 
 def test_headers_count_by_their_content(built: Callable[..., bytes], tmp_path: Path) -> None:
@@ -237,6 +238,18 @@ def test_a_cache_that_may_only_be_read_serves(
     assert built("a", "two/a.cpp") == first and built.builds == 1
 
 
-def test_many_files_are_kept() -> None:
-    """Of a target for each level and size of the models that somebody works on."""
-    assert kept_objects.MOST >= 128
+def test_what_was_built_while_a_header_changed_is_not_kept(
+    built: Callable[..., bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler = toolchain.compile_unit
+
+    def edited(*given: Any) -> None:
+        compiler(*given)
+        (tmp_path / "headers" / "a.h").write_text("changed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(toolchain, "compile_unit", edited)
+        built("a")
+    assert kept_files(tmp_path) == []
+    built("a")  # the control
+    assert len(kept_files(tmp_path)) == 1

@@ -12,24 +12,6 @@ struct Registers {
 };
 inline thread_local Registers registers;
 
-// A row of sixteen numbers is what loops are over innermost, so that compilers vectorize them.
-inline std::uint32_t flushed(std::uint32_t bits) {
-  return bits & ((bits & 0x7f800000) == 0 ? 0x80000000u : 0xffffffffu);
-}
-inline float as_float(std::uint32_t bits) {
-  bits = flushed(bits);
-  float value;
-  std::memcpy(&value, &bits, sizeof value);
-  return value;
-}
-inline std::uint32_t as_bits(float value) {
-  std::uint32_t bits;
-  std::memcpy(&bits, &value, sizeof bits);
-  return flushed(bits);
-}
-inline float even(std::uint32_t pair) { return as_float(pair << 16); }
-inline float odd(std::uint32_t pair) { return as_float(pair & 0xffff0000); }
-
 inline bool allowed() { return true; }
 
 inline void configure(const Shape& shape) {
@@ -62,8 +44,32 @@ inline void store(void* to, std::ptrdiff_t stride) {
                 registers.shape.row_bytes[tile]);
 }
 
+// Products read and write registers alone, so no sanitizer has to look, and what is built for one
+// without optimisation takes no minutes. A row of sixteen numbers is what their loops are over
+// innermost, so that compilers vectorize them.
+#pragma GCC push_options
+#pragma GCC optimize("O3")
+#define INGOT_OF_REGISTERS [[gnu::no_sanitize("address", "thread", "undefined")]] inline
+
+INGOT_OF_REGISTERS std::uint32_t flushed(std::uint32_t bits) {
+  return bits & ((bits & 0x7f800000) == 0 ? 0x80000000u : 0xffffffffu);
+}
+INGOT_OF_REGISTERS float as_float(std::uint32_t bits) {
+  bits = flushed(bits);
+  float value;
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
+INGOT_OF_REGISTERS std::uint32_t as_bits(float value) {
+  std::uint32_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  return flushed(bits);
+}
+INGOT_OF_REGISTERS float even(std::uint32_t pair) { return as_float(pair << 16); }
+INGOT_OF_REGISTERS float odd(std::uint32_t pair) { return as_float(pair & 0xffff0000); }
+
 template <int sums, int rows, int columns>
-inline void multiply() {
+INGOT_OF_REGISTERS void multiply() {
   auto& words = registers.words;
   for (int r = 0; r < registers.shape.rows[rows]; ++r) {
     float evens[amx::columns] = {}, odds[amx::columns] = {};
@@ -83,7 +89,7 @@ inline void multiply() {
 }
 
 template <int sums, int rows, int columns>
-inline void multiply_bytes() {
+INGOT_OF_REGISTERS void multiply_bytes() {
   auto& words = registers.words;
   for (int r = 0; r < registers.shape.rows[rows]; ++r)
     for (int k = 0; k < registers.shape.row_bytes[rows] / 4; ++k)
@@ -95,6 +101,9 @@ inline void multiply_bytes() {
         }
       }
 }
+
+#undef INGOT_OF_REGISTERS
+#pragma GCC pop_options
 
 inline void release() { registers = {}; }
 
