@@ -18,6 +18,9 @@ MODEL    := golden/models/shakespeare
 ARTIFACT := build/shakespeare.ingot
 PROMPT   ?= First Citizen:
 TRITON   ?= 3.6
+# What `make affected` compares with, and how long it may take; 0 runs all that is affected.
+SINCE    ?= main
+SECONDS  ?= 120
 # A test process for each processor. Each begins with neighbouring tests, which share what they make.
 SPREAD   ?= -n auto --maxprocesses 4 --dist worksteal
 
@@ -27,7 +30,7 @@ PYTHON  ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do 
              "$$p" -c '$(IS_NEW)' >/dev/null 2>&1 && { echo "$$p"; exit; }; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-slow slow-report test-triton tour lint bench golden docs size wheel clean
+.PHONY: help setup demo smoke affected test test-all test-slow slow-report test-triton tour lint bench golden docs size wheel clean
 
 help:  ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -59,6 +62,13 @@ demo: $(STAMP)  ## Compile the bundled model and let it write
 	@$(INGOT) compile $(MODEL) -o $(ARTIFACT) --force
 	@echo && echo '$$ ingot run $(ARTIFACT) "$(PROMPT)"'
 	@$(INGOT) run $(ARTIFACT) "$(PROMPT)" --max-tokens 120 --temperature 0.8 --seed 2 --stats
+
+smoke: $(TOOLS)  ## Run what takes a minute: no C++ compiler, no torch.export
+	@$(PY) -m pytest -q $(SPREAD) -m "not thorough and not slow" -p tests.support.smoke \
+	  @tests/smoke.txt $(ARGS)
+
+affected: $(CUDA)  ## Run the tests that can see what has changed (SINCE=main SECONDS=120)
+	@$(PY) -m tools.affected --since $(SINCE) --seconds $(SECONDS) $(ARGS)
 
 test: $(CUDA)  ## Run the core of the tests (ARGS="-k word" is passed to pytest)
 	@$(PY) -m pytest -q $(SPREAD) -m "not thorough and not slow" $(ARGS)

@@ -33,8 +33,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
     Where tests run side by side, each computes in one thread: torch would take all processors.
     """
-    from tests.support.kept_builds import guard_kept_builds
+    from tests.support.kept_builds import guard_kept_builds, kept_folder
     from tests.support.made_once import FOLDER, cache_folder
+    from tests.support.times import Recorder
 
     gc.disable()  # until tests are found, which makes no garbage
 
@@ -52,6 +53,9 @@ def pytest_configure(config: pytest.Config) -> None:
     own = tempfile.mkdtemp(prefix="cache-", dir=os.environ[FOLDER])
     os.environ["INGOT_CACHE"] = str(cache_folder(Path(own) / "ingot"))
     guard_kept_builds()
+
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        config.pluginmanager.register(Recorder(kept_folder()))
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -17,6 +17,7 @@ def test_long_stages_tell_the_share_of_the_parameters(shakespeare_dir, tmp_path,
         told.setdefault(stage, []).append(fraction)
 
     monkeypatch.setattr(toolchain, "build", build)
+    monkeypatch.setenv("INGOT_CACHE", str(tmp_path / "empty"))
     options = CompileOptions(targets=("cpu:portable",), quantize="int8")
     compile_model(shakespeare_dir, tmp_path / "m.ingot", options, progress=progress)
     for stage in ("quantize", "pack", "golden"):

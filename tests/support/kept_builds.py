@@ -27,9 +27,14 @@ _setattr, _undo = pytest.MonkeyPatch.setattr, pytest.MonkeyPatch.undo
 _patched: dict[pytest.MonkeyPatch, set[str]] = {}  # suffixes that wait for the end of each
 
 
+def kept_folder() -> Path:
+    """What outlives the run lies there."""
+    return Path(os.environ.get(PLACE) or ROOT / "build" / "tests")
+
+
 def kernels_folder() -> Path:
-    """The folder that outlives the run, made if need be."""
-    folder = Path(os.environ.get(PLACE) or ROOT / "build" / "tests") / "kernels"
+    """The folder in it that is the product's own, made if need be."""
+    folder = kept_folder() / "kernels"
     folder.mkdir(parents=True, exist_ok=True)
     return folder.resolve()
 
