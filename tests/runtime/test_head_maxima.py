@@ -57,7 +57,7 @@ class Compared:
         return draws
 
 
-@pytest.mark.cases(core=1, thorough=5)
+@pytest.mark.cases(core=2, thorough=5)
 @pytest.mark.parametrize("num_prompts", core(3, further=[1, 2, 5]))
 @pytest.mark.parametrize("threads", core(1, 3, further=[2, 7]))
 def test_tokens_are_those_of_a_sampler_that_looks_itself(

@@ -67,7 +67,8 @@ def undo_told(self: pytest.MonkeyPatch) -> None:
 
 def spoilt_by(name: str) -> frozenset[str]:
     """The suffixes of what may come out otherwise while that attribute is another."""
-    package, *modules, attribute = name.split(".")
+    package, _, rest = name.partition(".")
+    *modules, attribute = rest.split(".")
     if package != "ingot" or not modules or modules[0] not in MAKE_FRONTS:
         return frozenset()
     if any(module in COMPILERS for module in modules):

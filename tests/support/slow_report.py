@@ -39,8 +39,8 @@ class Span:
     """A test or a fixture that runs."""
 
     name: str
-    began: float = field(default_factory=monotonic)
-    computed: float = field(default_factory=process_time)
+    began: float = field(default_factory=lambda: monotonic())
+    computed: float = field(default_factory=lambda: process_time())
     inner: float = 0.0  # the seconds of fixtures that it asked for, and what they computed
     inner_computed: float = 0.0
     parts: dict[str, float] = field(default_factory=lambda: dict.fromkeys(KINDS, 0.0))

@@ -1,6 +1,6 @@
 """How long each test of the core took, kept between runs in `build/tests/times.json`.
 
-A test has two numbers of seconds, its fixtures included: those of the last run, and the most of any,
+A test has two numbers of seconds, its fixtures included: of the last run, and the most of any run,
 which is how long it takes where all that it needs is built anew. `make affected` estimates by them.
 """
 

@@ -2,9 +2,9 @@
 
     python -m tools.affected [--since main] [--seconds 120] [--list] [PYTEST'S ARGUMENTS ...]
 
-What has changed are the files that differ from where this branch left the other, committed or not.
-The nearest tests run, as many as take `--seconds` together; 0 runs all. See `tools/affected/reads.py`
-for what a test can see.
+What has changed are the files that differ from where this branch left `main`, committed or not.
+The nearest tests run, as many as take `--seconds` together; 0 stands for all of them. What a test
+sees is said by `tools/affected/reads.py`.
 """
 
 from __future__ import annotations

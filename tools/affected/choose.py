@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from os.path import commonprefix
+from itertools import takewhile
 from pathlib import PurePath
 
 from tests.support.times import Times
@@ -70,9 +70,14 @@ def _affected(
     is_rebuilt: bool,
 ) -> Affected:
     seconds = sum(most if is_rebuilt else last for last, most in tests.values())
-    folders = PurePath(path).parent.parts[1:]
-    in_mirror = max(len(commonprefix([folders, PurePath(c).parent.parts[1:]])) for c in changed)
+    in_mirror = max(_common_folders(path, other) for other in changed)
     return Affected(path, distance, in_mirror, seconds if tests else UNKNOWN_SECONDS, bool(tests))
+
+
+def _common_folders(path: str, other: str) -> int:
+    """Of tests/passes/a.py and ingot/passes/b.py it is one."""
+    both = zip(PurePath(path).parent.parts[1:], PurePath(other).parent.parts[1:], strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], both))
 
 
 def _distances(reads: Reads, changed: Iterable[str]) -> Mapping[str, int]:

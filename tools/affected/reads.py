@@ -1,9 +1,13 @@
 """What each file of the repository reads, as far as its text tells.
 
-A file is a node, named by its path; so is each fixture of a `conftest.py`, as `PATH::NAME`. Python
-reads the modules that it imports anywhere, and the modules and files that its strings name; of the
-package `ingot`, the homes of the names that it uses. C++ reads what it includes. A test reads the
-`conftest.py` files above it, and of their fixtures those whose names it has, or that it gets unasked.
+A file is a node, named by its path; so is each fixture of a `conftest.py`, as `PATH::NAME`.
+
+- Python reads the modules and files that it names: in imports wherever they stand, but for those
+  that only types need, and in strings. Of the package `ingot` it reads the homes of the names that
+  it uses, and of a package that it names all modules, since their names may be put together.
+- C++ reads what it includes.
+- A test reads the `conftest.py` files above it, and of their fixtures those that it names. The ones
+  that come unasked are how tests run, and not what they look at.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ import ast
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePath
 
@@ -20,11 +25,26 @@ from ingot import _HOMES
 Reads = Mapping[str, frozenset[str]]
 
 SOURCES = ("ingot", "tests", "tools", "bench", "golden", "examples")
-INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.M)
-MODULE = re.compile(r"(?:ingot|tests|tools|bench|golden|examples)(?:\.\w+)+")
-OF_INGOT = re.compile(r"\bingot\.(\w+)")
-FILE = re.compile(r"[\w.-]+\.\w+")
 C_SUFFIXES = (".h", ".c", ".cpp")
+INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.M)
+MODULE = re.compile(rf"\b(?:{'|'.join(SOURCES)})(?:\.\w+)+")
+FROM = re.compile(rf"^\s*from ((?:{'|'.join(SOURCES)})[\w.]*) import (\([^)]*\)|.*)", re.M)
+WORD = re.compile(r"\w+")
+FILE = re.compile(r"[\w-]+(?:\.[\w-]+)*\.\w+")
+# What runs nothing: docstrings, lines of comment, imports that only types need.
+SAID = re.compile(
+    r'^[ \t]*r?"""(?s:.*?)"""$|^[ \t]*#.*$|^if (?:typing\.)?TYPE_CHECKING:\n(?:(?:[ \t].*)?\n)*',
+    re.M,
+)
+
+
+@dataclass(frozen=True)
+class Fixture:
+    """A fixture of a `conftest.py`."""
+
+    node: str
+    name: re.Pattern[str]
+    text: str  # its own, and the imports of its module that it uses
 
 
 class Repository:
@@ -38,58 +58,43 @@ class Repository:
     def reads(self) -> Reads:
         """What each node reads."""
         found: dict[str, set[str]] = defaultdict(set)
-        for path in self.files:
+        for path in sorted(self.files):
             if path.endswith(C_SUFFIXES):
                 included = (self._named.get(name, ()) for name in INCLUDE.findall(self.text(path)))
                 found[path].update(*included)
             elif path.endswith(".py") and path.partition("/")[0] in SOURCES:
-                for node, names in self._of_python(path):
-                    found[node] |= names
-        return {node: frozenset(names - {node}) for node, names in found.items()}
+                for node, nodes in self._of_python(path):
+                    found[node] |= nodes - {node}
+        return {node: frozenset(nodes) for node, nodes in found.items()}
 
     def text(self, path: str) -> str:
         """What a file says; nothing if it is gone."""
         place = self.root / path
         return place.read_text(encoding="utf-8", errors="replace") if place.is_file() else ""
 
-    @cached_property
-    def _named(self) -> Mapping[str, frozenset[str]]:
-        """Files that are no modules, by their names without folders."""
-        found = defaultdict(set)
-        for path in self.files:
-            if not path.endswith(".py"):
-                found[PurePath(path).name].add(path)
-        return {name: frozenset(paths) for name, paths in found.items()}
-
     def _of_python(self, path: str) -> Iterator[tuple[str, set[str]]]:
-        text = self.text(path)
-        try:
-            tree = ast.parse(text)
-        except SyntaxError:
-            return
-        if PurePath(path).name == "conftest.py":
-            yield path, set[str]()
-            for name, body in _fixtures(tree):
-                yield f"{path}::{name}", self._names(body, ast.unparse(body), tree)
-                yield f"{path}::{name}", self._from_conftest(path, ast.unparse(body))
+        name, text = PurePath(path).name, self.text(path)
+        if name == "conftest.py":
+            for fixture in self._fixtures[path]:
+                yield fixture.node, self._named_in(fixture.text)
+                yield fixture.node, self._of_conftests(path, fixture.text)
         else:
-            yield path, self._names(tree, text)
-        if PurePath(path).name.startswith("test_"):
-            yield path, self._from_conftest(path, text)
+            yield path, self._named_in(text)
+        if name.startswith("test_"):
+            yield path, self._of_conftests(path, text)
 
-    def _names(self, tree: ast.AST, text: str, around: ast.Module | None = None) -> set[str]:
-        """What a module, or a function of it, imports and names."""
-        found = set(_imports(tree))
-        if around is not None:
-            found |= {module for name, module in _bound(around) if re.search(rf"\b{name}\b", text)}
-        found.update(_HOMES[name] for name in OF_INGOT.findall(text) if name in _HOMES)
-        modules = {self._module(name) for name in found}
-        for string in _strings(tree):
-            for name in MODULE.findall(string):
-                modules |= self._in_package(name) or {self._module(name)}
-            for name in FILE.findall(string):
-                modules |= self._named.get(name, frozenset())
-        return {path for path in modules if path}
+    def _named_in(self, text: str) -> set[str]:
+        text = SAID.sub("", text)
+        found: set[str] = set()
+        for package, names in FROM.findall(text):
+            imported = (f"{package}.{name}" for name in WORD.findall(names))
+            found.update(self._module(_HOMES.get(n.removeprefix("ingot."), n)) for n in imported)
+        for name in set(MODULE.findall(FROM.sub("", text))):
+            found.add(self._module(_HOMES.get(name.removeprefix("ingot."), name)))
+            found |= self._packages.get(name.replace(".", "/"), frozenset())
+        for name in set(FILE.findall(text)):
+            found |= self._named.get(name, frozenset())
+        return found - {""}
 
     def _module(self, name: str) -> str:
         """The file of a module, or of the one that a name is from; nothing for those of others."""
@@ -101,67 +106,45 @@ class Repository:
             name = name.rpartition(".")[0]
         return ""
 
-    def _in_package(self, name: str) -> frozenset[str]:
-        """The modules of a package, which whoever names it may import by names made later."""
-        return self._packages.get(name.replace(".", "/"), frozenset())
+    def _of_conftests(self, path: str, text: str) -> set[str]:
+        """The `conftest.py` files above a file with that text, and their fixtures that it gets."""
+        conftests = {str(folder / "conftest.py") for folder in PurePath(path).parents} & self.files
+        fixtures = (fixture for conftest in conftests for fixture in self._fixtures[conftest])
+        return conftests | {f.node for f in fixtures if f.name.search(text)}
+
+    @cached_property
+    def _named(self) -> Mapping[str, frozenset[str]]:
+        """Files that are no modules, by their names without folders."""
+        return _grouped((PurePath(path).name, path) for path in self.files if path[-3:] != ".py")
 
     @cached_property
     def _packages(self) -> Mapping[str, frozenset[str]]:
-        found = defaultdict(set)
-        for path in self.files:
-            if path.endswith(".py"):
-                found[str(PurePath(path).parent)].add(path)
-        return {folder: frozenset(paths) for folder, paths in found.items()}
+        """The modules of each folder."""
+        return _grouped((str(PurePath(p).parent), p) for p in self.files if p.endswith(".py"))
 
-    def _from_conftest(self, path: str, text: str) -> set[str]:
-        """The files of fixtures that a test may use, and the fixtures that it does."""
-        found: set[str] = set()
-        for folder in PurePath(path).parents:
-            conftest = str(folder / "conftest.py")
-            if conftest in self.files:
-                found.add(conftest)
-                for name, body in _fixtures(ast.parse(self.text(conftest))):
-                    if _is_unasked(body) or re.search(rf"\b{name}\b", text):
-                        found.add(f"{conftest}::{name}")
-        return found
+    @cached_property
+    def _fixtures(self) -> Mapping[str, list[Fixture]]:
+        """Those of each `conftest.py`."""
+        conftests = (path for path in self.files if PurePath(path).name == "conftest.py")
+        return {path: list(_fixtures(path, self.text(path))) for path in conftests}
 
 
-def _imports(tree: ast.AST) -> Iterator[str]:
-    """Every imported name with its module, but for those that only types need."""
-    todo = [tree]
-    while todo:
-        node = todo.pop()
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
-            continue
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
-        todo.extend(ast.iter_child_nodes(node))
+def _fixtures(path: str, text: str) -> Iterator[Fixture]:
+    tree = ast.parse(text)
+    imports = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+    for body in tree.body:
+        if isinstance(body, ast.FunctionDef):
+            marks, own = " ".join(map(ast.unparse, body.decorator_list)), ast.unparse(body)
+            if "fixture" in marks and "autouse=True" not in marks:
+                words = set(WORD.findall(own))
+                used = (i for i in imports if any({a.asname, a.name} & words for a in i.names))
+                whole = "\n".join((*map(ast.unparse, used), own))
+                name = re.compile(rf"\b{body.name}\b")
+                yield Fixture(f"{path}::{body.name}", name, whole)
 
 
-def _bound(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """The names that imports of a module give, and what they are."""
-    for node in tree.body:
-        if isinstance(node, ast.ImportFrom) and node.module:
-            for alias in node.names:
-                yield alias.asname or alias.name, f"{node.module}.{alias.name}"
-        elif isinstance(node, ast.Import):
-            yield from ((a.asname or a.name.partition(".")[0], a.name) for a in node.names)
-
-
-def _strings(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            yield node.value
-
-
-def _fixtures(tree: ast.Module) -> Iterator[tuple[str, ast.FunctionDef]]:
-    for node in tree.body:
-        if isinstance(node, ast.FunctionDef):
-            if any("fixture" in ast.unparse(each) for each in node.decorator_list):
-                yield node.name, node
-
-
-def _is_unasked(fixture: ast.FunctionDef) -> bool:
-    return any("autouse=True" in ast.unparse(each) for each in fixture.decorator_list)
+def _grouped(pairs: Iterable[tuple[str, str]]) -> Mapping[str, frozenset[str]]:
+    found: dict[str, set[str]] = defaultdict(set)
+    for key, value in pairs:
+        found[key].add(value)
+    return {key: frozenset(values) for key, values in found.items()}
