@@ -13,7 +13,7 @@ from pathlib import Path
 from ingot.artifact.kernel_cache import kept_files
 from ingot.settings import settings
 
-MOST_BYTES = 500_000_000  # of all files; those unused for longest go first
+MOST_BYTES = 1_000_000_000  # of all files; those unused for longest go first
 
 
 def opened_folder() -> Path:
