@@ -167,10 +167,11 @@ def test_estimates_come_before_anything_runs(
     told = capsys.readouterr().out
     assert "        ?  tests/test_patched.py\n   40.0 s  tests/test_count.py\n" in told
     assert "4 files of tests, about 48 s on 2 processors" in told and "left out" not in told
-    # Too long for what is asked: the nearest alone, and what is left out is told.
+    # What takes longer than is asked for is left out, and told.
     assert command.main(["--list", "--seconds", "10"]) == 0
     told = capsys.readouterr().out
-    assert "1 files of tests" in told and "left out as further away: 3 files" in told
+    assert "3 files of tests, about 10 s" in told and "test_count" not in told
+    assert "left out for their time: 1 file of tests, 48 s more; SECONDS=0 runs all" in told
 
 
 def each(path: str, seconds: float) -> Affected:

@@ -76,15 +76,17 @@ def told(
         return [*lines, "no test reads it"]
     lines += [_row(each) for each in chosen]
     seconds = estimate(chosen, processes)
-    lines.append(f"{len(chosen)} files of tests, about {_time(seconds)} on {processes} processors")
+    lines.append(f"{_files(chosen)}, about {_time(seconds)} on {processes} processors")
     if not all(each.is_known for each in chosen):
         lines.append("?: has not run here yet")
     if left:
-        rest = estimate(left, processes)
-        lines.append(
-            f"left out as further away: {len(left)} files, {_time(rest)} more; SECONDS=0 runs all"
-        )
+        rest = _time(estimate(left, processes))
+        lines.append(f"left out for their time: {_files(left)}, {rest} more; SECONDS=0 runs all")
     return lines
+
+
+def _files(found: Sequence[Affected]) -> str:
+    return f"{len(found)} file{'s' if len(found) != 1 else ''} of tests"
 
 
 def _row(each: Affected) -> str:
@@ -93,7 +95,8 @@ def _row(each: Affected) -> str:
 
 
 def _time(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds // 60:.0f}:{seconds % 60:02.0f} min"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}:{rest:02} min" if minutes else f"{rest} s"
 
 
 def _git(root: Path, *arguments: str) -> list[str]:
