@@ -35,7 +35,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     from tests.support.kept_builds import guard_kept_builds, kept_folder
     from tests.support.made_once import FOLDER, cache_folder
-    from tests.support.times import Recorder
+    from tests.support.times import Recorder, is_whole
 
     gc.disable()  # until tests are found, which makes no garbage
 
@@ -55,7 +55,7 @@ def pytest_configure(config: pytest.Config) -> None:
     guard_kept_builds()
 
     if "PYTEST_XDIST_WORKER" not in os.environ:
-        config.pluginmanager.register(Recorder(kept_folder()))
+        config.pluginmanager.register(Recorder(kept_folder(), whole=is_whole(config)))
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -225,8 +226,10 @@ def is_of(finder: str, path: str) -> bool:
 def recorded(tmp_path: Path) -> Callable[..., times.Times]:
     """Times after a run of tests with those seconds."""
 
-    def recorded(seconds: Mapping[str, float], *marks: str) -> times.Times:
-        recorder = times.Recorder(tmp_path)
+    def recorded(
+        seconds: Mapping[str, float], *marks: str, whole: bool = False, exitstatus: int = 0
+    ) -> times.Times:
+        recorder = times.Recorder(tmp_path, whole=whole)
         for nodeid, each in seconds.items():
             for when in ("setup", "call"):
                 report = pytest.TestReport(
@@ -234,7 +237,7 @@ def recorded(tmp_path: Path) -> Callable[..., times.Times]:
                     duration=each / 2,
                 )  # fmt: skip
                 recorder.pytest_runtest_logreport(report)
-        recorder.pytest_sessionfinish()
+        recorder.pytest_sessionfinish(exitstatus)
         return times.read(tmp_path)
 
     return recorded
@@ -246,8 +249,30 @@ def test_times_of_the_core_are_kept(recorded: Callable[..., times.Times], tmp_pa
     found = recorded({"tests/a.py::one": 3.0})
     assert found == {"tests/a.py": {"one": (3.0, 9.0)}, "tests/b.py": {"two[x::y]": (2.0, 2.0)}}
     assert recorded({"tests/a.py::far": 70.0}, "thorough") == found
+    # What is not there any more is forgotten by a run of everything, unless it ends early.
+    assert recorded({"tests/b.py::two[x::y]": 2.0}, whole=True, exitstatus=2) == found
+    found = {"tests/b.py": {"two[x::y]": (1.0, 2.0)}}
+    assert recorded({"tests/b.py::two[x::y]": 1.0}, whole=True) == found
     (tmp_path / times.NAME).write_text('{"tests/a.py": {"one": 3')
     assert times.read(tmp_path) == {}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "whole"),
+    [
+        (["-m", times.CORE, "-n", "2"], True),
+        (["-m", times.CORE, "-k", "rope"], False),
+        (["-m", times.CORE, "tests/passes"], False),
+        (["-m", times.CORE, "-x"], False),
+        (["-m", "not slow"], False),
+        (["-m", times.CORE, "--deselect=tests/a.py"], False),
+    ],
+)
+def test_a_run_of_everything_is_known(
+    arguments: list[str], whole: bool, pytestconfig: pytest.Config
+) -> None:
+    asked = pytestconfig._parser.parse_known_args(arguments)
+    assert times.is_whole(SimpleNamespace(option=asked)) is whole  # type: ignore[arg-type]
 
 
 def test_the_command_is_the_one_of_make() -> None:
@@ -255,4 +280,6 @@ def test_the_command_is_the_one_of_make() -> None:
         [sys.executable, "-m", "tools.affected", "--help"], cwd=ROOT, capture_output=True, text=True
     )
     assert done.returncode == 0 and "--since" in done.stdout
-    assert "tools.affected --since $(SINCE) --seconds $(SECONDS)" in (ROOT / "Makefile").read_text()
+    makefile = (ROOT / "Makefile").read_text()
+    assert "tools.affected --since $(SINCE) --seconds $(SECONDS)" in makefile
+    assert f'-m "{times.CORE}" $(ARGS)' in makefile  # whose times are those of the core

@@ -22,7 +22,6 @@ from tools.affected.choose import Affected, affected, estimate, fitting
 from tools.affected.reads import Repository
 
 ROOT = Path(__file__).resolve().parents[2]
-CORE = "not thorough and not slow"
 MOST_PROCESSES = 4
 
 
@@ -43,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.list or not chosen:
         return 0
     spread = ["-n", str(processes), "--dist", "worksteal"]
-    command = [sys.executable, "-m", "pytest", "-q", *spread, "-m", CORE, *further]
+    command = [sys.executable, "-m", "pytest", "-q", *spread, "-m", times.CORE, *further]
     # Of chosen files, none may be of the core.
     code = subprocess.call([*command, *(each.path for each in chosen)], cwd=ROOT)
     return 0 if code == 5 else code

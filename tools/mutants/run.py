@@ -28,11 +28,12 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from tests.support.kept_builds import PLACE, kept_folder
+from tests.support.times import CORE
 
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = re.compile(r"# tests: (.+)")
 SECONDS = 1200  # what the slowest folder of tests takes, several times over
-TIERS = {"core": "not thorough and not slow", "thorough": "thorough and not slow"}
+TIERS = {"core": CORE, "thorough": "thorough and not slow"}
 SURVIVED, STALE = "SURVIVED", "stale"
 CHANGED = re.compile(r"^\+\+\+ b/ingot/(.+)$", re.M)
 
