@@ -118,11 +118,12 @@ def _metadata(files: list[GgufFile]) -> Metadata:
     """The metadata of a model. Raises CheckpointError for files that do not belong together."""
     tensors: dict[str, TensorInfo] = {}
     for number, file in enumerate(files):
-        said = (file.metadata.get("split.no", number), file.metadata.get("split.count", 0))
-        count = len(files) if "split.count" in file.metadata else 0
-        if said != (number, count):
+        # A count of 0 says that this is no part: llama-gguf-split writes it into what it has merged.
+        count = file.metadata.get("split.count", len(files))
+        place = file.metadata.get("split.no", number) if count else 0
+        if (place, count or 1) != (number, len(files)):
             raise CheckpointError(
-                f"{file.path} says that it is file {said[0]} of {said[1]}, counted from 0",
+                f"{file.path} says that it is file {place} of {count}, counted from 0",
                 hint="give a model's files the names that they were made with, "
                 "such as NAME-00001-of-00003.gguf",
             )

@@ -199,8 +199,8 @@ def test_an_order_undoes_what_the_converter_did(order: str, head: int, count: in
     assert stored[source_rows(order, head, count, wanted)].tolist() == wanted.tolist()
 
 
-def split(path: Path, folder: Path, count: int) -> Path:
-    """The tensors of a file in several, each with the keys that say so."""
+def split(path: Path, folder: Path, count: int, said: int | None = None) -> Path:
+    """The tensors of a file in several, each with the keys that say so, or say another count."""
     file = gguf.GGUFReader(path)
     parts = np.array_split(np.arange(len(file.tensors)), count)
     for number, wanted in enumerate(parts):
@@ -212,7 +212,7 @@ def split(path: Path, folder: Path, count: int) -> Path:
                 inner = kinds[1] if len(kinds) > 1 else None
                 writer.add_key_value(key, field.contents(), kinds[0], sub_type=inner)
         writer.add_uint16("split.no", number)
-        writer.add_uint16("split.count", count)
+        writer.add_uint16("split.count", count if said is None else said)
         for tensor in (file.tensors[i] for i in wanted):
             writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
         writer.write_header_to_file()
@@ -220,6 +220,17 @@ def split(path: Path, folder: Path, count: int) -> Path:
         writer.write_tensors_to_file()
         writer.close()
     return folder / f"m-00001-of-{count:05}.gguf"
+
+
+def test_a_merged_file_is_whole(tmp_path: Path) -> None:
+    """llama-gguf-split --merge leaves the keys of the first part, with a count of 0."""
+    path = write_gguf(save("llama", tmp_path / "model"), tmp_path / "model.gguf", Type.Q8_0)
+    whole, merged = tensors(path), tensors(split(path, tmp_path, 1, said=0))
+    assert whole.keys() == merged.keys()
+    assert all(torch.equal(whole[name], merged[name]) for name in whole)
+    # Negative control: parts that say so are none.
+    with pytest.raises(CheckpointError, match="says that it is file 0 of 0"):
+        tensors(split(path, tmp_path, 2, said=0))
 
 
 @pytest.mark.thorough
