@@ -6,8 +6,11 @@ import dataclasses
 import errno
 import shutil
 from collections import namedtuple
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
@@ -87,6 +90,26 @@ def test_an_interrupted_export_leaves_nothing(
         export_onnx(model_dir, tmp_path / "out")
     assert len(begun) == 1
     assert left(tmp_path) == set()
+
+
+@pytest.mark.parametrize("where", [0, 1, 2])
+def test_logits_that_are_no_numbers_are_refused_in_whichever_prompt(
+    where: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As float16 leaves them where its sums overflow."""
+    expected = [np.ones((2, 8), np.float32) for _ in range(3)]
+    spoilt = [rows.copy() for rows in expected]
+    spoilt[where][1, 5] = np.nan
+    prompts = [[1, 2]] * 3
+    monkeypatch.setattr(check.onnx.checker, "check_model", lambda file: None)
+    for got in (expected, spoilt):
+        runner = SimpleNamespace(logits=lambda batch, got=got: got[: len(batch)])
+        monkeypatch.setattr(check, "Runner", lambda file, runner=runner: runner)
+        refused = (
+            pytest.raises(VerificationError, match="by nan") if got is spoilt else nullcontext()
+        )
+        with refused:
+            assert check.check_file(Path("model.onnx"), prompts, expected, 1e-3) == 0.0
 
 
 # The stage after whose work it happens, what happens, and what the caller sees.

@@ -118,7 +118,7 @@ def _metadata(files: list[GgufFile]) -> Metadata:
     """The metadata of a model. Raises CheckpointError for files that do not belong together."""
     tensors: dict[str, TensorInfo] = {}
     for number, file in enumerate(files):
-        # A count of 0 says that this is no part: llama-gguf-split writes it into what it has merged.
+        # A count of 0 says that a file is whole: llama-gguf-split merges so.
         count = file.metadata.get("split.count", len(files))
         place = file.metadata.get("split.no", number) if count else 0
         if (place, count or 1) != (number, len(files)):
