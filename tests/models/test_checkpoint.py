@@ -101,6 +101,43 @@ def test_constants_are_served(saved: Path) -> None:
         assert checkpoint.dtype(name) == torch.float32 and checkpoint.shape(name) == (8,)
 
 
+WITHOUT_MODEL: dict[str, Callable[[str], str]] = {
+    "saved without its head": lambda name: name.removeprefix("model."),
+    "in front": lambda name: f"language_model.{name}",
+    "of a wrapper": lambda name: f"model.{name}",
+    "of another": lambda name: f"transformer.{name}",
+}
+
+
+def renamed(how: Callable[[str], str]) -> Callable[[Tensors], None]:
+    """A change that gives tensors other names."""
+
+    def change(tensors: Tensors) -> None:
+        for name in list(tensors):
+            tensors[how(name)] = tensors.pop(name)
+
+    return change
+
+
+@pytest.mark.parametrize("how", WITHOUT_MODEL)
+@pytest.mark.parametrize("kind", ["single", "tied"])
+def test_one_prefix_more_or_less_in_front_of_all_names(
+    kind: str, how: str, saved: Path, copy: Callable[[str], Path]
+) -> None:
+    model_dir = edit(copy(kind), renamed(WITHOUT_MODEL[how]))
+    whole, module = build(saved / kind)
+    with whole, build(model_dir)[0] as checkpoint:
+        for name, _ in module.named_parameters():
+            assert torch.equal(checkpoint.read(name), whole.read(name))
+
+
+def test_a_prefix_that_only_some_names_lack_is_refused(copy: Callable[[str], Path]) -> None:
+    """Negative control: such a checkpoint was put together of two."""
+    short = NORM.removeprefix("model.")
+    error = refused(edit(copy("single"), renamed(lambda n: short if n == NORM else n)), NORM)
+    assert f"does not use: {short}" in error.found
+
+
 def test_known_unused_tensors_may_be_present(copy: Callable[[str], Path]) -> None:
     name = "model.layers.1.self_attn.rotary_emb.inv_freq"
     build(edit(copy("single"), lambda t: t.update({name: torch.ones(8)})))[0].close()
