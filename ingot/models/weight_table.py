@@ -7,7 +7,7 @@ copy of a tied tensor, or listed as unused; any other tensor is an error.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 
 from ingot.errors import CheckpointError, OnFault, listed, raise_fault
@@ -28,6 +28,7 @@ from ingot.models.sources import (
     sources_of,
     with_outputs_first,
 )
+from ingot.models.spellings import respelled
 from ingot.models.templates import BEYOND, expand, fill
 from ingot.models.weight_rules import Entry, Rows, Rule, Stack
 
@@ -53,7 +54,7 @@ def resolve_sources(
         whole: all files of the checkpoint could be read, so what is not in infos is missing.
     """
     family = registry.family_of(config)
-    infos = _respelled(family, infos, shapes, on_fault)
+    infos = respelled(family, infos, shapes, on_fault)
     table = family.weights_of(config)
     pieces = {name: _lookup(table, name, shape, infos) for name, shape in shapes.items()}
     layout = laid_out(piece for own in pieces.values() for piece in own)
@@ -106,53 +107,6 @@ def quantized_sources(sources: Mapping[str, Source | Stacked]) -> dict[str, Quan
         for name, source in sources.items()
         if isinstance(source.info, QuantizedTensor)
     }
-
-
-def _respelled(
-    family: Family, infos: Mapping[str, TensorInfo], shapes: Mapping[str, Shape], on_fault: OnFault
-) -> dict[str, TensorInfo]:
-    """The tensors by the names that the family's tables have."""
-    found: dict[str, TensorInfo] = {}
-    as_whole = _as_whole_model(infos, shapes)
-    for info in infos.values():
-        name = as_whole(info.name)
-        for template, spelling in family.spellings.items():
-            if match := expand(template).fullmatch(name):
-                name = fill(spelling, match)
-        if family.respelled:
-            name = family.respelled(name)
-        if not name:
-            continue
-        if name in found:
-            on_fault(
-                CheckpointError(
-                    f"the checkpoint has {found[name].name} and {info.name}, which are the same "
-                    "tensor",
-                    hint="remove one of the two, or fetch the checkpoint again",
-                )
-            )
-        found[name] = info
-    return found
-
-
-BASE = "model."  # in front of all parameters but those of the head
-AROUND = ("language_model.", "transformer.", BASE)
-
-
-def _as_whole_model(
-    infos: Mapping[str, TensorInfo], shapes: Mapping[str, Shape]
-) -> Callable[[str], str]:
-    """What a tensor is called in the model itself, where that was saved without its head or as a
-    part of something larger: all names lack a prefix, or have one too many."""
-    base = {name for name in shapes if name.startswith(BASE)}
-    if base & infos.keys():
-        return str
-    if any(BASE + name in base for name in infos):
-        return lambda name: name if name in shapes else BASE + name
-    for prefix in AROUND:
-        if any(name.startswith(prefix) and name.removeprefix(prefix) in base for name in infos):
-            return lambda name: name.removeprefix(prefix)
-    return str
 
 
 def _lookup(
