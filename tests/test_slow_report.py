@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import pytest
-
-from tests.support import slow_report
 from tests.support.slow_report import COLUMNS, Row, Watch, rooms, table
 
 
-@pytest.fixture
-def spend(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Lets seconds pass, of which the process computes some."""
-    now = {"wall": 0.0, "computed": 0.0}
+class Clocks:
+    """Seconds that pass, of which the process computes some."""
 
-    def spend(seconds: float, computed: float = 0.0) -> None:
-        now["wall"] += seconds
-        now["computed"] += computed
+    def __init__(self) -> None:
+        self.wall = self.computed = 0.0
+        self.watch = Watch(lambda: self.wall, lambda: self.computed)
 
-    monkeypatch.setattr(slow_report, "monotonic", lambda: now["wall"])
-    monkeypatch.setattr(slow_report, "process_time", lambda: now["computed"])
-    return spend
+    def spend(self, seconds: float, computed: float = 0.0) -> None:
+        self.wall += seconds
+        self.computed += computed
 
 
 def row(name: str, **seconds: float) -> Row:
     return {"name": name, **dict.fromkeys(COLUMNS, 0.0), **seconds}
 
 
-def test_each_second_has_one_kind(spend: Callable[..., None]) -> None:
-    watch = Watch()
+def test_each_second_has_one_kind() -> None:
+    clocks = Clocks()
+    watch, spend = clocks.watch, clocks.spend
     with watch.span("test"):
         spend(3, computed=3)
         with watch.running("compiler"):
@@ -45,8 +39,9 @@ def test_each_second_has_one_kind(spend: Callable[..., None]) -> None:
     ]
 
 
-def test_a_fixture_has_its_own_time_and_its_test_the_rest(spend: Callable[..., None]) -> None:
-    watch = Watch()
+def test_a_fixture_has_its_own_time_and_its_test_the_rest() -> None:
+    clocks = Clocks()
+    watch, spend = clocks.watch, clocks.spend
     with watch.span("outer"):
         with watch.running("programs"):
             spend(1)
@@ -59,8 +54,9 @@ def test_a_fixture_has_its_own_time_and_its_test_the_rest(spend: Callable[..., N
     ]
 
 
-def test_what_runs_between_tests_counts_for_none(spend: Callable[..., None]) -> None:
-    watch = Watch()
+def test_what_runs_between_tests_counts_for_none() -> None:
+    clocks = Clocks()
+    watch, spend = clocks.watch, clocks.spend
     with watch.running("compiler"):
         spend(5)
         with watch.span("test"):

@@ -39,21 +39,25 @@ class Span:
     """A test or a fixture that runs."""
 
     name: str
-    began: float = field(default_factory=lambda: monotonic())
-    computed: float = field(default_factory=lambda: process_time())
+    began: float
+    computed: float  # by this process until then
     inner: float = 0.0  # the seconds of fixtures that it asked for, and what they computed
     inner_computed: float = 0.0
     parts: dict[str, float] = field(default_factory=lambda: dict.fromkeys(KINDS, 0.0))
 
 
 class Watch:
-    """The spans of this process, and what runs in them, in whichever thread."""
+    """The spans of this process, and what runs in them, in whichever thread. Clocks give seconds:
+    of the wall, and of what this process has computed."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, clock: Callable[[], float] = monotonic, computed: Callable[[], float] = process_time
+    ) -> None:
+        self._clock, self._computed = clock, computed
         self.rows: list[Row] = []
         self._spans: list[Span] = []
         self._running: list[str] = []
-        self._counted = monotonic()
+        self._counted = clock()
         self._lock = threading.RLock()
 
     @contextmanager
@@ -61,7 +65,7 @@ class Watch:
         """A test or a fixture, perhaps inside of another."""
         with self._lock:
             self._count()
-            self._spans.append(Span(name))
+            self._spans.append(Span(name, self._clock(), self._computed()))
         try:
             yield
         finally:
@@ -83,13 +87,13 @@ class Watch:
                 self._running.remove(kind)
 
     def _count(self) -> None:
-        now = monotonic()
+        now = self._clock()
         if self._running and self._spans:
             self._spans[-1].parts[self._running[0]] += now - self._counted
         self._counted = now
 
     def _end(self, span: Span) -> None:
-        seconds, computed = monotonic() - span.began, process_time() - span.computed
+        seconds, computed = self._clock() - span.began, self._computed() - span.computed
         if self._spans:
             self._spans[-1].inner += seconds
             self._spans[-1].inner_computed += computed
