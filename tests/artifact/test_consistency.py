@@ -19,6 +19,7 @@ from ingot.artifact.tree import UNFINISHED, check_name, is_artifact, list_files
 from ingot.artifact.writer import ArtifactWriter
 from ingot.errors import ArtifactError, IncompatibleHostError
 from tests.runtime.fake_model import KERNELS, LIMITS, PLAN, WEIGHTS, make_plan, write_fake
+from tests.support.open_files import open_files
 
 OTHER = "targets/other/plan.json"
 OTHER_PLAN = replace(make_plan(), memory=MemoryPlan(arena_bytes=64))
@@ -144,7 +145,7 @@ def test_manifests_may_be_long_but_not_without_end(
 
 def test_files_that_change_while_they_are_open_are_told_and_closed(copy: Path) -> None:
     artifact = Artifact.open(copy)
-    before = os.listdir("/proc/self/fd")
+    before = open_files()
     (copy / WEIGHTS).write_bytes(bytes(64))
     with pytest.raises(ArtifactError, match=r"cpu-float32\.safetensors"):
         artifact.open_weights("cpu-float32")
@@ -158,21 +159,21 @@ def test_files_that_change_while_they_are_open_are_told_and_closed(copy: Path) -
     (copy / KERNELS).symlink_to(copy / "same")
     with pytest.raises(ArtifactError, match=r"kernels\.so"):
         artifact.read(KERNELS)
-    assert os.listdir("/proc/self/fd") == before
+    assert open_files() <= before
     with pytest.raises(KeyError):
         artifact.read("targets/none")
 
 
 def test_a_folder_is_held_as_long_as_its_artifact_lives(copy: Path) -> None:
-    before = os.listdir("/proc/self/fd")
+    before = open_files()
     one, other = Artifact.open(copy), Artifact.open(copy)
-    assert len(os.listdir("/proc/self/fd")) == len(before) + 2
+    assert len(open_files() - before) == 2
     del one, other
     for damage in ("golden/golden.json", "manifest.json"):
         (copy / damage).write_bytes(b"")
         with pytest.raises(ArtifactError):
             Artifact.open(copy)
-    assert os.listdir("/proc/self/fd") == before
+    assert open_files() <= before
 
 
 def test_an_artifact_has_a_manifest_that_is_a_file(tmp_path: Path) -> None:

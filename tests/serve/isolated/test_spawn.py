@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import os
-
 import pytest
 
 from ingot.errors import ResourceError
@@ -11,6 +9,7 @@ from ingot.serve.isolated.spawn import Spares, end_of
 from tests.runtime.fake_model import greedy
 from tests.serve.isolated.test_isolated_engine import SETTINGS
 from tests.serve.jobs import has_ended, job, run, tokens
+from tests.support.open_files import open_files
 
 
 @pytest.mark.thorough
@@ -38,10 +37,10 @@ def test_a_process_that_cannot_be_started_is_an_error_that_leaves_no_socket(monk
         raise OSError(11, "Resource temporarily unavailable")
 
     monkeypatch.setattr(spawn.subprocess, "Popen", fails)
-    before = {*os.listdir("/proc/self/fd")}
+    before = open_files()
     with pytest.raises(ResourceError, match="Resource temporarily unavailable"):
         spawn.spawned()
-    assert {*os.listdir("/proc/self/fd")} <= before  # others may have been closed meanwhile
+    assert open_files() <= before
 
 
 def test_how_a_process_ended_is_said_in_words():
