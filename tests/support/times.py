@@ -7,6 +7,7 @@ which is how long it takes where all that it needs is built anew. `make affected
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter, defaultdict
 from pathlib import Path
 
@@ -59,6 +60,6 @@ class Recorder:
             file, _, test = nodeid.partition("::")
             _, most = known.get(file, {}).get(test, (0.0, 0.0))
             times[file][test] = (round(seconds, 3), round(max(seconds, most), 3))
-        part = self.folder / f"{NAME}.part"
+        part = self.folder / f"{NAME}.{os.getpid()}.part"
         part.write_text(json.dumps(times, sort_keys=True, indent=0))
         part.replace(self.folder / NAME)
