@@ -7,8 +7,8 @@ HEAD, whose tests share what they build with those of this checkout.
 
     python -m tools.mutants.run [--jobs 2] [PART OF A NAME ...]
 
-A line for each says which tests found it: those of `make test`, or the further ones of
-`make test-all`.
+A line for each says which tests found it: those of `make test`, the further ones of
+`make test-all`, or those of `make test-slow`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tests.support.times import CORE
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = re.compile(r"# tests: (.+)")
 SECONDS = 1200  # what the slowest folder of tests takes, several times over
-TIERS = {"core": CORE, "thorough": "thorough and not slow"}
+TIERS = {"core": CORE, "thorough": "thorough and not slow", "slow": "slow"}
 SURVIVED, STALE = "SURVIVED", "stale"
 CHANGED = re.compile(r"^\+\+\+ b/ingot/(.+)$", re.M)
 
