@@ -179,7 +179,9 @@ def session_of(blocks: list[Block], folder: Path) -> Iterator[Session]:
     if "helium-1-2b" in text:
         write_model(folder / "helium-1-2b", HELIUM)
     for name in unwritten(text):
-        compiled = made_once("page_artifact", lambda place: compile_once(model / "model", place))
+        compiled = made_once(
+            "page_artifact", lambda place: ingot.compile(model / "model", place / "model.ingot")
+        )
         shutil.copytree(compiled / "model.ingot", folder / name)
     with serve_hub() as hub:
         hub.add(HUB_NAME, model / "model", revisions=REVISIONS)
@@ -205,8 +207,3 @@ def write_bundled(place: Path) -> None:
     config = json.loads((BUNDLED / "config.json").read_text())
     longer = json.dumps({**config, "max_position_embeddings": LONGEST})
     (place / "model" / "config.json").write_text(longer)
-
-
-def compile_once(model_dir: Path, place: Path) -> None:
-    """An artifact of it."""
-    ingot.compile(model_dir, place / "model.ingot")
