@@ -171,10 +171,9 @@ class QuantizedInterpreter(Interpreter):
         if name not in self.storage:
             return super()._linear(node)
         bias = self._parameter(rest[0]) if rest and isinstance(rest[0], Node) else None
-        rows = torch.cat(self.values[x], dim=1)
+        (rows,) = self.values[x]
         rounded = round_to_int8(rows, self.storage[name].of(rows.shape[-1]).block)
-        out = OPS["linear"].reference(rounded, self.weights.matrix(name), bias)
-        return list(out.split([value.shape[1] for value in self.values[x]], dim=1))
+        return [OPS["linear"].reference(rounded, self.weights.matrix(name), bias)]
 
 
 def through_int8(heads: Tensor) -> Tensor:
@@ -184,7 +183,8 @@ def through_int8(heads: Tensor) -> Tensor:
 
 def quantized_logits(gm: GraphModule, store: Stored, prompts: Sequences) -> list[Tensor]:
     """Logits [T, V] of every position of every prompt, by the quantized ops."""
-    return [rows[0] for rows in QuantizedInterpreter(gm, store, prompts).run()]
+    (rows,) = QuantizedInterpreter(gm, store, prompts).run()
+    return [*rows[0].split([len(prompt) for prompt in prompts])]
 
 
 def divergence(reference: Sequence[Tensor], got: Sequence[Tensor]) -> float:

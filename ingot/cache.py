@@ -96,7 +96,11 @@ def cache_key(model_dir: Path, options: CompileOptions) -> str:
         "gpus": list(map(str, find_gpus() if "cuda:native" in options.targets else ())),
         "options": {name: str(value) for name, value in asdict(options).items()},
         **_model_parts(model_dir),
-        "calibration": [stamp(path) for path in (options.calibrate,) if path and path.is_file()],
+        "texts": [
+            stamp(path)
+            for path in (options.calibrate, options.quality_text)
+            if path and path.is_file()
+        ],
         **surroundings(),
         # The compiler's own sources, for those who work on them.
         "compiler": [found for kind in COMPILED for found in _stamps(SOURCES, f"**/*.{kind}")],

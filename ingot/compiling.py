@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 from ingot.artifact.host import available_memory
 from ingot.artifact.reader import Artifact
 from ingot.artifact.writer import check_writable
-from ingot.errors import CompileError, IncompatibleHostError, ResourceError
+from ingot.errors import CompileError, IncompatibleHostError, RequestError, ResourceError
 from ingot.models.config_file import check_model_dir, check_tokenizer, read_json_object
+from ingot.runtime.tokenizer import tokenizer_in
 from ingot.runtime.verify import compile_hint, replay
 
 if TYPE_CHECKING:
@@ -49,7 +50,13 @@ def compile_checked(
         from ingot.compiler.compile import compile_model
 
         return compile_model(
-            model_dir, out, options, progress=progress, check=golden_error, replace=replace
+            model_dir,
+            out,
+            options,
+            progress=progress,
+            check=golden_error,
+            conversation=conversation,
+            replace=replace,
         )
 
 
@@ -115,6 +122,21 @@ def check_torch() -> None:
     if find_spec("torch") is None:
         hint = "Compiling needs it; running an artifact does not: pip install 'ingot-lm[compile]'"
         raise CompileError("torch is not installed", hint=hint)
+
+
+def conversation(folder: Path) -> list[int]:
+    """The conversation that quality is measured on, as the tokenizer in a folder renders it; no
+    tokens where there is no chat template, or one that does not take it."""
+    from ingot.compiler.quality_text import CONVERSATION
+
+    tokenizer = tokenizer_in(folder)
+    if not tokenizer.has_chat_template:
+        return []
+    try:
+        text = tokenizer.apply_chat_template(CONVERSATION, add_generation_prompt=False)
+    except RequestError:
+        return []
+    return tokenizer.encode(text, add_special_tokens=False)
 
 
 def golden_error(folder: Path) -> float | None:

@@ -119,6 +119,10 @@ class VerificationError(IngotError):
     exit_code = 4
 
 
+class QualityError(VerificationError):
+    """A number format that costs a model more than is allowed."""
+
+
 class GoldenError(UsageError):
     """Golden outputs that are malformed, or of another version, model or number format."""
 

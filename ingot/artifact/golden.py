@@ -17,7 +17,7 @@ from ingot.artifact.manifest import Manifest, ModelInfo, Numerics
 from ingot.errors import GoldenError
 
 GOLDEN = "golden/golden.json"  # in an artifact
-GOLDEN_FORMAT = 1  # a reader refuses others
+GOLDEN_FORMAT = 2  # a reader refuses others
 INT8_CACHE = "+int8-cache"
 LONGEST_NAME = 200
 
@@ -40,24 +40,21 @@ class Tolerance:
         noise: the mean |error| of a log-probability that the format's own rounding makes.
         mean: the mean |error| that is allowed, over all positions.
         largest: the largest |error| that is allowed.
-        kl: the divergence from the reference that is allowed on the text that it sampled, in nats
-            a token; None where there is no such text.
+        kl: the mean divergence from the reference that is allowed, in nats; see `GoldenDifference`.
     """
 
     noise: float
     mean: float
     largest: float
-    kl: float | None = None
+    kl: float
 
     def __add__(self, other: Tolerance) -> Tolerance:
         """What two roundings may do together: errors add up at most, roots of divergences too."""
-        kls = (self.kl, other.kl)
-        root = sum(kl**0.5 for kl in kls if kl is not None)
         return Tolerance(
             self.noise + other.noise,
             self.mean + other.mean,
             self.largest + other.largest,
-            None if None in kls else root**2,
+            (self.kl**0.5 + other.kl**0.5) ** 2,
         )
 
 
@@ -66,24 +63,26 @@ class GoldenPosition(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=T
 
     Attributes:
         token: at this position.
-        top: the likeliest next tokens with their log-probabilities, likeliest first.
-        next: the log-probability of the prompt's next token; None at its end.
+        top: the likeliest next tokens with their log-probabilities, likeliest first; none where
+            the position is not scored.
+        next: the log-probability of the prompt's next token; None at its end, and where the
+            position is not scored.
         margin: by how much the likeliest token is likelier than the second.
         piece: the token as text, for people; "" where the goldens have no text.
     """
 
     token: int
-    top: list[tuple[int, float]]
+    top: list[tuple[int, float]] = []
     next: float | None = None
     margin: float = 0.0
     piece: str = ""
 
 
 class GoldenPrompt(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """A sequence of tokens, with what the reference says at each of them.
+    """A sequence of tokens, with what the reference says from some position on.
 
     Attributes:
-        positions: in order.
+        positions: in order. Those that are scored come last.
         text: what the given tokens were encoded from; None where they were given as tokens.
         given: so many tokens were given, and the reference chose the others.
         sampled: whether it drew them; otherwise it took the likeliest.
@@ -97,6 +96,15 @@ class GoldenPrompt(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tru
     @property
     def tokens(self) -> list[int]:
         return [position.token for position in self.positions]
+
+    @property
+    def first(self) -> int:
+        """The first position that is scored."""
+        return next(i for i, position in enumerate(self.positions) if position.top)
+
+    @property
+    def scored(self) -> list[GoldenPosition]:
+        return self.positions[self.first :]
 
 
 class Golden(msgspec.Struct, forbid_unknown_fields=True):
@@ -207,11 +215,13 @@ def _fault(golden: Golden) -> str:
         count = len(prompt.positions)
         if not 1 <= prompt.given <= count:
             return f"prompt {index} has {count} tokens, of which {prompt.given} were given"
-        if any(each.next is None for each in prompt.positions[:-1]):
+        if not any(each.top for each in prompt.positions):
+            return f"prompt {index} has no position that is scored"
+        if not all(each.top for each in prompt.scored):
+            return f"prompt {index} has a position without likeliest tokens after one with them"
+        if any(each.next is None for each in prompt.scored[:-1]):
             return f"prompt {index} has a position without the log-probability of its next token"
     positions = [each for prompt in golden.prompts for each in prompt.positions]
-    if not all(each.top for each in positions):
-        return "a position has no likeliest token"
     tokens = [each.token for each in positions]
     tokens += [token for each in positions for token, _ in each.top]
     if not all(0 <= token < golden.model.vocab_size for token in tokens):

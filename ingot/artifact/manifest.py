@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ingot.artifact.plan import Limits
+from ingot.artifact.quality import Quality
 
-FORMAT_VERSION = (3, 0)  # a reader refuses another major version, and reads a newer minor one
+FORMAT_VERSION = (3, 1)  # a reader refuses another major version, and reads a newer minor one
 STEP = "step"  # the program that advances text
 
 
@@ -76,11 +77,16 @@ AS_STORED = ", as in the checkpoint"  # ends a quantization whose integers the c
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Numerics:
-    """How the model computes, and the mean |error| that its golden log-probabilities may have."""
+    """How the model computes.
+
+    `tolerance` is the mean |error| that its golden log-probabilities may have. `quality` is what
+    its number formats cost on text; None where that was not measured.
+    """
 
     dtype: str
     quantization: str
     tolerance: float
+    quality: Quality | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ingot.artifact.quality import quality_line
 from ingot.artifact.target import CUDA_REACHES, CUDA_TARGETS
 from ingot.cli.arguments import REVISION, SOURCE, Argument, Arguments
 from ingot.cli.matrices import name_of, shape_of
@@ -89,6 +90,20 @@ ARGUMENTS: Arguments = (
         "round weights so that results on this text change least (GPTQ); slower and more precise",
         Path,
     ),
+    Argument(
+        "--quality-text TEXTFILE",
+        "measure what the number formats cost on this text (default: texts of several kinds, and a "
+        "conversation where the model has a chat template)",
+        Path,
+    ),
+    Argument("--quality-positions N", "tokens of text to score (default: 640)", human_int),
+    Argument(
+        "--max-kl X",
+        "refuse formats whose mean KL to the checkpoint's own numbers is larger, in nats (default: "
+        "0.5, which only ruined models exceed)",
+        float,
+    ),
+    Argument("--no-quality", "do not measure what the number formats cost"),
     Argument(
         "--dequantize",
         "of a checkpoint that is quantized already, take the numbers that its integers stand for "
@@ -172,6 +187,8 @@ def summary(report: Report) -> str:
         *(("kept", text) for text in report.kept),
         ("time", f"{format_seconds(report.seconds)}, most of it {stages}"),
         ("golden error", golden_error(report.golden_error, numerics.tolerance)),
+        ("quality", quality_line(numerics.quality)),
+        *(("warning", text) for text in [better_format(report)] if text),
     ]
     # Passes that had something to do; `inspect` shows all.
     ledger = ledger_table(tuple(e for e in manifest.ledger if e.expected or is_counted(e)))
@@ -203,6 +220,15 @@ def golden_error(error: float | None, tolerance: float) -> str:
         why = "this host has none of the targets, or too little free memory"
         return f"not measured: {why} (allowed: {tolerance:g})"
     return f"{error:.1e} in the mean of log-probabilities (allowed: {tolerance:g})"
+
+
+def better_format(report: Report) -> str:
+    """What costs less quality than formats that cost much; empty otherwise."""
+    quality, better = report.manifest.numerics.quality, report.better
+    if quality is None or better is None:
+        return ""
+    sizes = f"{format_bytes(better.weight_bytes)} instead of {format_bytes(report.weight_bytes)}"
+    return f"a mean KL of {quality.kl:.2g} is much; {better.options} loses less, at {sizes}"
 
 
 def ledger_table(ledger: tuple[LedgerEntry, ...]) -> str:
@@ -253,5 +279,6 @@ def _check_output(output: Path, force: bool, add: bool) -> None:
 def _options(args: argparse.Namespace) -> CompileOptions:
     from ingot.compiler.options import CompileOptions
 
-    given = {field.name: getattr(args, field.name) for field in fields(CompileOptions)}
+    names = {field.name for field in fields(CompileOptions)} - {"quality"}
+    given = {"quality": not args.no_quality, **{name: getattr(args, name) for name in names}}
     return CompileOptions(**{name: value for name, value in given.items() if value is not None})

@@ -38,7 +38,7 @@ OPTIONS: Arguments = (
     ),
     Argument("--tokens N", "tokens that follow each prompt (default: 32)", _count),
     Argument(
-        "--samples N", "texts that the reference draws, to measure divergence on (default: 16)",
+        "--samples N", "texts that the reference draws, to measure on them, too (default: 16)",
         _count,
     ),
     Argument("--seed N", "of what the reference draws (default: 0)", _count),
@@ -101,19 +101,15 @@ def summary(path: Path, golden: Golden) -> str:
     rows = [
         ("model", f"{golden.model.name} ({golden.model.architecture})"),
         ("prompts", f"{len(golden.prompts) - sampled}, and {sampled} texts that were drawn"),
-        ("positions", f"{sum(len(prompt.positions) for prompt in golden.prompts)}"),
+        ("positions", f"{sum(len(prompt.scored) for prompt in golden.prompts)}"),
     ]
     formats = [
-        (name, f"{each.noise:.1e}", f"{each.mean:.1e}", f"{each.largest:.1e}", _or_none(each.kl))
+        (name, f"{each.noise:.1e}", f"{each.mean:.1e}", f"{each.largest:.1e}", f"{each.kl:.1e}")
         for name, each in golden.tolerances.items()
     ]
     head = ("number format", "noise", "mean allowed", "largest allowed", "divergence allowed")
     following = next_step("verify", "ARTIFACT", "--golden", str(path))
     return f"{path}\n{facts(rows)}\n\n{table(formats, head)}\n\n{following}"
-
-
-def _or_none(kl: float | None) -> str:
-    return "-" if kl is None else f"{kl:.1e}"
 
 
 def summary_json(path: Path, golden: Golden) -> dict[str, object]:
@@ -123,6 +119,6 @@ def summary_json(path: Path, golden: Golden) -> dict[str, object]:
         "model": golden.model.name,
         "prompts": len(golden.prompts),
         "sampled": sum(prompt.sampled for prompt in golden.prompts),
-        "positions": sum(len(prompt.positions) for prompt in golden.prompts),
+        "positions": sum(len(prompt.scored) for prompt in golden.prompts),
         "tolerances": golden.tolerances,
     }

@@ -70,12 +70,10 @@ def summary(artifact: Artifact, result: Verification) -> str:
         ("golden", f"{golden}, {result.number_format}"),
         ("mean error", f"{result.mean_error:.1e}, {allowed.mean:.1e} allowed"),
         ("largest error", f"{result.max_error:.1e}, {allowed.largest:.1e} allowed"),
+        ("divergence", f"{result.kl:.1e} nats, {allowed.kl:.1e} allowed"),
         ("near ties", f"{near}" if near else "none"),
         ("ways", f"{', '.join(result.differences)}: the same bits"),
     ]
-    if result.kl is not None and allowed.kl is not None:
-        found = f"{result.kl:.1e} nats a token on sampled text, {allowed.kl:.1e} allowed"
-        rows.insert(4, ("divergence", found))
     return f"{artifact.path}: verified on this host as {artifact.target.name}\n{facts(rows)}"
 
 

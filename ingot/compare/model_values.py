@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
@@ -57,14 +56,13 @@ class _Noting(Interpreter):
     ) -> None:
         super().__init__(gm, read, prompts)
         self.found = ModelValues()
-        self.lengths = [len(prompt) for prompt in prompts]
 
     def _call(self, node: Node) -> list[Any]:
-        values = super()._call(node)
-        rows = [by_token(value, length) for value, length in zip(values, self.lengths, strict=True)]
-        if all(each is not None for each in rows):
-            self.found.add(origin(node), node.name, torch.cat(rows))  # type: ignore[arg-type]
-        return values
+        (value,) = super()._call(node)
+        rows = by_token(value, sum(self.lengths))
+        if rows is not None:
+            self.found.add(origin(node), node.name, rows)
+        return [value]
 
 
 def by_token(value: Any, length: int) -> Tensor | None:

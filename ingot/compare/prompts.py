@@ -71,16 +71,22 @@ def golden_prompts(sides: Sequence[Side]) -> list[Prompt]:
 
 def _made(sides: Sequence[Side]) -> list[list[int]]:
     from ingot.compiler.golden import golden_prompts
-    from ingot.compiler.golden_text import TEXT
+    from ingot.compiler.golden_text import TEXT, added_before
     from ingot.compiler.options import CompileOptions
 
+    text, whole = (
+        _encoded("the text of the golden prompts", TEXT, sides, add_special_tokens=special)
+        for special in (False, True)
+    )
     configs = [side.config for side in sides if isinstance(side, ReferenceSide)]
-    return golden_prompts(
-        _encoded("the text of the golden prompts", TEXT, sides, add_special_tokens=False) or [0],
+    prompts = golden_prompts(
+        text or [0],
+        added_before(text, whole),
         page_size=CompileOptions().page_size,
         max_model_len=max_len(sides) or LONGEST_RANDOM,
         windows=[window for config in configs for window in config.windows],
     )
+    return [[*prompt.tokens] for prompt in prompts]
 
 
 def _encoded(

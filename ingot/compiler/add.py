@@ -119,7 +119,7 @@ def spelled(manifest: Manifest) -> str:
 def check_front(old: Artifact, model: Model, front: Front) -> None:
     """Raises UsageError where the model directory gives other plans than it did."""
     manifest = old.manifest
-    here = describe(model, front, (), manifest.numerics.tolerance)
+    here = describe(model, front, (), manifest.numerics.tolerance, manifest.numerics.quality)
     name = manifest.model.name  # the folder may have been renamed
     same = {
         "the model": (manifest.model, replace(here.model, name=name)),
@@ -155,7 +155,7 @@ def _write(
         front = front_of(model, clock)
         check_front(old, model, front)
         check_disk(front.plan, new, writer.directory)
-        parts = write_parts(writer, only_new, front, compiler, clock)
+        parts, _ = write_parts(writer, only_new, front, compiler, clock)
     with clock.stage("write", str(writer.path)):
         allowed = _keep_golden(writer, old)
         written = {name for name in old.manifest.files if (writer.directory / name).exists()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -23,18 +23,22 @@ from ingot.artifact.manifest import (
 )
 from ingot.artifact.matrices import matrices_of
 from ingot.artifact.plan import Plan
+from ingot.artifact.quality import WARN_KL, Quality
 from ingot.artifact.reader import weights_name
 from ingot.artifact.select import abi_of
 from ingot.artifact.target import Target
 from ingot.artifact.writer import ArtifactWriter
 from ingot.compiler.beside import OnRead, beside
 from ingot.compiler.front import Front
-from ingot.compiler.golden import Prompt, golden_outputs, golden_prompts, limit_of
-from ingot.compiler.golden_text import TEXT
+from ingot.compiler.golden import golden_outputs, golden_prompts
+from ingot.compiler.golden_text import TEXT, added_before
 from ingot.compiler.kept_front import front_of
 from ingot.compiler.model import Model, kept_integers, read_model
 from ingot.compiler.options import Check, Clock, CompileOptions, Progress, Report, silent
 from ingot.compiler.preflight import check_disk, check_tools, prepare
+from ingot.compiler.quality import Setting, measure, seconds_of
+from ingot.compiler.quality_gate import better_way, check_quality
+from ingot.compiler.quality_texts import Conversation, own_texts, pieces_of
 from ingot.compiler.quantization.kept import stored_already
 from ingot.compiler.quantization.quantize import quantize_weights
 from ingot.compiler.quantization.store import QuantizedWeights
@@ -56,6 +60,7 @@ def compile_model(
     *,
     progress: Progress = silent,
     check: Check = lambda folder: None,
+    conversation: Conversation = lambda folder: (),
     replace: bool = True,
 ) -> Report:
     """Compiles a model directory into an artifact at `out`.
@@ -73,9 +78,10 @@ def compile_model(
             prepare(model.resolved.targets, compiler)
             front = front_of(model, clock)
             check_disk(front.plan, model.resolved.targets, writer.directory)
-            parts = write_parts(writer, model, front, compiler, clock)
+            parts, quality = write_parts(writer, model, front, compiler, clock, conversation)
             with clock.stage("write", str(out)):
-                manifest = writer.seal(describe(model, front, parts, mean_allowed(writer)))
+                allowed = mean_allowed(writer)
+                manifest = writer.seal(describe(model, front, parts, allowed, quality))
             with clock.stage("check", "golden prompts on this host"):
                 golden_error = check(writer.directory)
             writer.publish()
@@ -92,6 +98,9 @@ def report_of(
 ) -> Report:
     """What a compile that has ended made of a model."""
     sizes = {name: file.size for name, file in manifest.files.items()}
+    weight_bytes = sum(size for name, size in sizes.items() if name.startswith("weights/"))
+    quality = manifest.numerics.quality
+    costs_much = quality is not None and quality.kl > WARN_KL
     return Report(
         artifact=out,
         manifest=manifest,
@@ -99,10 +108,11 @@ def report_of(
         stage_seconds=clock.stage_seconds,
         dtype_reason=model.resolved.dtype_reason,
         bytes_total=sum(sizes.values()),
-        weight_bytes=sum(size for name, size in sizes.items() if name.startswith("weights/")),
+        weight_bytes=weight_bytes,
         golden_error=golden_error,
         matrices=matrices_of(front.plan),
         kept=stored_already(model.checkpoint.quantized, front.storage),
+        better=better_way(model, weight_bytes) if costs_much else None,
     )
 
 
@@ -116,11 +126,17 @@ class Part:
 
 
 def write_parts(
-    writer: ArtifactWriter, model: Model, front: Front, compiler: Builder, clock: Clock
-) -> list[Part]:
-    """Writes all files but the manifest.
+    writer: ArtifactWriter,
+    model: Model,
+    front: Front,
+    compiler: Builder,
+    clock: Clock,
+    conversation: Conversation | None = None,
+) -> tuple[list[Part], Quality | None]:
+    """Writes all files but the manifest. Returns what the manifest says of them.
 
-    The C++ compiler and the float32 reference work while weights are packed.
+    The C++ compiler and the float32 reference work while weights are packed. Without `conversation`
+    no quality is measured.
     """
     names = ", ".join(target.name for target in model.resolved.targets)
     sizes = {name: parameter.numel() for name, parameter in model.module.named_parameters()}
@@ -128,6 +144,7 @@ def write_parts(
         parts = [add_sources(writer, model, front, t) for t in model.resolved.targets]
     builds = [compiler.submit(add_kernels, writer, part) for part in parts]
     writer.write(LAYERS, encode_layers(front.layers))
+    copy_tokenizer(model.model_dir, writer.directory / "tokenizer")
     with QuantizedWeights(model.checkpoint.read, writer.directory) as weights:
         if front.storage:
             chosen = {name: sizes.get(name, 0) for name in front.storage}
@@ -147,12 +164,15 @@ def write_parts(
             raise_failed(builds)
             with clock.stage_over("golden", "float32 reference", sizes) as began:
                 golden.wait(began)
+        quality = None
+        if conversation is not None and model.options.quality:
+            spoken = conversation(writer.directory / "tokenizer")
+            quality = measured_quality(model, front, parts, weights, spoken, clock)
         model.checkpoint.forget()
-        copy_tokenizer(model.model_dir, writer.directory / "tokenizer")
     with clock.stage("build", names):
         for job in builds:
             job.result()
-    return parts
+    return parts, quality
 
 
 def add_sources(writer: ArtifactWriter, model: Model, front: Front, target: Target) -> Part:
@@ -219,8 +239,12 @@ def add_golden(
     own = weights.beside(model.checkpoint.beside().read)
     own.on_read = on_read
     resolved, name = model.resolved, stored_format(model, front)
-    tokens = golden_prompts(
-        model.tokenizer.encode(TEXT, add_special_tokens=False).ids or [0],
+    text, whole = (
+        model.tokenizer.encode(TEXT, add_special_tokens=special).ids for special in (False, True)
+    )
+    prompts = golden_prompts(
+        text or [0],
+        added_before(text, whole),
         page_size=resolved.limits.page_size,
         max_model_len=resolved.limits.max_model_len,
         windows=model.config.windows,
@@ -228,12 +252,40 @@ def add_golden(
     golden = golden_outputs(
         front.reference,
         own.stored,
-        [Prompt(each, given=len(each)) for each in tokens],
+        prompts,
         model_of(model_info(model, front)),
         {name: ways_to_round(parts, own.stored)},
-        limit=limit_of(name),
     )
     writer.write(GOLDEN, encode_golden(golden))
+
+
+def measured_quality(
+    model: Model,
+    front: Front,
+    parts: Sequence[Part],
+    weights: QuantizedWeights,
+    conversation: Sequence[int],
+    clock: Clock,
+) -> Quality | None:
+    """What the number formats cost on text; None where the model takes no text.
+
+    Raises QualityError where it is more than is allowed.
+    """
+    options, longest = model.options, model.resolved.limits.max_model_len
+    texts = model.quality_text or own_texts(model.tokenizer, conversation)
+    pieces = pieces_of(texts, options.quality_positions, longest)
+    if not pieces:
+        return None
+    setting = Setting(
+        front.reference, model.checkpoint.read, ways_to_round(parts, weights.stored), pieces
+    )
+    sizes = {name: parameter.numel() for name, parameter in model.module.named_parameters()}
+    seconds = seconds_of(setting, sizes)
+    told = f"{setting.positions} positions of text, about {seconds:.0f} s"
+    with clock.stage_over("quality", told, sizes) as weights.on_read:
+        quality = measure(setting)
+    check_quality(quality, options.max_kl, model.config.vocab_size, setting)
+    return quality
 
 
 def ways_to_round(parts: Sequence[Part], read: ReadParameter) -> list[Rounded]:
@@ -258,14 +310,20 @@ def mean_allowed(writer: ArtifactWriter) -> float:
     return tolerance.mean
 
 
-def describe(model: Model, front: Front, parts: Sequence[Part], tolerance: float = 0.0) -> Manifest:
+def describe(
+    model: Model,
+    front: Front,
+    parts: Sequence[Part],
+    tolerance: float = 0.0,
+    quality: Quality | None = None,
+) -> Manifest:
     """The manifest, without the hashes that the writer adds; `tolerance` is the goldens'."""
     return Manifest(
         format=FORMAT_VERSION,
         ingot_version=__version__,
         model=model_info(model, front),
         limits=model.resolved.limits,
-        numerics=numerics(model, front, tolerance),
+        numerics=replace(numerics(model, front), tolerance=tolerance, quality=quality),
         targets=tuple(part.entry for part in parts),
         ledger=front.ledger,
     )
@@ -286,8 +344,6 @@ def model_info(model: Model, front: Front) -> ModelInfo:
     )
 
 
-def numerics(model: Model, front: Front, tolerance: float = 0.0) -> Numerics:
-    """How the model is stored, in the words of the manifest, and what its goldens allow."""
-    return Numerics(
-        dtype=model.resolved.dtype, quantization=front.quantization, tolerance=tolerance
-    )
+def numerics(model: Model, front: Front) -> Numerics:
+    """How the model is stored, in the words of the manifest."""
+    return Numerics(dtype=model.resolved.dtype, quantization=front.quantization, tolerance=0.0)

@@ -10,8 +10,8 @@ How far a number format may be off is measured, see `tolerance`; docs/numerics.m
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from math import inf, isfinite
+from dataclasses import astuple, dataclass, replace
+from math import isfinite
 
 import numpy as np
 import torch
@@ -38,10 +38,8 @@ TOP = 8  # tokens kept a position; the margin between the first two tells ties f
 MEAN, LARGEST = 1.5, 3.0
 KL = MEAN**2
 
-# The largest |error| of a log-probability that an artifact may have, against a reference with its
-# own weights. A model that needs more has outliers, and is not worth shipping in that format.
-LIMIT = {"float32": 2e-3, "bfloat16": 0.25, "float16": 0.04}
-QUANTIZED_LIMIT = 0.5
+# What is allowed where rounding leaves no finite outputs: the replay finds those.
+UNKNOWN = Tolerance(0.5, 0.5, 0.5, 0.5)
 
 # How much log-probabilities of the reference differ between hosts, which add in another order.
 BETWEEN_HOSTS = 5e-4
@@ -54,38 +52,61 @@ MIN_POSITIONS = 48  # a mean over fewer is not steady
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A sequence for the reference: its tokens, of which so many were given. See `GoldenPrompt`."""
+    """A sequence for the reference: its tokens, of which so many were given. See `GoldenPrompt`.
+
+    `first` is the first position that is scored. It is no less than 1 where there is more than one
+    token: what models say after a single token, most often one that begins every text, is no
+    measure of what they say anywhere else.
+    """
 
     tokens: Sequence[int]
     given: int
     sampled: bool = False
     text: str | None = None
     pieces: Sequence[str] = ()
+    first: int = 0
+
+    @property
+    def scored_from(self) -> int:
+        return max(self.first, min(1, len(self.tokens) - 1))
 
 
 def golden_prompts(
-    encoded_text: Sequence[int], *, page_size: int, max_model_len: int, windows: Sequence[int]
-) -> list[list[int]]:
-    """Prompts that cross every boundary of the runtime, as token ids.
+    encoded_text: Sequence[int],
+    bos: Sequence[int] = (),
+    *,
+    page_size: int,
+    max_model_len: int,
+    windows: Sequence[int],
+) -> list[Prompt]:
+    """Prompts that cross every boundary of the runtime.
 
-    Prompts of one token, of a few, of exactly a page, and of more than two pages. If attention has
-    windows of at most MAX_WINDOW tokens, also one that is longer than the widest of these. Where
-    all of them are short, there are more of the longest, from other places of the text.
+    Prompts of two tokens, of a few, of exactly a page, and of more than two pages, each with the
+    tokens `bos` in front that the tokenizer adds. If attention has windows of at most MAX_WINDOW
+    tokens, also one that is longer than the widest of these, of which only the positions around the
+    border are scored. Where few positions are scored, there are more of the longest that are scored
+    throughout, from other places of the text.
     """
     window = max((w for w in windows if w <= MAX_WINDOW), default=0)
-    lengths = {1, 5, page_size, 2 * page_size + 3}
-    if window:
-        lengths.add(window + page_size + 1)
-    fitting = sorted({min(length, max_model_len) for length in lengths})
-    longest = fitting[-1]
-    more = max(0, -(-(MIN_POSITIONS - sum(fitting)) // longest))
-    places = [(0, length) for length in fitting] + [
-        (n * longest, longest) for n in range(1, more + 1)
-    ]
-    return [
-        [encoded_text[i % len(encoded_text)] for i in range(start, start + length)]
-        for start, length in places
-    ]
+    lengths = {min(length, max_model_len) for length in (2, 5, page_size, 2 * page_size + 3)}
+    fitting = sorted(lengths)
+    longest, num_scored = fitting[-1], sum(max(length - 1, 1) for length in fitting)
+    more = max(0, -(-(MIN_POSITIONS - num_scored) // max(longest - 1, 1)))
+    places = [(0, length) for length in fitting]
+    places += [(n * longest, longest) for n in range(1, more + 1)]
+    prompts = [_prompt_at(encoded_text, bos, *place) for place in places]
+    beyond = min(window + page_size + 1, max_model_len)
+    if window and beyond > longest:
+        border = max(window - page_size, 0)
+        prompts.append(replace(_prompt_at(encoded_text, bos, 0, beyond), first=border))
+    return prompts
+
+
+def _prompt_at(text: Sequence[int], bos: Sequence[int], start: int, length: int) -> Prompt:
+    """So many tokens: those of the text from a place on, which starts over, behind `bos`."""
+    own = (text[i % len(text)] for i in range(start, start + length))
+    tokens = [*bos, *own][:length]
+    return Prompt(tokens, given=length)
 
 
 def golden_outputs(
@@ -94,8 +115,6 @@ def golden_outputs(
     prompts: Sequence[Prompt],
     model: GoldenModel,
     formats: Mapping[str, Sequence[Rounded]],
-    *,
-    limit: float = inf,
 ) -> Golden:
     """What the reference says on these prompts, and what each number format may be off by.
 
@@ -103,13 +122,13 @@ def golden_outputs(
         read: gives the weights; for goldens of an artifact those that it stores, in integers where
             they are stored so.
         formats: of each number format the ways in which targets round.
-        limit: the largest |error| that is allowed to any of them.
 
     Raises:
         CompileError: the outputs are not finite.
     """
     ways = [way for each in formats.values() for way in each]
-    exact, *rounded = rounded_logits(gm, read, [prompt.tokens for prompt in prompts], ways)
+    tokens, first = zip(*((prompt.tokens, prompt.scored_from) for prompt in prompts), strict=True)
+    exact, *rounded = rounded_logits(gm, read, tokens, ways, first)
     if not all(bool(rows.isfinite().all()) for rows in exact):
         raise CompileError(
             "the outputs of the float32 reference are not finite",
@@ -118,39 +137,26 @@ def golden_outputs(
     found = [_prompt(*each) for each in zip(prompts, exact, strict=True)]
     noises = iter([difference(found, [rows.numpy() for rows in each]) for each in rounded])
     tolerances = {
-        name: loosest([tolerance(next(noises), limit) for _ in each])
-        for name, each in formats.items()
+        name: loosest([tolerance(next(noises)) for _ in each]) for name, each in formats.items()
     }
     return Golden(GOLDEN_FORMAT, model, tolerances, found)
 
 
-def limit_of(name: str) -> float:
-    """The largest |error| of a log-probability that an artifact of a number format may have."""
-    return LIMIT.get(name, QUANTIZED_LIMIT)
-
-
-def tolerance(noise: GoldenDifference, limit: float) -> Tolerance:
+def tolerance(noise: GoldenDifference) -> Tolerance:
     """What a number format is allowed whose own rounding makes this noise."""
-    if not isfinite(noise.mean + noise.largest):  # the replay will say so
-        most = min(limit, QUANTIZED_LIMIT)
-        return Tolerance(most, most, most, None if noise.kl is None else most)
+    if not isfinite(noise.mean + noise.largest + noise.kl):
+        return UNKNOWN
     return Tolerance(
         noise=_short(noise.mean),
         mean=_short(MEAN * noise.mean),
-        largest=min(limit, _short(LARGEST * noise.largest)),
-        kl=None if noise.kl is None else _short(KL * noise.kl),
+        largest=_short(LARGEST * noise.largest),
+        kl=_short(KL * noise.kl),
     )
 
 
 def loosest(all_of_them: Sequence[Tolerance]) -> Tolerance:
     """The largest of each."""
-    kls = [each.kl for each in all_of_them if each.kl is not None]
-    return Tolerance(
-        noise=max(each.noise for each in all_of_them),
-        mean=max(each.mean for each in all_of_them),
-        largest=max(each.largest for each in all_of_them),
-        kl=max(kls, default=None),
-    )
+    return Tolerance(*map(max, zip(*map(astuple, all_of_them), strict=True)))
 
 
 def outputs_agree(one: Golden, other: Golden) -> bool:
@@ -172,21 +178,20 @@ def _values(golden: Golden) -> Iterator[float]:
 
 
 def _prompt(prompt: Prompt, logits: torch.Tensor) -> GoldenPrompt:
+    """A prompt with what the logits [N, V] of its N scored positions say."""
+    tokens, first = prompt.tokens, prompt.scored_from
+    pieces = prompt.pieces or [""] * len(tokens)
+    positions = [
+        GoldenPosition(token, piece=piece) for token, piece in zip(tokens, pieces, strict=True)
+    ]
     logprobs = torch.log_softmax(logits.double(), dim=-1)
     top = logprobs.topk(min(TOP, logits.shape[-1]), dim=-1)
-    following = [*prompt.tokens[1:], None]
-    positions = [
-        GoldenPosition(
-            token=prompt.tokens[i],
-            top=[(token, _rounded(p)) for token, p in zip(ids, values, strict=True)],
-            next=None if following[i] is None else _rounded(logprobs[i, following[i]]),
-            margin=_rounded(values[0] - values[min(1, len(values) - 1)]),
-            piece=prompt.pieces[i] if prompt.pieces else "",
-        )
-        for i, (ids, values) in enumerate(
-            zip(top.indices.tolist(), top.values.tolist(), strict=True)
-        )
-    ]
+    found = zip(positions[first:], top.indices.tolist(), top.values.tolist(), strict=True)
+    for i, (position, ids, values) in enumerate(found):
+        position.top = [(token, _rounded(p)) for token, p in zip(ids, values, strict=True)]
+        position.margin = _rounded(values[0] - values[min(1, len(values) - 1)])
+        if first + i + 1 < len(tokens):
+            position.next = _rounded(logprobs[i, tokens[first + i + 1]])
     return GoldenPrompt(positions, prompt.given, prompt.sampled, prompt.text)
 
 

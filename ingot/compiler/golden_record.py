@@ -11,29 +11,28 @@ import re
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch.fx import GraphModule, Node
+from torch.fx import GraphModule
 
-from ingot.artifact.golden import INT8_CACHE, Golden, encode_golden, model_of
+from ingot.artifact.golden import INT8_CACHE, encode_golden, model_of
 from ingot.compiler.compile import model_info, stored_format
+from ingot.compiler.continuing import Continuing
 from ingot.compiler.front import Front
 from ingot.compiler.golden import Prompt, golden_outputs
 from ingot.compiler.kept_front import front_of
 from ingot.compiler.model import Model, kept_integers, read_model
 from ingot.compiler.options import Clock, CompileOptions, Progress, silent
 from ingot.compiler.prompt_file import read_prompts
-from ingot.compiler.quantization.choose import is_head
 from ingot.compiler.quantization.quantize import quantize_weights
 from ingot.compiler.quantization.store import QuantizedWeights
 from ingot.compiler.record_options import RecordOptions
-from ingot.compiler.reference import Interpreter, ReadParameter
 from ingot.compiler.rounding import Rounded, roundings_of
 from ingot.compiler.tokenizer import encode
+from ingot.compiler.torch_threads import torch_threads
 from ingot.errors import UsageError
 from ingot.targets.target import kind_of
 
@@ -65,15 +64,16 @@ def record_golden(
     with exact.checkpoint:
         front, read = front_of(exact, clock), exact.checkpoint.read
         prompts = _continued(exact, front.reference, given_prompts(exact, options), options, clock)
-        outputs = partial(
-            golden_outputs, front.reference, read, prompts, model_of(model_info(exact, front))
-        )
-        golden: Golden = outputs({})
-        for each in compiles:
-            with ExitStack() as stack:
-                name, way = _way(model_dir, each, folder, stack, clock)
-                with clock.stage("golden", name):
-                    golden.tolerances |= outputs({name: [way]}).tolerances
+        with ExitStack() as stack:
+            ways = [_way(model_dir, each, front, folder, stack, clock) for each in compiles]
+            with clock.stage("golden", ", ".join(name for name, _ in ways)):
+                golden = golden_outputs(
+                    front.reference,
+                    read,
+                    prompts,
+                    model_of(model_info(exact, front)),
+                    {name: [way] for name, way in ways},
+                )
     return encode_golden(golden)
 
 
@@ -137,19 +137,20 @@ def _continued(
     draws = [np.random.default_rng([options.seed, i]) for i in range(len(starts))]
     generators = [None] * len(given) + draws
     ends = model.config.eos_token_ids
+    texts = Continuing(gm, model.checkpoint.read)
+    news = {i: [*each.tokens] for i, each in enumerate(sequences)}
     for count in range(options.tokens):
         clock.progress("sample", f"token {count + 1} of {options.tokens}", count / options.tokens)
-        open_ = [i for i, each in enumerate(sequences) if not _ended(each, ends)]
-        logits = last_logits(gm, model.checkpoint.read, [sequences[i].tokens for i in open_])
-        for i, row in zip(open_, logits, strict=True):
-            tokens = [*sequences[i].tokens, chosen(row, generators[i])]
-            sequences[i] = replace(sequences[i], tokens=tokens)
+        with torch_threads(1):  # a token of each sequence is too little to share out
+            rows = texts.step(news)
+        for i, row in rows.items():
+            news[i] = [chosen(row, generators[i])]
+            sequences[i] = replace(sequences[i], tokens=[*sequences[i].tokens, *news[i]])
+        news = {i: new for i, new in news.items() if new[0] not in ends}
+        if not news:
+            break
     clock.progress("sample", f"{options.tokens} tokens", 1.0)
     return [replace(each, pieces=_pieces(model, each.tokens)) for each in sequences]
-
-
-def _ended(prompt: Prompt, ends: Sequence[int]) -> bool:
-    return len(prompt.tokens) > prompt.given and prompt.tokens[-1] in ends
 
 
 def _pieces(model: Model, tokens: Sequence[int]) -> list[str]:
@@ -165,31 +166,21 @@ def chosen(logits: torch.Tensor, draws: np.random.Generator | None) -> int:
     return min(int(np.searchsorted(whole, draws.random() * whole[-1], "right")), len(whole) - 1)
 
 
-def last_logits(
-    gm: GraphModule, read: ReadParameter, sequences: Sequence[Sequence[int]]
-) -> list[torch.Tensor]:
-    """Logits [V] of the last position of each sequence; none of no sequence."""
-    return [rows[0, -1] for rows in _LastRows(gm, read, sequences).run()] if sequences else []
-
-
-class _LastRows(Interpreter):
-    """Computes the logits of last positions alone: the head is the widest of all products."""
-
-    def _linear(self, node: Node) -> list[Any]:
-        x = node.args[0]
-        assert isinstance(x, Node)
-        if is_head(node):
-            self.values[x] = [rows[:, -1:] for rows in self.values[x]]
-        return super()._linear(node)
-
-
 def _way(
-    model_dir: Path, options: CompileOptions, folder: Path, stack: ExitStack, clock: Clock
+    model_dir: Path,
+    options: CompileOptions,
+    exact: Front,
+    folder: Path,
+    stack: ExitStack,
+    clock: Clock,
 ) -> tuple[str, Rounded]:
-    """The name of the number format that options ask for, and how it rounds."""
+    """The name of the number format that options ask for, and how it rounds.
+
+    `exact` is the front of the same model in float32.
+    """
     model = read_model(model_dir, options, clock)
     stack.enter_context(model.checkpoint)
-    front = front_of(model, clock)
+    front = front_of(model, clock, exact.reference)
     plan = kind_of(model.resolved.targets[0]).rewrite(front.plan)
     weights = stack.enter_context(QuantizedWeights(model.checkpoint.read, folder))
     if front.storage:

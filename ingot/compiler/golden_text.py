@@ -1,6 +1,18 @@
 """The text that golden prompts are made of, and that every tokenizer must encode."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+
 TEXT = (
     "Shall I compare thee to a summer's day? Thou art more lovely and more temperate: "
     "Rough winds do shake the darling buds of May, And summer's lease hath all too short a date; "
 )
+
+
+def added_before(text: Sequence[int], whole: Sequence[int]) -> list[int]:
+    """What a tokenizer puts in front of a text, such as BOS: of `whole`, which has it, what comes
+    before `text`, which has not."""
+    own, found = list(text), list(whole)
+    places = range(len(found) - len(own) + 1)
+    return next((found[:place] for place in places if found[place:][: len(own)] == own), [])

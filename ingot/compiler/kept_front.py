@@ -36,21 +36,21 @@ SOURCES = Path(__file__).parents[1]
 ROOMS = ("artifact", "compiler", "models", "ops", "passes", "targets")
 
 
-def front_of(model: Model, clock: Clock) -> Front:
+def front_of(model: Model, clock: Clock, exported: GraphModule | None = None) -> Front:
     """As `lower_model`, unless the same was done before. Raises as that does."""
     if model.options.verify_passes or model.options.dump_dir is not None:
-        return _made(model, clock)
+        return _made(model, clock, exported)
     try:
         folder = kept.opened_folder()
         key = front_key(model)
     except (OSError, UsageError):  # a compile needs no cache
-        return _made(model, clock)
+        return _made(model, clock, exported)
     data = kept.take(folder, key, SUFFIX)
     front = None if data is None else decode_front(data, model)
     if front is not None:
         with clock.stage("plan", f"as before, {model.resolved.dtype_reason}"):
             return front
-    front = _made(model, clock)
+    front = _made(model, clock, exported)
     # A full disk is told by what needs the room; a graph that has no text is made every time.
     with suppress(OSError, ValueError):
         if sources_hash(SOURCES) == LOADED:  # all modules that made it are those of the key
@@ -58,17 +58,26 @@ def front_of(model: Model, clock: Clock) -> Front:
     return front
 
 
-def _made(model: Model, clock: Clock) -> Front:
+def _made(model: Model, clock: Clock, exported: GraphModule | None) -> Front:
     # Imported here: what exports and matches is not needed where the front is kept.
     from ingot.compiler.lower_model import lower_model
 
-    return lower_model(model, clock)
+    return lower_model(model, clock, exported)
+
+
+# Options that the front end does not read.
+NOT_READ: dict[str, Any] = {
+    "quality": True,
+    "quality_text": None,
+    "quality_positions": 1,
+    "max_kl": None,
+}
 
 
 def front_key(model: Model) -> str:
     """Changes with everything that the front depends on. Raises OSError."""
     # Of the text that a model is calibrated with, the front asks only whether there is one.
-    options = replace(model.options, calibrate=None)
+    options = replace(model.options, calibrate=None, **NOT_READ)
     parts: dict[str, Any] = {
         "config": repr(model.config),
         "resolved": repr(model.resolved),

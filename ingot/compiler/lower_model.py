@@ -27,14 +27,16 @@ from ingot.passes.pipeline import pipeline
 from ingot.targets.target import all_fit
 
 
-def lower_model(model: Model, clock: Clock) -> Front:
-    """Exports the module and lowers its graph to the plan."""
+def lower_model(model: Model, clock: Clock, exported: GraphModule | None = None) -> Front:
+    """Exports the module, unless it was exported already, and lowers its graph to the plan."""
     config, resolved, options = model.config, model.resolved, model.options
-    with clock.stage("export", f"{config.architecture}, {config.num_layers} layers"):
-        graph = export(model.module, config)
-        if isinstance(config, ForeignConfig):
-            graph = settle(graph, model.module)
-        reference = GraphModule(graph, deepcopy(graph.graph))
+    if exported is None:
+        with clock.stage("export", f"{config.architecture}, {config.num_layers} layers"):
+            exported = export(model.module, config)
+            if isinstance(config, ForeignConfig):
+                exported = settle(exported, model.module)
+    graph = GraphModule(exported, deepcopy(exported.graph))
+    reference = GraphModule(exported, deepcopy(exported.graph))
     fits = partial(all_fit, resolved.targets)
     storage = choose_storage(
         reference,

@@ -11,6 +11,7 @@ from torch import nn
 
 from ingot.artifact.formats import Storage
 from ingot.compiler.options import Clock, CompileOptions
+from ingot.compiler.quality_texts import given_text
 from ingot.compiler.quantization.calibrate import calibration_sequences
 from ingot.compiler.quantization.kept import holds, kept_storage
 from ingot.compiler.quantization.quantize import Kept
@@ -37,6 +38,7 @@ class Model:
     module: nn.Module
     checkpoint: Checkpoint
     calibration: list[list[int]]
+    quality_text: dict[str, list[int]]
 
 
 def family_config(model: Model) -> ModelConfig:
@@ -59,13 +61,26 @@ def read_model(model_dir: Path, options: CompileOptions, clock: Clock) -> Model:
         tokenizer = load_tokenizer(model_dir, config.vocab_size)
         longest = resolved.limits.max_model_len
         calibration = calibration_sequences(options.calibrate, tokenizer, max_model_len=longest)
+        quality_text = {}
+        if options.quality and options.quality_text is not None:
+            quality_text = given_text(options.quality_text, tokenizer, options.quality_positions)
         module = registry.build(config, max_model_len=longest)
         checkpoint = Checkpoint.open(model_dir, config, module)
         with closing_on_error(checkpoint):
             together = registry.blueprint(config).together if checkpoint.quantized else ()
             kept = kept_storage(checkpoint.quantized, options, resolved.targets, together)
         resolved = replace(resolved, kept=kept)
-    return Model(model_dir, options, config, resolved, tokenizer, module, checkpoint, calibration)
+    return Model(
+        model_dir,
+        options,
+        config,
+        resolved,
+        tokenizer,
+        module,
+        checkpoint,
+        calibration,
+        quality_text,
+    )
 
 
 def kept_integers(model: Model) -> Kept:

@@ -24,6 +24,9 @@ Progress = Callable[[str, str, float | None], None]
 Check = Callable[[Path], float | None]
 
 
+MOST_POSITIONS = 65536  # of text that a compile scores
+
+
 def silent(stage: str, detail: str, fraction: float | None) -> None:
     """A progress callback that says nothing."""
 
@@ -42,6 +45,7 @@ def _texts(value: object) -> tuple[str, ...]:
 
 # What an option takes: `read` makes it of what was given, or raises TypeError.
 _FLAG = {"read": partial(_is, bool), "wanted": "True or False"}
+_NUMBER = {"read": lambda value: float(_is((int, float), value)), "wanted": "a number"}
 _INTEGER = {"read": partial(_is, int), "wanted": "an integer"}
 _TEXT = {"read": partial(_is, str), "wanted": "a string"}
 _TEXT_OR_INTEGER = {
@@ -76,6 +80,12 @@ class CompileOptions:
             for every token and head.
         cuda_reach: which drivers load binaries for GPUs: "wide", those of CUDA 12 and later, or
             "new", those of the newest assembler that Triton brings and later.
+        quality: measure what the number formats cost on text, and refuse those that ruin the model.
+        quality_text: a text in UTF-8 to measure on; None takes texts of several kinds, and where
+            the model has a chat template a conversation.
+        quality_positions: tokens of text that are scored.
+        max_kl: the mean KL to the checkpoint's own numbers that is allowed, in nats. None refuses
+            only what ruins a model, 0.5.
         max_model_len: longest sequence; None takes the model's own maximum.
         max_num_seqs: most sequences in one step.
         max_num_batched_tokens: most tokens in one step.
@@ -98,6 +108,10 @@ class CompileOptions:
     dequantize: bool = field(default=False, metadata=_FLAG)
     kv_dtype: str = field(default="auto", metadata=_TEXT)
     cuda_reach: str = field(default="wide", metadata=_TEXT)
+    quality: bool = field(default=True, metadata=_FLAG)
+    quality_text: Path | None = field(default=None, metadata=_PATH)
+    quality_positions: int = field(default=640, metadata=_INTEGER)
+    max_kl: float | None = field(default=None, metadata=_NUMBER)
     max_model_len: int | None = field(default=None, metadata=_INTEGER)
     max_num_seqs: int = field(default=64, metadata=_INTEGER)
     max_num_batched_tokens: int = field(default=512, metadata=_INTEGER)
@@ -116,6 +130,10 @@ class CompileOptions:
             except TypeError:
                 none = " or None" if option.default is None else ""
                 _refuse(option.name, value, option.metadata["wanted"] + none)
+        if not 1 <= self.quality_positions <= MOST_POSITIONS:
+            _refuse("quality_positions", self.quality_positions, f"from 1 to {MOST_POSITIONS}")
+        if self.max_kl is not None and not self.max_kl >= 0:
+            _refuse("max_kl", self.max_kl, "a number from 0 on")
         if not self.targets:
             _refuse("targets", self.targets, "at least one target, such as 'cpu:native'")
 
@@ -130,13 +148,22 @@ def check_known(what: str, value: str, supported: Sequence[str]) -> None:
         raise UsageError(f"unknown {what} {value!r}", hint=f"Supported: {', '.join(supported)}.")
 
 
+@dataclass(frozen=True, slots=True)
+class Better:
+    """The next finer way to store a model: options of a compile, and its bytes of weights."""
+
+    options: str
+    weight_bytes: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """What a compile produced: the artifact, how long each stage took, and its size in bytes.
 
     `dtype_reason` says what is computed in and why, and `kept` which matrices are stored in the
     integers of the checkpoint. `golden_error` is the mean |error| of golden log-probabilities on
-    this host, None where they were not replayed. `matrices` says how each is stored, where some are
+    this host, None where they were not replayed. `better` is what costs less quality, where the
+    formats cost much. `matrices` says how each is stored, where some are
     in integers.
     """
 
@@ -150,6 +177,7 @@ class Report:
     golden_error: float | None = None
     matrices: tuple[StoredMatrix, ...] = ()
     kept: tuple[str, ...] = ()
+    better: Better | None = None
 
 
 @dataclass(slots=True)

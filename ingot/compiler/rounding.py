@@ -1,8 +1,8 @@
 """What rounding does to the outputs of a model: its graph runs with the roundings of a plan.
 
-The exported graph runs over all prompts as it is, and beside that once for each plan, with every
-value rounded that the plan rounds. All runs go node by node side by side. A weight that they share
-is read and widened once, so that a run costs little more than its products.
+The exported graph runs as it is, and beside that once for each plan, with every value rounded that
+the plan rounds. A weight that runs share is read and widened once, so that a run costs little more
+than its products.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 import torch
@@ -31,7 +30,6 @@ from ingot.ops.stacks import matrix_name
 from ingot.passes.graph import arguments
 from ingot.passes.verification import steadied
 
-ATTENTION = OPS["attention"]
 ROUTE = OPS["route"]
 FLOAT32 = Format("float32")
 FUNCTIONS = 0.5  # binary digits of a float32 that functions such as exp lose
@@ -92,13 +90,18 @@ def rounded_logits(
     read: ReadParameter,
     prompts: Sequence[Sequence[int]],
     ways: Sequence[Rounded],
+    first: Sequence[int] = (),
 ) -> list[list[Tensor]]:
-    """Logits of the float32 reference, as `reference_logits` gives them, and those of each way."""
-    return SideBySide(gm, read, prompts, ways).logits()
+    """Logits of the float32 reference, as `reference_logits` gives them, and those of each way;
+    of each prompt from its `first` wanted position on."""
+    starts = zip(prompts, first or [0] * len(prompts), strict=True)
+    counts = [len(tokens) - start for tokens, start in starts]
+    runs = SideBySide(gm, read, prompts, ways, first=first).run()
+    return [[*logits[0].split(counts)] for logits in runs]
 
 
 class SideBySide(Interpreter):
-    """The exact run and the rounded ones: a value has a tensor for each prompt of each run.
+    """The exact run, and then the rounded ones.
 
     Rounded runs are steadied by what the routers of the exact one are given, within `tolerance`.
     """
@@ -110,41 +113,37 @@ class SideBySide(Interpreter):
         prompts: Sequence[Sequence[int]],
         ways: Sequence[Rounded],
         tolerance: float = 0.0,
+        first: Sequence[int] = (),
     ) -> None:
-        super().__init__(gm, read, [tokens for _ in range(1 + len(ways)) for tokens in prompts])
+        super().__init__(gm, read, prompts, first, runs=1 + len(ways))
         self.exact = Rounded(Roundings({}, {}), read)
         self.ways = [self.exact, *ways]
-        self.count, self.tolerance = len(prompts), tolerance
-        self.given: list[list[Tensor]] = []  # the logits of each router in the exact run, by prompt
+        self.tolerance = tolerance
+        self.given: list[Tensor] = []  # the logits of each router in the exact run
         self.matrix: Operand | None = None  # of the linear that is being computed
         self.way = self.exact  # whose experts are being computed
 
-    def logits(self) -> list[list[Tensor]]:
-        """Logits [T, V] of every prompt, of the exact run and of each way."""
-        rows = [each[0] for each in self.run()]
-        return [rows[first : first + self.count] for first in range(0, len(rows), self.count)]
-
-    def apply(self, node: Node, index: int, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        way = self.ways[index // self.count]
+    def apply(self, node: Node, run: int, args: list[Any], kwargs: dict[str, Any]) -> Any:
         if node.target is ROUTE.overload:
-            return self._route(index, args, kwargs)
-        if way is self.exact or node.target is not ATTENTION.overload:
-            return super().apply(node, index, args, kwargs)
-        return _attention(way.roundings, ATTENTION.bind(*args, **kwargs))
+            return self._route(run, args, kwargs)
+        return super().apply(node, run, args, kwargs)
 
-    def _route(self, index: int, args: list[Any], kwargs: dict[str, Any]) -> Tensor:
+    def attend(self, node: Node, run: int, prompt: int, given: Args) -> Tensor:
+        way = self.ways[run]
+        if way is self.exact:
+            return super().attend(node, run, prompt, given)
+        return _attention(way.roundings, given)
+
+    def _route(self, run: int, args: list[Any], kwargs: dict[str, Any]) -> Tensor:
         def route(logits: Tensor) -> Tensor:
             shares: Tensor = ROUTE.overload(logits, *others, **kwargs)
             return shares
 
         logits, *others = args
-        turn, prompt = divmod(index, self.count)
-        if index == 0:
-            self.given.append([])
-        if turn == 0:
-            self.given[-1].append(logits)
+        if run == 0:
+            self.given.append(logits)
         else:
-            logits = steadied(route, logits, self.given[-1][prompt], self.tolerance)
+            logits = steadied(route, logits, self.given[-1], self.tolerance)
         return route(logits)
 
     def _linear(self, node: Node) -> list[Any]:
@@ -152,14 +151,13 @@ class SideBySide(Interpreter):
         x, weight = node.args[:2]
         assert isinstance(x, Node) and isinstance(weight, Node)
         name, whole = str(weight.target), self.values
-        found: dict[int, list[Tensor]] = {}
+        found: dict[int, Tensor] = {}
         for matrix, ways in self._matrices(name):
             self.matrix = matrix
-            self.values = {x: [row for way in ways for row in self._rows(way, whole[x], name)]}
-            out = super()._linear(node)
-            found |= {way: out[i * self.count :][: self.count] for i, way in enumerate(ways)}
+            self.values = {x: [self._rows(way, whole[x][way], name) for way in ways]}
+            found |= zip(ways, super()._linear(node), strict=True)
         self.values, self.matrix = whole, None
-        return [row for way in sorted(found) for row in found[way]]
+        return [found[way] for way in sorted(found)]
 
     def weight_of(self, node: Node, rows: Tensor) -> Operand:
         assert self.matrix is not None
@@ -169,10 +167,9 @@ class SideBySide(Interpreter):
         """Each way by itself: its rows pick experts of their own."""
         whole, found = self.values, list[Any]()
         operands = [arguments(node)[name] for name in ("x", "shares")]
-        for index, way in enumerate(self.ways):
+        for run, way in enumerate(self.ways):
             self.way = way
-            own = slice(index * self.count, (index + 1) * self.count)
-            self.values = {each: whole[each][own] for each in operands}
+            self.values = {each: [whole[each][run]] for each in operands}
             found += super()._experts(node)
         self.values = whole
         return found
@@ -186,15 +183,14 @@ class SideBySide(Interpreter):
         form = self.way.roundings.products.get(stack)
         return rows if form is None else _round(rows, form)
 
-    def _rows(self, way: int, values: list[Tensor], name: str) -> list[Tensor]:
+    def _rows(self, way: int, rows: Tensor, name: str) -> Tensor:
         """What a way multiplies with a weight."""
-        own = values[way * self.count :][: self.count]
         form = self.ways[way].roundings.products.get(name)
-        return own if form is None else [_round(row, form) for row in own]
+        return rows if form is None else _round(rows, form)
 
     def _matrices(self, name: str) -> list[tuple[Operand, list[int]]]:
         """The values that a weight has, each with the ways that have it so."""
-        read = {way.read: way.read(name) for way in self.ways}
+        read = {way.read: self.fetched(way.read, name) for way in self.ways}
         found: dict[Any, tuple[Operand, list[int]]] = {}
         for index, way in enumerate(self.ways):
             whole = read[way.read]
@@ -208,13 +204,13 @@ class SideBySide(Interpreter):
     def _embedding(self, node: Node) -> list[Any]:
         weight, tokens = node.args[:2]
         assert isinstance(weight, Node) and isinstance(tokens, Node)
-        found: dict[int, list[Tensor]] = {}
+        found: dict[int, Tensor] = {}
         for table, ways in self._matrices(str(weight.target)):
-            for way in ways:
-                looked_up = (table[ids] for ids in self.values[tokens][way * self.count :])
-                own = islice(looked_up, self.count)
-                found[way] = [r.dequantize() if isinstance(r, Scaled) else r.float() for r in own]
-        return [row for way in sorted(found) for row in found[way]]
+            rows = table[self.values[tokens][0]]
+            found |= dict.fromkeys(
+                ways, rows.dequantize() if isinstance(rows, Scaled) else rows.float()
+            )
+        return [found[way] for way in sorted(found)]
 
 
 def _narrower(weight: Operand, form: Format) -> torch.dtype | None:

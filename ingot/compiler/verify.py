@@ -92,8 +92,8 @@ class PlanChecker:
         prompts = [part.tolist() for part in tokens.split(list(lengths))]
         rounded = [Rounded(way, stored.read) for way in ways]
         runs = SideBySide(self.reference, stored.read, prompts, rounded, MOST)
-        found = [torch.cat(each)[list(rows)] for each in runs.logits()]
-        return found, [torch.cat(each, 1) for each in runs.given]
+        found = [logits[0, list(rows)] for logits in runs.run()]
+        return found, runs.given
 
     def logits(
         self,

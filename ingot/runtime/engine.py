@@ -237,8 +237,10 @@ class Engine:
         sequences: Iterable[list[int]],
         chunk_tokens: int | None = None,
         stopped: Callable[[], bool] = lambda: False,
+        first: list[int] | None = None,
     ) -> list[Float32]:
-        """Logits [T, V] of every position of each sequence; see `forced`."""
+        """Logits [T - first, V] of each sequence from its `first` position on, by
+        default all; see `forced`."""
         forced = list(sequences)
         for token_ids in forced:
             self.check(token_ids)
@@ -253,7 +255,7 @@ class Engine:
             self._executor.limits.max_num_seqs,
             self._max_num_rows,
         )
-        return steps.logits(forced, chunk_tokens, stopped)
+        return steps.logits(forced, first or [0] * len(forced), chunk_tokens, stopped)
 
     def touch_ahead(self) -> bool:
         """See `Pool.touch_ahead`; for when there is nothing else to do."""

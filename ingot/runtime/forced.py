@@ -17,11 +17,15 @@ from ingot.runtime.scheduler import Scheduler
 
 @dataclass
 class Forced:
-    """Tokens that a step computes: those from `start` on, of a sequence that owns pages as `id`."""
+    """Tokens that a step computes: those from `start` on, of a sequence that owns pages as `id`.
+
+    `logits` are those of the positions from `first` on.
+    """
 
     id: int
     token_ids: list[int]
     logits: Float32
+    first: int
     start: int = 0
 
     @property
@@ -45,24 +49,31 @@ class ForcedSteps:
         return self.scheduler.pages
 
     def logits(
-        self, sequences: Sequence[list[int]], chunk_tokens: int | None, stopped: Callable[[], bool]
+        self,
+        sequences: Sequence[list[int]],
+        first: Sequence[int],
+        chunk_tokens: int | None,
+        stopped: Callable[[], bool],
     ) -> list[Float32]:
-        """Logits [T, V] of every position of each sequence, in chunks of `chunk_tokens`.
+        """Logits [T - first, V] of each sequence from its `first` position on, in chunks of
+        `chunk_tokens`.
 
-        As many sequences as fit run side by side. By default chunks are as large as they can be.
+        As many sequences as fit run side by side. By default chunks are as large as they can be,
+        and so are those of the tokens before `first`.
         Once `stopped` says so, no step runs and no request gives up its pages any more, and
         what is returned is incomplete.
         """
         most = min(chunk_tokens or self.max_num_rows, self.max_num_rows)
+        whole = chunk_tokens is None
         vocab_size = self.executor.vocab_size
         forced = [
-            Forced(-1 - n, token_ids, np.empty((len(token_ids), vocab_size), np.float32))
-            for n, token_ids in enumerate(sequences)
+            Forced(-1 - n, ids, np.empty((len(ids) - begin, vocab_size), np.float32), begin)
+            for n, (ids, begin) in enumerate(zip(sequences, first, strict=True))
         ]
         for group in self._groups(forced, stopped):
             try:
                 while group and not stopped():
-                    self._step(group, most)
+                    self._step(group, most, whole)
                     group = [each for each in group if each.num_left]
             finally:
                 for each in forced:
@@ -72,32 +83,36 @@ class ForcedSteps:
     def _groups(self, forced: list[Forced], stopped: Callable[[], bool]) -> Iterator[list[Forced]]:
         """Parts of the list whose sequences have room beside one another, which is made."""
         needed = [self.pages.most_of(len(each.token_ids)) for each in forced]
-        first = 0
-        while first < len(forced) and not stopped():
-            self.scheduler.free_up(sum(needed[first : first + self.max_num_seqs]))
-            last = next(
-                last
-                for last in count(min(len(forced), first + self.max_num_seqs), -1)
-                if last == first + 1 or sum(needed[first:last]) <= self.pages.num_free
+        begin = 0
+        while begin < len(forced) and not stopped():
+            self.scheduler.free_up(sum(needed[begin : begin + self.max_num_seqs]))
+            end = next(
+                end
+                for end in count(min(len(forced), begin + self.max_num_seqs), -1)
+                if end == begin + 1 or sum(needed[begin:end]) <= self.pages.num_free
             )
-            yield forced[first:last]
-            first = last
+            yield forced[begin:end]
+            begin = end
 
-    def _step(self, group: list[Forced], most: int) -> None:
+    def _step(self, group: list[Forced], most: int, whole: bool) -> None:
         inputs = self.builder.inputs
         inputs.clear()
-        computed = []
+        computed, num_rows = [], 0
         for each in group:
-            begin, room = inputs.num_tokens, self.max_num_rows - inputs.num_tokens
-            chunk = each.token_ids[each.start : each.start + min(most, room)]
+            room = self.max_num_rows - inputs.num_tokens
+            ahead = 0 if whole else each.first - each.start
+            chunk = each.token_ids[each.start :][: min(ahead if ahead > 0 else most, room)]
             if not chunk:
                 break
             self.pages.drop_behind(each.id, each.start)
             self.pages.grow(each.id, each.start + len(chunk))
-            self.builder.append(chunk, each.start, self.pages.page_ids(each.id), len(chunk))
-            computed.append((each, slice(begin, begin + len(chunk))))
+            end = each.start + len(chunk)
+            wanted = max(0, end - max(each.start, each.first))
+            self.builder.append(chunk, each.start, self.pages.page_ids(each.id), wanted)
+            computed.append((each, end, slice(num_rows, num_rows + wanted)))
+            num_rows += wanted
         logits = self.executor.submit(inputs, Draws(kept=slice(None))).wait().logits
-        for each, rows in computed:
-            num_rows = rows.stop - rows.start
-            each.logits[each.start : each.start + num_rows] = logits[rows]
-            each.start += num_rows
+        for each, end, rows in computed:
+            begin = max(each.start, each.first) - each.first
+            each.logits[begin : begin + rows.stop - rows.start] = logits[rows]
+            each.start = end

@@ -19,6 +19,7 @@ from ingot.runtime.params import SamplingParams
 from ingot.runtime.prompts import (
     Messages,
     Prompt,
+    first_positions,
     integer_option,
     list_of_chats,
     list_of_params,
@@ -141,23 +142,31 @@ class LLM(Model):
         params = list_of_params(sampling_params, 1, self.get_default_sampling_params)[0]
         return TextStream(self._thread, self._ticket(prompt, params, priority), self)
 
-    def logits(self, token_ids: Sequence[int], *, chunk_tokens: int | None = None) -> Float32:
-        """Logits at every position of one sequence: float32 [T, V].
+    def logits(
+        self, token_ids: Sequence[int], *, chunk_tokens: int | None = None, first: int = 0
+    ) -> Float32:
+        """Logits at the positions of one sequence from `first` on: float32 [T - first, V].
 
         `chunk_tokens` is how many tokens a step computes. The bits do not depend on it.
         """
-        (logits,) = self.batch_logits([token_ids], chunk_tokens=chunk_tokens)
+        (logits,) = self.batch_logits([token_ids], chunk_tokens=chunk_tokens, first=[first])
         return logits
 
     def batch_logits(
-        self, sequences: Iterable[Sequence[int]], *, chunk_tokens: int | None = None
+        self,
+        sequences: Iterable[Sequence[int]],
+        *,
+        chunk_tokens: int | None = None,
+        first: Sequence[int] | None = None,
     ) -> list[Float32]:
-        """As `logits`, of several sequences, which steps compute side by side."""
+        """As `logits`, of several sequences, each with its own `first`, which steps compute side
+        by side. Raises UsageError for a `first` that is no position of its sequence."""
         tokens, session = [list_of_tokens(each) for each in sequences], self._thread.session
         most = integer_option("chunk_tokens", chunk_tokens)
+        wanted = first_positions(first, tokens)
         left = Event()
         try:
-            return self._thread.ask(lambda: session.logits(tokens, most, left.is_set))
+            return self._thread.ask(lambda: session.logits(tokens, most, left.is_set, wanted))
         finally:
             left.set()  # after Ctrl-C nobody waits for the steps that are left
 

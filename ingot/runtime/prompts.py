@@ -58,6 +58,21 @@ def integer_option(name: str, value: Any) -> int | None:
     return value
 
 
+def first_positions(first: Any, sequences: Sequence[Sequence[int]]) -> list[int]:
+    """A position of each sequence; by default its first. Raises UsageError for any other."""
+    found = [0] * len(sequences) if first is None else [plain(each) for each in first]
+    right = [
+        type(position) is int and 0 <= position < max(len(tokens), 1)
+        for position, tokens in zip(found, sequences, strict=False)
+    ]
+    if len(found) != len(sequences) or not all(right):
+        raise UsageError(
+            f"first is {first!r:.80}",
+            hint="first must be a position, for several sequences a list with one of each.",
+        )
+    return found
+
+
 def list_of_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     """One prompt or several, as a list."""
     if isinstance(prompts, (str, Mapping)):

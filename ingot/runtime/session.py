@@ -126,11 +126,15 @@ class Session:
         self._end_of_news()
 
     def logits(
-        self, sequences: list[list[int]], chunk_tokens: int | None, stopped: Callable[[], bool]
+        self,
+        sequences: list[list[int]],
+        chunk_tokens: int | None,
+        stopped: Callable[[], bool],
+        first: list[int],
     ) -> list[Float32]:
-        """Logits [T, V] of each sequence, incomplete once `stopped` says that nobody waits."""
+        """Logits of each sequence from a position on; see `Engine.logits`."""
         self.refuse_closed()
-        return self._engine.logits(sequences, chunk_tokens, stopped)
+        return self._engine.logits(sequences, chunk_tokens, stopped, first)
 
     def output(self, request: Request) -> RequestOutput:
         """The request so far. Raises the error that ended it."""

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -58,6 +59,20 @@ class TokenizerFiles:
             chat_template=None if self._template is None else self._template.decode(),
             vocab_size=self._artifact.manifest.model.vocab_size,
         )
+
+
+def tokenizer_in(folder: Path) -> Tokenizer:
+    """The tokenizer whose files lie in a folder, as in an artifact that is being written. Raises
+    TokenizerError."""
+    names = (Path(name).name for name in (_FILE, _CONFIG, _TEMPLATE))
+    data, config, template = (
+        (folder / name).read_bytes() if (folder / name).exists() else None for name in names
+    )
+    return Tokenizer(
+        data or b"",
+        msgspec.json.decode(config or b"{}", type=dict[str, Any]),
+        chat_template=None if template is None else template.decode(),
+    )
 
 
 class Encoding(dict[str, Any]):

@@ -21,15 +21,6 @@ SHOWN = 5
 # What to do about a failed replay of an artifact, and, in a compile, about that of a new one.
 CHECK_FILES = "Check the files with `ingot verify`; if they are intact, compile the model again."
 FAULT = "This is a fault of ingot: please report it, with the model and the options."
-ROUNDED = (
-    "Activations are rounded to int8 in groups, and an outlier leaves little to the others of its "
-    "group.\nTry a smaller --group-size, --keep 'PATTERN=none' for matrices with outliers in them "
-    "or in what they multiply, or --quantize none."
-)
-ROUNDED_CACHE = (
-    "Keys and values are rounded to int8 by heads, and an outlier leaves little to the others of "
-    "its head.\nTry --kv-dtype auto."
-)
 OVERFLOW = "Numbers of float16 end at 65504, and this model has larger ones.\nTry --dtype bfloat16."
 
 
@@ -91,9 +82,9 @@ class Verification:
         return self.allowed.largest
 
     @property
-    def kl(self) -> float | None:
-        """The divergence on text that the reference sampled; None without such text."""
-        return max((e.kl for e in self.differences.values() if e.kl is not None), default=None)
+    def kl(self) -> float:
+        """The mean divergence from the reference, in nats, in the way where it is largest."""
+        return max((each.kl for each in self.differences.values()), default=0.0)
 
     @property
     def faults(self) -> tuple[Mismatch, ...]:
@@ -127,12 +118,11 @@ class Verification:
 
 
 def _told(way: str, found: GoldenDifference, allowed: Tolerance) -> str:
-    parts = [
+    parts = (
         f"mean error {found.mean:.3g}, tolerance {allowed.mean:.3g}",
         f"largest error {found.largest:.3g}, tolerance {allowed.largest:.3g}",
-    ]
-    if found.kl is not None and allowed.kl is not None:
-        parts.append(f"divergence {found.kl:.3g}, tolerance {allowed.kl:.3g}")
+        f"KL {found.kl:.3g}, tolerance {allowed.kl:.3g}",
+    )
     return f"{way}: {'; '.join(parts)}"
 
 
@@ -140,13 +130,7 @@ def compile_hint(artifact: Artifact, found: Verification) -> str:
     """What to do when the replay of a new artifact fails."""
     if artifact.manifest.numerics.dtype == "float16" and found.max_error == inf:
         return OVERFLOW
-    rounded = {
-        ROUNDED: artifact.manifest.numerics.quantization != "none",
-        ROUNDED_CACHE: artifact.plan.kv_dtype == "int8",
-    }
-    # Rounding is the same in all ways.
-    hints = [hint for hint, applies in rounded.items() if applies and found.bitwise_equal]
-    return "\n".join(hints) or FAULT
+    return FAULT
 
 
 def replay(artifact: Artifact, golden: Golden | None = None) -> Verification:
@@ -179,7 +163,7 @@ def verify(llm: LLM, golden: Golden | None = None) -> Verification:
     }
     return Verification(
         num_prompts=len(golden.prompts),
-        num_positions=sum(len(prompt.positions) for prompt in golden.prompts),
+        num_positions=sum(len(prompt.scored) for prompt in golden.prompts),
         number_format=name,
         allowed=allowed,
         differences={way: each.difference for way, each in found.items()},
@@ -203,7 +187,7 @@ def replay_shortest(llm: LLM) -> None:
         return
     name = number_format(llm.artifact)
     allowed = tolerance_of(golden.tolerances, name, GOLDEN)
-    found = difference([prompt], [llm.logits(prompt.tokens)])
+    found = difference([prompt], [llm.logits(prompt.tokens, first=prompt.first)])
     # Its mean says little: the mean that is allowed is one over many prompts.
     if not found.largest <= allowed.largest:
         raise VerificationError(
@@ -244,19 +228,21 @@ def _compare(
 
 
 def _logits(llm: LLM, golden: Golden, chunk_tokens: int | None) -> list[Float32]:
+    """Of the scored positions of each prompt."""
     prompts = [prompt.tokens for prompt in golden.prompts]
+    first = [prompt.first for prompt in golden.prompts]
     if chunk_tokens is None:
-        return [llm.logits(tokens) for tokens in prompts]
-    return llm.batch_logits(prompts, chunk_tokens=chunk_tokens)
+        return [llm.logits(tokens, first=n) for tokens, n in zip(prompts, first, strict=True)]
+    return llm.batch_logits(prompts, chunk_tokens=chunk_tokens, first=first)
 
 
 def _mismatches(
     way: str, index: int, prompt: GoldenPrompt, logits: Float32, tolerance: float
 ) -> list[Mismatch]:
     found = []
-    for t, position in enumerate(prompt.positions):
+    for t, (position, row) in enumerate(zip(prompt.scored, logits, strict=True), prompt.first):
         expected, best = position.top[0]
-        got = int(logits[t].argmax())
+        got = int(row.argmax())
         if got != expected:
             # A token that the reference does not list is less likely than all that it lists.
             margin = best - dict(position.top).get(got, position.top[-1][1])

@@ -138,7 +138,7 @@ def test_golden_prompts_are_replayed(on_cpu, monkeypatch):
     parity.verify(on_cpu, BUNDLED)
     found = figures(on_cpu)
     assert found["bitwise_equal"] and found["faults"] == []
-    wrong = GoldenDifference(9.0, 9.0, None)
+    wrong = GoldenDifference(9.0, 9.0, 9.0)
     monkeypatch.setattr("ingot.runtime.verify.difference", lambda prompts, logits: wrong)
     with pytest.raises(VerificationError):
         parity.verify(on_cpu, BUNDLED)

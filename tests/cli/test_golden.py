@@ -60,7 +60,8 @@ def test_what_is_recorded_is_what_the_model_says(model: Path, recorded: Path) ->
         with torch.inference_mode():
             logits = judge(torch.tensor([prompt.tokens])).logits[0].double()
         logprobs = logits.log_softmax(-1)
-        for t, position in enumerate(prompt.positions):
+        assert prompt.first == 1
+        for t, position in enumerate(prompt.scored, prompt.first):
             best = logprobs[t].topk(8)
             assert [token for token, _ in position.top] == best.indices.tolist()
             np.testing.assert_allclose([p for _, p in position.top], best.values, atol=2e-5)
@@ -202,7 +203,7 @@ def test_an_artifact_is_held_against_a_file(tmp_path: Path, capsys: Any) -> None
         (fake(lambda g: g["prompts"][0].update(text)), 4, "prompt 0: the tokenizer gives other"),
         (fake(lambda g: g["model"].update(num_layers=2)), 2, "of another model"),
         (fake(lambda g: g["tolerances"].pop("float32")), 2, "no tolerance for float32"),
-        (fake(lambda g: g.update(format=2)), 2, "format 2"),
+        (fake(lambda g: g.update(format=1)), 2, "format 1"),
         (fake()[:-9], 2, "no file of goldens"),
         (fake(lambda g: g["prompts"].append(_long(g["prompts"][1]))), 2, "prompt 2 of"),
     ):

@@ -13,8 +13,8 @@ from ingot.cli.main import main
 from ingot.runtime.verify import Mismatch, Verification
 from tests.cli.sample_artifact import write_sample
 
-ALLOWED = Tolerance(1e-3, 1.5e-3, 2e-3)
-SMALL, SMALLER = GoldenDifference(1e-7, 2e-6, None), GoldenDifference(1e-7, 1e-6, None)
+ALLOWED = Tolerance(1e-3, 1.5e-3, 2e-3, 1e-6)
+SMALL, SMALLER = GoldenDifference(1e-7, 2e-6, 1e-9), GoldenDifference(1e-7, 1e-6, 1e-9)
 GOOD = Verification(
     num_prompts=2,
     num_positions=9,
@@ -29,7 +29,7 @@ WRONG = Verification(
     num_positions=9,
     number_format="float32",
     allowed=ALLOWED,
-    differences={"prefill": GoldenDifference(0.1, 0.5, None)},
+    differences={"prefill": GoldenDifference(0.1, 0.5, 0.1)},
     mismatches=(Mismatch("prefill", 0, 3, 7, 8, 1.25, False),),
     bitwise_equal=True,
 )

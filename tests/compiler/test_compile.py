@@ -120,7 +120,10 @@ def test_the_manifest_says_what_was_asked_for(made: Made) -> None:
     ((name, allowed),) = made.golden["tolerances"].items()
     assert (name, numerics["tolerance"]) == ("int4-g32+int8-cache", allowed["mean"])
     assert allowed["mean"] == pytest.approx(1.5 * allowed["noise"], rel=1e-2)
-    assert allowed["mean"] < allowed["largest"] <= 0.5
+    assert allowed["mean"] < allowed["largest"]
+    quality = numerics["quality"]
+    assert 0 < quality["kl"] <= quality["kl_p99"] <= quality["kl_largest"]
+    assert quality["positions"] >= 512
     assert numerics["quantization"] == "int4-g32 + int8-g128"  # tables take eight bits
     assert [entry["name"] for entry in manifest["targets"]] == list(V3)
     portable, wide = manifest["targets"]
@@ -176,7 +179,8 @@ def test_golden_prompts_begin_with_the_text_and_cross_the_window(made: Made) -> 
     ids = AutoTokenizer.from_pretrained(made.model).encode(TEXT, add_special_tokens=False)
     window = json.loads((made.model / "config.json").read_text())["sliding_window"]
     prompts = [[each["token"] for each in p["positions"]] for p in made.golden["prompts"]]
-    assert [len(prompt) for prompt in prompts] == sorted({1, 5, 32, 67, window + 33})
+    assert window + 33 <= 67  # which the longest crosses
+    assert [len(prompt) for prompt in prompts] == [2, 5, 32, 67]
     assert all(p == (ids * 9)[: len(p)] for p in prompts)
 
 

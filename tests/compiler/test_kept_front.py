@@ -65,7 +65,7 @@ def exports(monkeypatch: pytest.MonkeyPatch, made: Front) -> list[Model]:
     """The models that were exported meanwhile."""
     found: list[Model] = []
 
-    def lower(model: Model, clock: Clock) -> Front:
+    def lower(model: Model, clock: Clock, exported: object) -> Front:
         found.append(model)
         return made
 

@@ -23,6 +23,7 @@ from ingot.ops.scaled import Scaled
 
 MODEL = Path(__file__).parents[2] / "golden" / "models" / "shakespeare"
 PROMPTS = [[1, 2, 3], [7], [(i * 37) % 2048 for i in range(40)]]
+FIRST = [1, 0, 30]
 
 
 OF = GoldenModel("m", "A", 2048, 6, 1)
@@ -106,7 +107,8 @@ def test_goldens_are_the_judges_log_probabilities(
     for prompt, tokens, logits in zip(golden.prompts, PROMPTS, judged, strict=True):
         assert prompt.tokens == tokens
         logprobs = torch.log_softmax(logits.double(), -1)
-        for i, position in enumerate(prompt.positions):
+        assert prompt.first == min(1, len(tokens) - 1)
+        for i, position in enumerate(prompt.scored, prompt.first):
             ids, values = zip(*position.top, strict=True)
             assert len(ids) == TOP
             assert list(ids[:1]) == logprobs[i].topk(1).indices.tolist()
@@ -126,7 +128,7 @@ def test_goldens_are_the_judges_log_probabilities(
 
 def test_log_probabilities_have_six_digits_and_the_likeliest_come_first(graph, checkpoint) -> None:
     golden = outputs(graph, checkpoint.read, PROMPTS[:1])
-    for position in golden.prompts[0].positions:
+    for position in golden.prompts[0].scored:
         found = [logprob for _, logprob in position.top]
         assert found == sorted(found, reverse=True) == [round(value, 6) for value in found]
         assert any(value != round(value, 5) for value in found)
@@ -144,24 +146,47 @@ def test_outputs_that_are_not_finite_are_refused(
 
 
 def test_prompts_cross_every_boundary() -> None:
-    prompts = golden_prompts(range(100, 150), page_size=16, max_model_len=4096, windows=(0, 64, 32))
-    lengths = [len(prompt) for prompt in prompts]
-    assert lengths == [1, 5, 16, 35, 81]  # the last is longer than the window of 64
-    assert prompts[4][:3] == [100, 101, 102]
-    assert prompts[4][50] == 100  # the text starts over
+    text = range(100, 150)
+    prompts = golden_prompts(text, page_size=16, max_model_len=4096, windows=(0, 64, 32))
+    assert [len(prompt.tokens) for prompt in prompts] == [2, 5, 16, 35, 81]  # beyond the window
+    assert prompts[4].tokens[:3] == [100, 101, 102]
+    assert prompts[4].tokens[50] == 100  # the text starts over
+    assert [prompt.scored_from for prompt in prompts] == [1, 1, 1, 1, 48]  # around its border
+
+
+def test_every_prompt_begins_as_the_tokenizer_begins_texts() -> None:
+    text = range(100, 150)
+    prompts = golden_prompts(text, [7, 8], page_size=16, max_model_len=4096, windows=(64,))
+    assert all(prompt.tokens[:3] in ([7, 8], [7, 8, 100]) for prompt in prompts)
+    assert [len(prompt.tokens) for prompt in prompts] == [2, 5, 16, 35, 81]
 
 
 def test_prompts_fit_short_models_and_skip_huge_windows() -> None:
-    short = golden_prompts([1, 2], page_size=16, max_model_len=10, windows=(0,))
-    assert [len(prompt) for prompt in short] == [1, 5, *[10] * 5]
+    short = golden_prompts([1, 2], page_size=16, max_model_len=10, windows=(0, 10))
+    assert [len(prompt.tokens) for prompt in short] == [2, 5, *[10] * 5]
+    single = golden_prompts([1, 2], page_size=16, max_model_len=1, windows=(0,))
+    assert {(len(prompt.tokens), prompt.scored_from) for prompt in single} == {(1, 0)}
     huge = golden_prompts([1], page_size=16, max_model_len=9999, windows=(4096,))
-    assert max(len(prompt) for prompt in huge) == 35
+    assert max(len(prompt.tokens) for prompt in huge) == 35
 
 
 @pytest.mark.parametrize(("window", "longest"), [(1023, 1040), (1024, 1041), (1025, 35)])
 def test_windows_are_exercised_up_to_a_thousand_tokens(window: int, longest: int) -> None:
     prompts = golden_prompts([1], page_size=16, max_model_len=9999, windows=(0, window))
-    assert max(map(len, prompts)) == longest
+    assert max(len(prompt.tokens) for prompt in prompts) == longest
+
+
+def test_only_wanted_logits_are_computed_and_by_parts_they_are_the_same(
+    graph: torch.fx.GraphModule, checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reference, "TOKENS_AT_ONCE", 300)
+    whole = reference_logits(graph, checkpoint.read, PROMPTS)
+    wanted = torch.cat([rows[first:] for rows, first in zip(whole, FIRST, strict=True)])
+    (once,) = reference.Interpreter(graph, checkpoint.read, PROMPTS, FIRST).run()
+    parts = [*reference.Interpreter(graph, checkpoint.read, PROMPTS, FIRST).logits_by_parts()]
+    assert [part[0].shape[-1] for part in parts] == [300] * 6 + [248]
+    for found in (once, torch.cat([part[0] for part in parts], -1)):
+        torch.testing.assert_close(found[0], wanted)
 
 
 def test_a_graph_runs_by_single_calls_whatever_its_parts_are() -> None:

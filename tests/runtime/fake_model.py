@@ -222,9 +222,9 @@ def golden(shift: float = 0.0, tolerance: float = 1e-4) -> bytes:
             positions.append({"token": tokens[t], "top": top, "next": following})
         prompts.append({"positions": positions, "given": len(tokens)})
     prompts[0]["positions"][5]["top"][0][1] += shift
-    allowed = {"noise": tolerance / 3, "mean": tolerance, "largest": tolerance}
+    allowed = {"noise": tolerance / 3, "mean": tolerance, "largest": tolerance, "kl": tolerance}
     info = make_manifest().model
     model = {field: getattr(info, field) for field in GoldenModel.__struct_fields__}
     tolerances = dict.fromkeys(("float32", "int8-g128"), allowed)
-    content = {"format": 1, "model": model, "tolerances": tolerances, "prompts": prompts}
+    content = {"format": 2, "model": model, "tolerances": tolerances, "prompts": prompts}
     return json.dumps(content).encode()

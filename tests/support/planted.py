@@ -31,14 +31,17 @@ class Planted:
     def get_tokenizer(self) -> Tokenizer:
         return self._llm.get_tokenizer()
 
-    def logits(self, tokens: Sequence[int]) -> Float32:
-        return self._off(tokens, self._llm.logits(tokens), self._scale)
+    def logits(self, tokens: Sequence[int], *, first: int = 0) -> Float32:
+        return self._off(tokens, self._llm.logits(tokens), self._scale)[first:]
 
     def batch_logits(
-        self, prompts: Sequence[Sequence[int]], *, chunk_tokens: int | None
+        self, prompts: Sequence[Sequence[int]], *, chunk_tokens: int | None, first: Sequence[int]
     ) -> list[Float32]:
         found = self._llm.batch_logits(prompts, chunk_tokens=chunk_tokens)
-        return [self._off(p, rows, self._scale) for p, rows in zip(prompts, found, strict=True)]
+        return [
+            self._off(prompt, rows, self._scale)[start:]
+            for prompt, rows, start in zip(prompts, found, first, strict=True)
+        ]
 
     @staticmethod
     def _off(tokens: Sequence[int], logits: Float32, scale: float) -> Float32:
@@ -51,7 +54,7 @@ class Planted:
         for prompt in golden.prompts:
             honest = self._llm.logits(prompt.tokens)
             wrong = self._off(prompt.tokens, honest, scale)
-            for t, position in enumerate(prompt.positions):
+            for t, position in enumerate(prompt.scored, prompt.first):
                 listed = [token for token, _ in position.top] + prompt.tokens[t + 1 : t + 2]
                 both = (logprobs_of(rows[t], listed) for rows in (honest, wrong))
                 errors += [abs(a - b) for a, b in zip(*both, strict=True)]

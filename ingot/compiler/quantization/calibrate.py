@@ -23,9 +23,9 @@ from ingot.compiler.quantization.gptq import gptq, inverse_factor, second_moment
 from ingot.compiler.quantization.search import search
 from ingot.compiler.quantization.store import QuantizedWeights
 from ingot.compiler.reference import Interpreter
+from ingot.compiler.text_file import read_text
 from ingot.compiler.tokenizer import encode
 from ingot.errors import UsageError
-from ingot.files import read_regular
 from ingot.ops.scaled import Operand
 from ingot.ops.stacks import matrix_name
 from ingot.passes.graph import arguments, value
@@ -34,7 +34,6 @@ SEQUENCE_TOKENS = 512
 MAX_SEQUENCES = 16
 MIN_TOKENS = 2048
 TOKENS_A_COLUMN = 2  # that an expert must have seen: fewer give moments that are mostly chance
-MAX_TEXT_BYTES = 256 << 20
 
 
 def calibration_sequences(
@@ -48,18 +47,7 @@ def calibration_sequences(
     """
     if path is None:
         return []
-    try:
-        text = read_regular(path, MAX_TEXT_BYTES).decode()
-    except OSError as error:
-        raise UsageError(
-            f"cannot read the calibration text {path}: {error.strerror}",
-            hint="Give a plain text file in UTF-8.",
-        ) from error
-    except UnicodeDecodeError as error:
-        raise UsageError(
-            f"the calibration text {path} is not UTF-8: byte {error.start}",
-            hint="Give a plain text file in UTF-8.",
-        ) from error
+    text = read_text(path, "the calibration text")
     tokens = encode(tokenizer, text, f"the calibration text {path}")
     if len(tokens) < MIN_TOKENS:
         raise UsageError(
