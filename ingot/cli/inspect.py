@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ingot.artifact.quality import quality_line
 from ingot.cli.arguments import MODEL, REVISION, Argument, Arguments
 from ingot.cli.compile import groups_text, ledger_table
 from ingot.cli.numbers import format_bytes, format_count
@@ -272,6 +273,7 @@ def _model_facts(view: ArtifactView) -> list[tuple[str, str]]:
             f"at most {limits.max_num_batched_tokens} tokens of {limits.max_num_seqs} sequences",
         ),
         ("numerics", f"{numerics.dtype}{quantized}; goldens within {numerics.tolerance:g}"),
+        ("quality", quality_line(numerics.quality)),
     ]
 
 

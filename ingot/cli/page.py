@@ -17,6 +17,7 @@ import msgspec
 from ingot.artifact.architectures import ARCHITECTURES
 from ingot.artifact.cost import StepShape
 from ingot.artifact.manifest import TargetEntry
+from ingot.artifact.quality import quality_line
 from ingot.artifact.step_cost import kernel_costs, step_cost
 from ingot.artifact.target import kind_of_name
 from ingot.cli.artifact_view import ArtifactView, kernel_counts, kernel_views, live_bytes
@@ -40,6 +41,7 @@ def artifact_page(found: Inspected) -> str:
         manifest=found.view.manifest,
         plan=found.plan,
         cards=_cards(found),
+        quality=quality_line(found.view.manifest.numerics.quality),
         **_deployment(found),
         **_inside(found),
         **_kernels(found),

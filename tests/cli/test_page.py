@@ -35,7 +35,7 @@ PASSED = Verification(
     num_prompts=2, num_positions=9, number_format="float32",
     allowed=Tolerance(noise=1e-6, mean=1.5e-6, largest=2e-3, kl=1e-9),
     differences={
-        "prefill": GoldenDifference(5e-7, 1e-6, 1e-10), "tokens": GoldenDifference(6e-7, 2e-6, 1e-10)
+        "prefill": GoldenDifference(5e-7, 1e-6, 1e-9), "tokens": GoldenDifference(6e-7, 2e-6, 1e-9)
     },
     mismatches=(), bitwise_equal=True,
 )  # fmt: skip

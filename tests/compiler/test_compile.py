@@ -289,7 +289,7 @@ def test_a_build_that_fails_ends_the_compile_at_once(
     monkeypatch.setattr(compiler, "add_kernels", failing)
     monkeypatch.setattr(compiler, "add_weights", lambda *_: wait(builds))
     monkeypatch.setattr(compiler, "add_golden", reading_for_ever)
-    monkeypatch.setattr(compiler, "copy_tokenizer", pytest.fail)
+    monkeypatch.setattr(compiler, "measured_quality", pytest.fail)
     with pytest.raises(ToolchainError, match="no such instruction"):
         compile_model(model, tmp_path / "a.ingot", CompileOptions())
     assert list(tmp_path.iterdir()) == []
