@@ -42,7 +42,7 @@ class Quality:
 def quality_line(quality: Quality | None) -> str:
     """The figures on one line."""
     if quality is None:
-        return "not measured"
+        return "unknown: compiled with --no-quality, or before it was measured"
     return (
         f"mean KL {quality.kl:.2g} ± {quality.kl_error:.1g}, 99 % {quality.kl_p99:.2g}, "
         f"largest {quality.kl_largest:.2g}; same top token {quality.same_top:.1%}; "

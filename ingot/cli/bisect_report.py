@@ -9,9 +9,12 @@ from ingot.cli.compare_report import finite
 from ingot.cli.output import facts, table
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ingot.compare.bisect import Finding
     from ingot.compare.bisect_sides import Bisection
     from ingot.compare.differences import Statistics
+    from ingot.compare.numbers_apart import Apart
 
 WHAT = {
     "weights": "the packed weights of this kernel are not those of the model",
@@ -31,6 +34,7 @@ def as_object(bisection: Bisection) -> dict[str, Any]:
             "target": bisection.kernels.target,
             "reference": bisection.reference,
             "findings": [asdict(each.finding) for each in bisection.found],
+            "numbers_apart": [asdict(each) for each in bisection.apart],
             "layers": {name: each.relative for name, each in bisection.layers.items()},
             "notes": bisection.notes,
         }
@@ -44,6 +48,7 @@ def summary(bisection: Bisection) -> str:
     found = [each.finding for each in bisection.found]
     sections = [
         "\n".join((head + bisection.reference, *(f"  note: {note}" for note in bisection.notes))),
+        _apart(bisection.apart),
         _first(found[0]) if found else _nothing(bisection),
         _further(found[1:]),
         _layers(bisection),
@@ -53,11 +58,30 @@ def summary(bisection: Bisection) -> str:
 
 def _nothing(bisection: Bisection) -> str:
     plan = bisection.kernels.plan
+    rest = "these numbers" if bisection.apart else "what number formats cost"
     return (
         f"No fault: {len(plan.kernels)} kernels, {len(plan.of_kind('weight'))} weights and "
-        f"{len(plan.instructions)} instructions do what they should. What differs is what number "
-        "formats cost."
+        f"{len(plan.instructions)} instructions do what they should. What differs is {rest}."
     )
+
+
+def _apart(apart: Sequence[Apart]) -> str:
+    """The matrices of two artifacts whose numbers differ."""
+    if not apart:
+        return ""
+    rows = [
+        (
+            each.name,
+            f"{each.rows} of {each.of_rows}",
+            f"{each.error:.2g}",
+            f"{each.explained:.1g}",
+            f"{each.factor:.3g}",
+        )
+        for each in apart[:SHOWN]
+    ]
+    more = f"\n  and {len(apart) - SHOWN} more; --json has all" if len(apart) > SHOWN else ""
+    head = ("matrix", "rows", "largest error", "explained", "factor")
+    return "Numbers that differ by more than their formats explain\n" + table(rows, head) + more
 
 
 def _first(found: Finding) -> str:

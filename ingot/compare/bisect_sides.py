@@ -18,6 +18,7 @@ from ingot.compare.forms import HF
 from ingot.compare.kernel_check import Kernels, run_kernels
 from ingot.compare.makers import Makers, makers_of
 from ingot.compare.model_values import ModelValues, model_values
+from ingot.compare.numbers_apart import Apart, numbers_apart
 from ingot.compare.pair import Pair
 from ingot.compare.plan_check import PlanValues, strayed
 from ingot.compare.prompts import Prompt
@@ -41,6 +42,7 @@ class Bisection:
         found: everything that does not do what it should, in the order of the kernels.
         drift: how far the kernels' results are from the model's; empty without a model.
         notes: what could not be looked at, and why.
+        apart: of two artifacts, the matrices whose numbers differ.
         kernels: those of the artifact, for a reproducer.
     """
 
@@ -50,6 +52,7 @@ class Bisection:
     found: list[Found] = field(default_factory=list)
     drift: list[Drift] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    apart: list[Apart] = field(default_factory=list)
 
     @property
     def layers(self) -> dict[str, Drift]:
@@ -190,13 +193,16 @@ def _makers(model: _Model, subject: ArtifactSide) -> tuple[Makers, list[str]]:
 def _two_artifacts(
     a: ArtifactSide, b: ArtifactSide, prompts: Sequence[Sequence[int]], progress: Progress
 ) -> list[Bisection]:
-    """Each by itself, with its own weights, and the plan of the first held against the second's."""
+    """Each by itself, with its own weights, and the plan and the numbers of the first held against
+    the second's."""
     both = [
         run_kernels(each.artifact, each.artifact.target, _steps(each, prompts)[0])
         for each in (a, b)
     ]
     stray, notes = None, list[str]()
     one, other = both
+    progress("bisect", "numbers of both", None)
+    apart = numbers_apart(*_stored(one), *_stored(other))
     try:
         mine = PlanValues.of(one.plan, _numbers(one), one.steps.whole, one.steps.num_pages)
         theirs = PlanValues.of(other.plan, _numbers(one), other.steps.whole, other.steps.num_pages)
@@ -209,10 +215,16 @@ def _two_artifacts(
             other_side.name,
             kernels,
             found=list(Walk(kernels, stray=found, progress=progress).findings()),
+            apart=apart if kernels is one else [],
             notes=[*notes, "without a model directory, packed weights are taken as they are"],
         )
         for side, other_side, kernels, found in ((a, b, one, stray), (b, a, other, None))
     ]
+
+
+def _stored(held: Kernels) -> tuple[list[Buffer], Weights]:
+    """The weights of an artifact, and what reads them."""
+    return [*held.plan.of_kind("weight")], held.stored.read
 
 
 def _numbers(held: Kernels) -> Weights:
