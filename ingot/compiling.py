@@ -5,8 +5,9 @@ from __future__ import annotations
 import atexit
 import gc
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +15,13 @@ from typing import TYPE_CHECKING
 from ingot.artifact.host import available_memory
 from ingot.artifact.reader import Artifact
 from ingot.artifact.writer import check_writable
-from ingot.errors import CompileError, IncompatibleHostError, RequestError, ResourceError
+from ingot.errors import (
+    CompileError,
+    IncompatibleHostError,
+    RequestError,
+    ResourceError,
+    VerificationError,
+)
 from ingot.models.config_file import check_model_dir, check_tokenizer, read_json_object
 from ingot.runtime.tokenizer import tokenizer_in
 from ingot.runtime.verify import compile_hint, replay
@@ -22,6 +29,9 @@ from ingot.runtime.verify import compile_hint, replay
 if TYPE_CHECKING:
     from ingot.compiler.options import CompileOptions, Progress, Report
 
+
+# Gets the folder of an artifact whose code is wrong, and the model directory. Says which part is.
+Blame = Callable[[Path, Path], str]
 
 RARELY = (100_000, 20, 100)  # thresholds of Python's search for garbage
 
@@ -33,11 +43,13 @@ def compile_checked(
     progress: Progress | None = None,
     *,
     replace: bool = True,
+    blame: Blame = lambda folder, model_dir: "",
 ) -> Report:
     """Compiles, and replays the golden prompts on this host before the artifact appears.
 
-    Raises VerificationError, with nothing left at `out`, when they are not reproduced, and without
-    `replace` UsageError for an artifact that is at `out` already.
+    Raises VerificationError, with nothing left at `out`, when they are not reproduced, which says
+    what `blame` finds; QualityError for formats that ruin the model; and without `replace`
+    UsageError for an artifact that is at `out` already.
     """
     check_before_torch(model_dir, out, options)
     from ingot.compiler.early import compilers_begun
@@ -54,7 +66,7 @@ def compile_checked(
             out,
             options,
             progress=progress,
-            check=golden_error,
+            check=partial(code_gate, model_dir=model_dir, blame=blame),
             conversation=conversation,
             replace=replace,
         )
@@ -137,6 +149,16 @@ def conversation(folder: Path) -> list[int]:
     except RequestError:
         return []
     return tokenizer.encode(text, add_special_tokens=False)
+
+
+def code_gate(folder: Path, model_dir: Path, blame: Blame) -> float | None:
+    """As `golden_error`; an error says what is to blame."""
+    try:
+        return golden_error(folder)
+    except VerificationError as error:
+        at_fault = blame(folder, model_dir)
+        found = f"the code gate: {error.found}" + (f"\n  {at_fault}" if at_fault else "")
+        raise VerificationError(found, hint=error.hint) from error
 
 
 def golden_error(folder: Path) -> float | None:

@@ -164,12 +164,20 @@ def main(args: argparse.Namespace) -> int:
         if args.add:
             report = add_checked(model_dir, output, options, progress)
         else:
-            report = compile_checked(model_dir, output, options, progress, replace=args.force)
+            report = compile_checked(
+                model_dir, output, options, progress, replace=args.force, blame=_blame
+            )
     if args.json:
         print_json(report)
     else:
         show(summary(report))
     return 0
+
+
+def _blame(folder: Path, model_dir: Path) -> str:
+    from ingot.compare.blame import blame  # imports torch, as a compile does
+
+    return blame(folder, model_dir)
 
 
 def summary(report: Report) -> str:

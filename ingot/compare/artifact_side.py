@@ -27,10 +27,14 @@ class ArtifactSide:
 
     token_cost = 0
 
-    def __init__(self, name: str, path: Path, target: str | None = None) -> None:
+    def __init__(self, name: str, opened: Path | Artifact, target: str | None = None) -> None:
         self.name = name
-        self._opened = Artifact.open(path, device=_device(target))
-        self.artifact = self._opened if target is None else _as_target(self._opened, target)
+        if not isinstance(opened, Artifact):
+            opened = Artifact.open(opened, device=_device(target))
+        self._opened = opened
+        self.artifact: Artifact = (
+            self._opened if target is None else _as_target(self._opened, target)
+        )
         self.manifest: Manifest = self.artifact.manifest
         self.what = f"artifact, {self.artifact.target.name}, {numerics(self.manifest)}"
         self.vocab_size = self.manifest.model.vocab_size

@@ -259,10 +259,31 @@ def test_two_artifacts_are_held_against_each_other(
 ) -> None:
     same = bisected(whole("bfloat16"), whole("int4"))
     assert same.found == [] and "without a model directory" in same.notes[-1]
+    assert same.apart == []
     with faulty_pass("fuse_gates", gate_and_up_swapped):
         compiled(model, tmp_path / "a.ingot", dtype="bfloat16")
     found = first(tmp_path / "a.ingot", whole("float32"))
     assert (found.where, found.origin, found.op) == ("plan", "model.layers.0.mlp", "gate")
+
+
+def halve(raw: Bytes) -> None:
+    """Numbers of bfloat16; in packed rows, zeros may stand between them."""
+    numbers = raw.view("<u2")
+    numbers[numbers & 0x7F80 > 0] -= 1 << 7  # one from each exponent
+
+
+def test_a_matrix_that_was_scaled_is_named_before_formats_are(
+    whole: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = f"{LAYER}.mlp.down_proj.weight"
+    with_weight(whole("bfloat16"), tmp_path / "a.ingot", name, halve)
+    (apart,) = bisected(tmp_path / "a.ingot", whole("int4")).apart
+    assert apart.name == name and apart.factor == pytest.approx(0.5, abs=0.02)
+    arguments = ["compare", str(tmp_path / "a.ingot"), str(whole("int4")), "--bisect"]
+    assert main(arguments) == 0
+    shown = capsys.readouterr().out
+    assert shown.index(name) < shown.index("What differs is these numbers")
+    assert "what number formats cost" not in shown.partition("Bisected")[2].partition("Bisected")[0]
 
 
 def test_what_fails_between_two_kernels_ends_the_step(
