@@ -1,0 +1,1 @@
+"""Proves the product on real models: see `python -m tools.real --help`."""
