@@ -81,6 +81,10 @@ class LLM(Model):
     ) -> list[RequestOutput]:
         """Answers a conversation, or each of several, by the model's chat template.
 
+        `chat_template` is another one: the name of one that the model has, or a Jinja template.
+        `chat_template_kwargs` are variables of it. Without parameters, they are
+        `get_chat_sampling_params()`.
+
         Raises RequestError, with nothing run, for a conversation that the template refuses, and
         for tools that it ignores.
         """
@@ -96,7 +100,7 @@ class LLM(Model):
             )
             for chat in list_of_chats(messages)
         ]
-        return self.generate(items, sampling_params, use_tqdm)
+        return self.generate(items, sampling_params or self.get_chat_sampling_params(), use_tqdm)
 
     def beam_search(
         self, prompts: Prompt | Sequence[Prompt], params: BeamSearchParams, **vllm: Any
