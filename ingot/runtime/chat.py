@@ -9,28 +9,43 @@ from typing import Any
 
 import jinja2
 import jinja2.ext
+import jinja2.meta
 import jinja2.nodes
 import jinja2.parser
 import jinja2.sandbox
 import jinja2.utils
 
-from ingot.errors import RequestError
+from ingot.errors import RequestError, TokenizerError, listed
 from ingot.runtime.chat_parts import Chat, readable_parts
 
 MAX_PROMPT_CHARS = 16 << 20
 _TAG = "CONTINUE_FINAL_MESSAGE_TAG "
 _REASONING_NAMES = ("reasoning_content", "thinking", "reasoning")
+# Variables by which templates are told whether the model thinks before it answers.
+_SWITCHES = ("enable_thinking", "thinking")
 
 
 class ChatTemplate:
     """A compiled template. Raises RequestError for one that is not valid."""
 
     def __init__(self, source: str) -> None:
-        self._source = source
+        environment = _environment()
         try:
-            self._template = _environment().from_string(source)
+            read = jinja2.meta.find_undeclared_variables(environment.parse(source))
+            self._template = environment.from_string(source)
         except (jinja2.TemplateError, RecursionError) as error:
             raise RequestError(f"the chat template is not valid: {error}") from error
+        self._switches = [name for name in _SWITCHES if name in read]
+
+    def switched(self, thinks: bool) -> dict[str, bool]:
+        """Variables by which the model thinks before it answers, or does not. One that always
+        thinks needs none. Raises RequestError where it cannot be kept from it."""
+        if not (thinks or self._switches):
+            raise RequestError(
+                "the chat template has no switch for thinking",
+                hint=f"It would read one of the variables {', '.join(_SWITCHES)}.",
+            )
+        return dict.fromkeys(self._switches, thinks)
 
     def render(
         self,
@@ -75,28 +90,42 @@ class ChatTemplate:
         return "".join(pieces)
 
 
-def template_source(
-    config: Mapping[str, Any], file: str | None, given: str | None, *, with_tools: bool
-) -> str:
-    """The template to use: the given one, `chat_template.jinja`, or the tokenizer config's.
+def named_templates(config: Mapping[str, Any], file: str | None) -> dict[str, str]:
+    """The templates of a model by name: that of `chat_template.jinja`, or those of the tokenizer's
+    config. One without a name is the "default". Raises TokenizerError for what is no template."""
+    given = config.get("chat_template") if file is None else file
+    templates = {"default": given} if isinstance(given, str) else given or {}
+    try:
+        if isinstance(templates, list):
+            templates = {item["name"]: item["template"] for item in templates}
+        if not all(isinstance(text, str) for text in [*templates, *templates.values()]):
+            raise TypeError
+    except (AttributeError, KeyError, TypeError):
+        raise TokenizerError(
+            f"tokenizer_config.json: chat_template is {given!r:.80}",
+            hint="It is a text, or a list of texts with a name and a template each.",
+        ) from None
+    return dict(templates)
 
-    Of several named templates in a config, "tool_use" is for tools. Raises RequestError if there
-    is no template.
-    """
-    templates = config.get("chat_template") if file is None else file
-    if isinstance(templates, list):
-        templates = {item["name"]: item["template"] for item in templates}
-    if isinstance(templates, dict):
-        name = "tool_use" if with_tools and "tool_use" in templates else "default"
-        templates = templates.get(given or name, None if given is None else given)
-    elif given is not None:
-        templates = given
-    if not isinstance(templates, str):
+
+def template_source(named: Mapping[str, str], given: str | None, *, with_tools: bool) -> str:
+    """The template to use: the given one, by its name or as Jinja, or that of the model; of
+    several, "tool_use" is for tools. Raises RequestError if there is none."""
+    if given is not None and given not in named:
+        if any(mark in given for mark in ("{{", "{%")):
+            return given
+        raise RequestError(
+            f"{given!r:.80} is no chat template",
+            hint=f"The model has {listed(list(named)) or 'none'}. "
+            "One of your own is Jinja, with {{ or {%, or it would leave out the messages.",
+        )
+    name = given or ("tool_use" if with_tools and "tool_use" in named else "default")
+    if name not in named:
         raise RequestError(
             "the model has no chat template",
             hint="Use generate() with a plain prompt, or pass chat_template=...",
         )
-    return templates
+    return named[name]
 
 
 def _conversation(messages: Sequence[Mapping[str, Any]]) -> Chat:

@@ -1,4 +1,4 @@
-"""How tokens are drawn for who does not say it: as generation_config.json has it, or as is usual."""
+"""How tokens are drawn where nobody says it: as generation_config.json has it, or as is usual."""
 
 from __future__ import annotations
 

@@ -134,12 +134,17 @@ class Tokenizer:
     @property
     def chat_template(self) -> str | None:
         """The template that turns conversations into prompts; of several, the one with tools."""
-        from ingot.runtime.chat import template_source
-
         try:
-            return template_source(self.config, self._chat_template, None, with_tools=True)
+            return self.template(with_tools=True)
         except RequestError:
             return None
+
+    @property
+    def chat_templates(self) -> dict[str, str]:
+        """All templates of the model by name; one that has none is the "default"."""
+        from ingot.runtime.chat import named_templates  # jinja2, for those who chat
+
+        return named_templates(self.config, self._chat_template)
 
     @property
     def has_chat_template(self) -> bool:
@@ -226,6 +231,18 @@ class Tokenizer:
             breaks=None if joins else self._are_special,
         )
 
+    def template(self, given: str | None = None, *, with_tools: bool = False) -> str:
+        """The source of a template: of one given by name or as Jinja, or else of the model's own,
+        for tools or without. Raises RequestError where there is none."""
+        from ingot.runtime.chat import template_source
+
+        return template_source(self.chat_templates, given, with_tools=with_tools)
+
+    def thinking_switch(self, thinks: bool | None, given: str | None = None) -> dict[str, bool]:
+        """Variables of a template by which the model thinks before it answers, or does not; None:
+        as the template has it. Raises RequestError where it cannot be kept from it."""
+        return {} if thinks is None else self._compiled(self.template(given)).switched(thinks)
+
     def apply_chat_template(
         self,
         messages: Sequence[Mapping[str, Any]],
@@ -236,17 +253,18 @@ class Tokenizer:
     ) -> str:
         """The prompt that the model's template makes of a conversation. Raises RequestError.
 
-        `options` are the others of `ChatTemplate.render`, and variables of the template.
+        `chat_template` is the name of one, or a Jinja template. `options` are the others of
+        `ChatTemplate.render`, and variables of the template.
         """
-        from ingot.runtime.chat import ChatTemplate, template_source  # jinja2, for those who chat
+        template = self._compiled(self.template(chat_template, with_tools=bool(tools)))
+        return template.render(messages, tools=tools, **{**self.special_tokens, **options})
 
-        source = template_source(
-            self.config, self._chat_template, chat_template, with_tools=bool(tools)
-        )
+    def _compiled(self, source: str) -> ChatTemplate:
+        from ingot.runtime.chat import ChatTemplate
+
         if source not in self._templates:
             self._templates[source] = ChatTemplate(source)
-        options = {**self.special_tokens, **options}
-        return self._templates[source].render(messages, tools=tools, **options)
+        return self._templates[source]
 
     def _special_id(self, name: str) -> int | None:
         spelling = self.special_tokens.get(name)

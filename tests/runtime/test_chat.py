@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from ingot.errors import RequestError
-from ingot.runtime.chat import template_source
+from ingot.errors import RequestError, TokenizerError
+from ingot.runtime.chat import ChatTemplate, named_templates, template_source
 from ingot.runtime.tokenizer import Tokenizer
 from tests.runtime.chat_templates import MORE
 from tests.runtime.fake_tokenizer import byte_level
@@ -343,15 +343,72 @@ def test_the_callers_messages_are_left_alone():
 
 def test_where_a_template_is_found():
     several = [{"name": "default", "template": "D"}, {"name": "tool_use", "template": "T"}]
-    assert template_source({"chat_template": "C"}, None, None, with_tools=True) == "C"
-    assert template_source({"chat_template": "C"}, "F", None, with_tools=True) == "F"
-    assert template_source({"chat_template": "C"}, "F", "G", with_tools=True) == "G"
-    assert template_source({"chat_template": several}, None, None, with_tools=False) == "D"
-    assert template_source({"chat_template": several}, None, None, with_tools=True) == "T"
-    assert template_source({"chat_template": several}, None, "default", with_tools=True) == "D"
-    assert template_source({"chat_template": several}, None, "own", with_tools=True) == "own"
+    for config, file, given, with_tools, found in [
+        ({"chat_template": "C"}, None, None, True, "C"),
+        ({"chat_template": "C"}, "F", None, True, "F"),
+        ({"chat_template": "C"}, "F", "{{G}}", True, "{{G}}"),
+        ({"chat_template": "C"}, None, "default", True, "C"),
+        ({"chat_template": several}, None, None, False, "D"),
+        ({"chat_template": several}, None, None, True, "T"),
+        ({"chat_template": several}, None, "default", True, "D"),
+        ({"chat_template": several}, None, "tool_use", False, "T"),
+        ({"chat_template": {"default": "D"}}, None, None, False, "D"),
+        ({}, None, "{% own %}", False, "{% own %}"),
+    ]:
+        named = named_templates(config, file)
+        assert template_source(named, given, with_tools=with_tools) == found
     with pytest.raises(RequestError, match="no chat template"):
-        template_source({}, None, None, with_tools=False)
+        template_source({}, None, with_tools=False)
+
+
+@pytest.mark.parametrize("given", ["tool_us", "", "templates/chat.jinja"])
+def test_a_text_that_reads_no_messages_is_no_template(given):
+    """It is a mistyped name, or a path, and would be the prompt of every conversation."""
+    with pytest.raises(RequestError, match="is no chat template") as caught:
+        template_source({"default": "D", "tool_use": "T"}, given, with_tools=False)
+    assert "The model has default, tool_use." in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "given", [3, [3], [{"name": "a"}], [{"name": "a", "template": 1}], {"a": 1}]
+)
+def test_what_is_no_template_is_a_fault_of_the_tokenizer(given):
+    with pytest.raises(TokenizerError, match=r"tokenizer_config\.json: chat_template is"):
+        named_templates({"chat_template": given}, None)
+
+
+@pytest.mark.parametrize("name", ["enable_thinking", "thinking"])
+def test_a_template_can_have_a_switch_for_thinking(name):
+    template = ChatTemplate(
+        f"{{% if not {name} is defined %}}{{% set {name} = true %}}{{% endif %}}"
+        f"{{% for m in messages %}}{{{{ m.thinking }}}}{{% endfor %}}{{{{ {name} }}}}"
+    )
+    asked = [{"role": "user", "content": "Hello"}]
+    assert template.render(asked) == "True"
+    for thinks in (True, False):
+        assert template.render(asked, **template.switched(thinks)) == str(thinks)
+    assert template.switched(False) == {name: False}
+
+
+def test_a_tokenizer_knows_the_switch_of_each_template():
+    several = [
+        {"name": "default", "template": "{{ enable_thinking }}"},
+        {"name": "tool_use", "template": "{{ messages }}"},
+    ]
+    tokenizer = Tokenizer(byte_level().to_str().encode(), {"chat_template": several})
+    assert tokenizer.thinking_switch(False) == {"enable_thinking": False}
+    assert tokenizer.thinking_switch(True, "{{ thinking }}") == {"thinking": True}
+    with pytest.raises(RequestError, match="has no switch"):
+        tokenizer.thinking_switch(False, "tool_use")
+    assert Tokenizer(byte_level().to_str().encode()).thinking_switch(None) == {}
+
+
+def test_thinking_that_cannot_be_switched_off_is_refused():
+    template = ChatTemplate("{% for m in messages %}{{ m.thinking }}{{ m.content }}{% endfor %}")
+    assert template.switched(True) == {}
+    with pytest.raises(RequestError, match="has no switch for thinking") as caught:
+        template.switched(False)
+    assert "enable_thinking, thinking" in caught.value.hint
 
 
 def test_whether_there_is_a_template():
