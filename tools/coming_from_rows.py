@@ -41,7 +41,7 @@ LLAMA_CPP = (
         "OWNER/MODEL:Q8_0 is one of its GGUF files; with several, one has to be named."),
     Row("-no-cnv", "ingot run MODEL TEXT --raw", "The text is continued as it is."),
     Row("--chat-template-file FILE", "ingot run MODEL TEXT --chat-template ./FILE"),
-    Row("--reasoning off", "ingot run MODEL TEXT --no-think"),
+    Row("--reasoning-budget 0", "ingot run MODEL TEXT --no-think"),
     Row("-c 4096", "ingot run MODEL TEXT --max-model-len 4096"),
     Row("--temp 0.8 --top-k 40 --top-p 0.9",
         "ingot run MODEL TEXT --temperature 0.8 --top-k 40 --top-p 0.9",

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from ingot.errors import RequestError
+from ingot.errors import RequestError, listed
 from ingot.runtime.tokenizer import Tokenizer
 from ingot.serve.openai.fields import FieldError
 from ingot.serve.openai.params import Terms
@@ -65,11 +65,14 @@ def template_of(request: Request, tokenizer: Tokenizer, terms: Terms) -> str:
 
 def rendered(request: Request, tokenizer: Tokenizer, terms: Terms) -> Rendered:
     """What the template makes of a conversation. Raises RequestError."""
-    if request.chat_template is not None and not terms.trusts_request_template:
+    own = request.chat_template
+    known = own is None or own in tokenizer.chat_templates
+    if not (known or terms.trusts_request_template):
         raise FieldError(
             "chat_template",
-            "chat_template: this server takes no templates of requests",
-            hint="Leave it out, or start the server with --trust-request-chat-template.",
+            "chat_template: this server takes no templates of requests, but names of the model's",
+            hint=f"The model has {listed(list(tokenizer.chat_templates)) or 'none'}. Or start the "
+            "server with --trust-request-chat-template.",
         )
     marker = Marker(request, tokenizer)
     template = template_of(request, tokenizer, terms)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ingot.errors import RequestError
+from ingot.errors import RequestError, UsageError
 from ingot.runtime.tokenizer import Tokenizer
+from ingot.serve.edge.settings import EdgeSettings
 from ingot.serve.http.app import build_app
 from ingot.serve.http.site import HttpSettings
 from ingot.serve.openai.chat_defaults import ChatDefaults
 from ingot.serve.openai.params import Terms
+from ingot.serve.serving import Named, Serving, run
 from tests.conftest import SHAKESPEARE
 from tests.support.asgi import Call, called
 from tests.support.fake_engine import FakeEngine, FakeModels, says
@@ -28,11 +31,13 @@ def tokenizer_with(**templates: str) -> Tokenizer:
     return Tokenizer((SHAKESPEARE / "tokenizer.json").read_bytes(), {"chat_template": named})
 
 
-def asked(chats: ChatDefaults, path: str = CHAT, **fields: Any) -> tuple[Call, FakeEngine]:
+def asked(
+    chats: ChatDefaults, path: str = CHAT, *, trusts: bool = True, **fields: Any
+) -> tuple[Call, FakeEngine]:
     """The answer of a server with these defaults, whose model has three templates."""
     engine = FakeEngine(says("a"))
     engine.tokenizer = tokenizer_with(default=SHOWS, thinker=f"{SHOWS}{THINKS}", last="{{ 'L' }}")
-    settings = HttpSettings(terms=Terms(chats=chats, trusts_request_template=True))
+    settings = HttpSettings(terms=Terms(chats=chats, trusts_request_template=trusts))
     app = build_app(FakeModels(bard=engine), settings)
     return asyncio.run(called(app, "POST", path, {"messages": [USER], **fields})), engine
 
@@ -71,6 +76,16 @@ def test_thinking_is_switched_unless_a_request_does_it() -> None:
     assert prompt(chats, **asks) == "user:Hi;<think></think>"
 
 
+def test_a_request_may_name_a_template_of_the_model_without_being_trusted() -> None:
+    call, engine = asked(ChatDefaults(), trusts=False, chat_template="last")
+    assert call.status == 200
+    assert engine.tokenizer.decode(engine.jobs[0].token_ids) == "L"
+    for own in ("{{ 'own' }}", "rag", ""):
+        call, _ = asked(ChatDefaults(), trusts=False, chat_template=own)
+        assert (call.status, call.json()["error"]["param"]) == (400, "chat_template")
+        assert "default, thinker, last" in call.json()["error"]["message"]
+
+
 def test_reasoning_is_told_apart_as_the_template_in_use_marks_it() -> None:
     engine = FakeEngine(says("<think>a</think>b"))
     engine.tokenizer = tokenizer_with(default=SHOWS, thinker=f"{SHOWS}{THINKS}")
@@ -101,3 +116,11 @@ def test_a_model_that_has_all_of_it_or_no_template_is_served() -> None:
     for chats in (ChatDefaults(), ChatDefaults(template="thinker", thinks=False, system="x")):
         chats.check(has)
     ChatDefaults(thinks=False, system="x").check(tokenizer_with())
+
+
+def test_a_server_ends_at_its_start_where_a_model_lacks_it(
+    fake_artifact: Path, tmp_path: Path
+) -> None:
+    serving = Serving(terms=Terms(chats=ChatDefaults(thinks=False)), in_process=True)
+    with pytest.raises(UsageError, match=r"^m: the chat template has no switch for thinking"):
+        run([Named("m", str(fake_artifact))], serving, EdgeSettings(uds=tmp_path / "s"))
