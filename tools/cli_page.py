@@ -33,12 +33,12 @@ What a user types is remembered in `$XDG_STATE_HOME/ingot/history` (`~/.local/st
 What is refused, such as a message that is too long, changes nothing, and the conversation goes on.
 
 What the model thinks before it answers is kept apart from the answer. It is dimmed on a terminal
-unless `NO_COLOR` is set; elsewhere it keeps its tags. `/set think off` has a model answer at once, if
-its chat template has a switch for that (`enable_thinking` or `thinking`), and the other values have
-it think.
+unless `NO_COLOR` is set; elsewhere it keeps its tags. `/set think off` has a model answer at once,
+if its chat template has a switch for that (`enable_thinking` or `thinking`), and the other values
+have it think.
 
-An answer of `ingot run` is never empty: its first token is none that ends it. One that was cut, also
-within its thinking, says so on stderr.
+An answer of `ingot run` is never empty: its first token is none that ends it. One that was cut,
+also within its thinking, says so on stderr.
 
 | what to enter | meaning |
 |---|---|

@@ -35,7 +35,8 @@ VLLM = (
 
 LLAMA_CPP = (
     Row("llama-cli -m FILE -p TEXT -n 64", "ingot run MODEL TEXT --max-tokens 64",
-        "TEXT goes through the chat template, if there is one. MODEL may be FILE itself. See [GGUF files](models_and_cache.md#gguf-files)."),
+        "TEXT goes through the chat template, if there is one. "
+        "MODEL may be FILE itself. See [GGUF files](models_and_cache.md#gguf-files)."),
     Row("llama-cli -m FILE -cnv", "ingot run MODEL", "`--system` and `--stop`, too."),
     Row("-hf OWNER/MODEL", "ingot run OWNER/MODEL TEXT",
         "OWNER/MODEL:Q8_0 is one of its GGUF files; with several, one has to be named."),
