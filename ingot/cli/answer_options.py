@@ -133,12 +133,10 @@ class Options:
 
         values = {**self._defaults, **given}
         think = values.pop("think", None)
+        params = SamplingParams(**values)
         # Both may raise, and leave all as it was then.
-        params, variables = (
-            SamplingParams(**values),
-            self._switch(None if think is None else think != OFF),
-        )
-        self._given, self.params, self.template_variables = given, params, variables
+        self.template_variables = self._switch(None if think is None else think != OFF)
+        self._given, self.params = given, params
 
 
 def _value(argument: Argument, text: str) -> Any:
