@@ -23,7 +23,7 @@ from ingot.cli.arguments import (
 from ingot.cli.numbers import human_int
 from ingot.cli.output import print_json
 from ingot.cli.template_options import CHAT_TEMPLATE, check_name, given_template
-from ingot.errors import UsageError
+from ingot.errors import RequestError, UsageError
 
 if TYPE_CHECKING:
     from ingot.cli.answer import Answer
@@ -206,8 +206,13 @@ def _prompt_parts(
 
     if not chats:
         return {"prompt_token_ids": llm.get_tokenizer().encode(prompt)}
-    return llm.chat_prompt(
-        Conversation(args.system or "").with_message(prompt),
-        chat_template=args.chat_template,
-        chat_template_kwargs=options.template_variables,
-    )
+    messages = Conversation(args.system or "").with_message(prompt)
+    try:
+        return llm.chat_prompt(
+            messages,
+            chat_template=args.chat_template,
+            chat_template_kwargs=options.template_variables,
+        )
+    except RequestError as error:  # perhaps a template that cannot be used at all
+        hint = error.hint or "--raw continues the text without a chat template."
+        raise RequestError(error.found, hint=hint) from error

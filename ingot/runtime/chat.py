@@ -17,6 +17,7 @@ import jinja2.utils
 
 from ingot.errors import RequestError, TokenizerError, listed
 from ingot.runtime.chat_parts import Chat, readable_parts
+from ingot.runtime.field_checks import check_unicode
 
 MAX_PROMPT_CHARS = 16 << 20
 _TAG = "CONTINUE_FINAL_MESSAGE_TAG "
@@ -149,6 +150,8 @@ def _conversation(messages: Sequence[Mapping[str, Any]]) -> Chat:
 
 def _plain(value: Any) -> Any:
     """A copy that is JSON and nothing else: the sandbox cannot know other objects' methods."""
+    if isinstance(value, str):
+        check_unicode(value)  # here, and not within the text that it becomes a part of
     if value is None or type(value) in (bool, int, float, str):
         return value
     if isinstance(value, str):

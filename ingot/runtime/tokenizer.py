@@ -13,6 +13,7 @@ import msgspec
 from ingot.artifact.reader import Artifact
 from ingot.errors import IngotError, RequestError, TokenizerError, describe
 from ingot.runtime.detokenizer import Detokenizer
+from ingot.runtime.field_checks import check_unicode
 from ingot.runtime.spelled_bytes import is_byte
 
 if TYPE_CHECKING:
@@ -168,13 +169,7 @@ class Tokenizer:
         """
         if not isinstance(text, str):
             raise RequestError(f"a text of type {type(text).__name__}", hint="Give a str.")
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:  # what Python makes of bytes that are no text
-            raise RequestError(
-                f"the text is not valid UTF-8: character {error.start} is a lone surrogate",
-                hint="Convert the text to UTF-8.",
-            ) from error
+        check_unicode(text)
         # Unlike `encode`, a batch lets other threads of Python run meanwhile.
         encode = partial(self.backend.encode_batch_fast, add_special_tokens=add_special_tokens)
         ids: list[int] = _typed(

@@ -75,7 +75,17 @@ def test_compile_interrupted_leaves_nothing(shakespeare_dir, tmp_path):
 def test_a_model_directory_is_compiled_once(shakespeare_dir, tmp_path):
     environment = {**os.environ, "INGOT_CACHE": str(cache_folder(tmp_path / "cache"))}
     runs = [
-        ingot("run", shakespeare_dir, "ROMEO:", "--max-tokens", 8, "--seed", 1, env=environment)
+        ingot(
+            "run",
+            shakespeare_dir,
+            "ROMEO:",
+            "--raw",
+            "--max-tokens",
+            8,
+            "--seed",
+            1,
+            env=environment,
+        )
         for _ in range(2)
     ]
     assert [run.returncode for run in runs] == [0, 0], runs[0].stderr

@@ -10,7 +10,7 @@ import pytest
 import ingot.cli.run_stats
 import ingot.runtime.llm
 from ingot.cli.main import main
-from ingot.errors import ArtifactError
+from ingot.errors import ArtifactError, RequestError
 from ingot.runtime.config import EngineConfig
 from ingot.runtime.metrics import EngineCounters
 from tests.cli.fake_llm import MAX_MODEL_LEN, FakeLLM, FakeTokenizer
@@ -143,6 +143,19 @@ def test_a_template_that_the_model_has_not_is_named(model, capsys):
         "error: the model has no chat template 'quite'\n"
         "  It has default, quiet. The name of a file has a dot or a slash: ./quite\n"
     )
+
+
+def test_a_template_that_cannot_be_used_leaves_a_way_out(model, monkeypatch, capsys):
+    def refuse(self, messages, **template):
+        raise RequestError("the chat template is not valid: x")
+
+    monkeypatch.setattr(FakeLLM, "chat_prompt", refuse)
+    assert main(["run", model, "hello"]) == 2
+    assert capsys.readouterr().err == (
+        "error: the chat template is not valid: x\n"
+        "  --raw continues the text without a chat template.\n"
+    )
+    assert main(["run", model, "hello", "--raw"]) == 0
 
 
 @pytest.mark.parametrize("given", ["--no-think", "--think=off"])

@@ -390,6 +390,13 @@ def test_a_template_can_have_a_switch_for_thinking(name):
     assert template.switched(False) == {name: False}
 
 
+@pytest.mark.parametrize("content", ["a\udcff", [{"type": "text", "text": "a\udcff"}]])
+def test_a_message_that_is_no_text_is_named_by_its_own_character(content):
+    """And not by where it stands in the prompt."""
+    with pytest.raises(RequestError, match="not valid UTF-8: character 1 is a lone surrogate"):
+        ChatTemplate("A long prompt: {{ messages }}").render([{"role": "user", "content": content}])
+
+
 def test_a_tokenizer_knows_the_switch_of_each_template():
     several = [
         {"name": "default", "template": "{{ enable_thinking }}"},
