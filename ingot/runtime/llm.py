@@ -100,7 +100,9 @@ class LLM(Model):
             )
             for chat in list_of_chats(messages)
         ]
-        return self.generate(items, sampling_params or self.get_chat_sampling_params(), use_tqdm)
+        if sampling_params is None:
+            sampling_params = self.get_chat_sampling_params()
+        return self.generate(items, sampling_params, use_tqdm)
 
     def beam_search(
         self, prompts: Prompt | Sequence[Prompt], params: BeamSearchParams, **vllm: Any

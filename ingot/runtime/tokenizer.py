@@ -15,6 +15,7 @@ from ingot.errors import IngotError, RequestError, TokenizerError, describe
 from ingot.runtime.detokenizer import Detokenizer
 from ingot.runtime.field_checks import check_unicode
 from ingot.runtime.spelled_bytes import is_byte
+from ingot.runtime.template_names import named_templates, template_source
 
 if TYPE_CHECKING:
     from ingot.runtime.chat import ChatTemplate
@@ -143,8 +144,6 @@ class Tokenizer:
     @property
     def chat_templates(self) -> dict[str, str]:
         """All templates of the model by name; one that has none is the "default"."""
-        from ingot.runtime.chat import named_templates  # jinja2, for those who chat
-
         return named_templates(self.config, self._chat_template)
 
     @property
@@ -229,8 +228,6 @@ class Tokenizer:
     def template(self, given: str | None = None, *, with_tools: bool = False) -> str:
         """The source of a template: of one given by name or as Jinja, or else of the model's own,
         for tools or without. Raises RequestError where there is none."""
-        from ingot.runtime.chat import template_source
-
         return template_source(self.chat_templates, given, with_tools=with_tools)
 
     def thinking_switch(self, thinks: bool | None, given: str | None = None) -> dict[str, bool]:
@@ -255,7 +252,7 @@ class Tokenizer:
         return template.render(messages, tools=tools, **{**self.special_tokens, **options})
 
     def _compiled(self, source: str) -> ChatTemplate:
-        from ingot.runtime.chat import ChatTemplate
+        from ingot.runtime.chat import ChatTemplate  # jinja2, for those who chat
 
         if source not in self._templates:
             self._templates[source] = ChatTemplate(source)
