@@ -134,12 +134,14 @@ def _prompt(args: argparse.Namespace) -> str:
 
 def _chats(llm: LLM, args: argparse.Namespace, converses: bool) -> bool:
     """Whether the prompt goes through a chat template. Raises UsageError where it should, and the
-    model has none."""
+    model has none, or one that takes no system message."""
     if args.raw:
         return False
     tokenizer = llm.get_tokenizer()
     check_name(args.chat_template, tokenizer)
     if args.chat_template is not None or tokenizer.has_chat_template:
+        if args.system:
+            tokenizer.check_system(args.chat_template)
         return True
     if converses or any(getattr(args, name) not in (None, False) for name in OF_CHATS):
         raise UsageError(

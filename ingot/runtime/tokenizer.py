@@ -235,6 +235,16 @@ class Tokenizer:
         as the template has it. Raises RequestError where it cannot be kept from it."""
         return {} if thinks is None else self._compiled(self.template(given)).switched(thinks)
 
+    def check_system(self, given: str | None = None) -> None:
+        """Raises RequestError for a template that refuses system messages, or leaves them out."""
+        words = {"system": "WHAT-THE-SYSTEM-SAYS", "user": "Hello"}
+        messages = [{"role": role, "content": text} for role, text in words.items()]
+        if words["system"] not in self.apply_chat_template(messages, chat_template=given):
+            raise RequestError(
+                "the chat template leaves out the system message",
+                hint="Say it in the message itself, or give another template.",
+            )
+
     def apply_chat_template(
         self,
         messages: Sequence[Mapping[str, Any]],

@@ -35,6 +35,10 @@ class FakeTokenizer:
     def has_chat_template(self):
         return "default" in self.chat_templates
 
+    def check_system(self, given=None):
+        if given == "quiet":
+            raise RequestError("the chat template leaves out the system message")
+
     def thinking_switch(self, thinks, given=None):
         if thinks is False and given != "quiet":
             raise RequestError("the chat template has no switch for thinking")

@@ -145,6 +145,12 @@ def test_a_template_that_the_model_has_not_is_named(model, capsys):
     )
 
 
+def test_a_system_message_that_is_left_out_is_refused(model, capsys):
+    assert main(["run", model, "hello", "--system=x", "--chat-template=quiet"]) == 2
+    assert "the chat template leaves out the system message" in capsys.readouterr().err
+    assert FakeLLM.prompts == []
+
+
 def test_a_template_that_cannot_be_used_leaves_a_way_out(model, monkeypatch, capsys):
     def refuse(self, messages, **template):
         raise RequestError("the chat template is not valid: x")

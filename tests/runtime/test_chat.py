@@ -374,6 +374,18 @@ def test_a_tokenizer_knows_the_switch_of_each_template():
     assert Tokenizer(byte_level().to_str().encode()).thinking_switch(None) == {}
 
 
+def test_a_template_may_take_no_system_message():
+    own = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    tokenizer = Tokenizer(byte_level().to_str().encode(), {"chat_template": own})
+    tokenizer.check_system()
+    with pytest.raises(RequestError, match="leaves out the system message"):
+        tokenizer.check_system("{{ messages[-1].content }}")
+    with pytest.raises(RequestError, match="refuses the messages: no system"):
+        tokenizer.check_system(
+            "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
+        )
+
+
 def test_thinking_that_cannot_be_switched_off_is_refused():
     template = ChatTemplate("{% for m in messages %}{{ m.thinking }}{{ m.content }}{% endfor %}")
     assert template.switched(True) == {}

@@ -30,8 +30,11 @@ class ChatDefaults(Struct, frozen=True, kw_only=True):
         return [{"role": "system", "content": self.system}, *messages]
 
     def check(self, tokenizer: Tokenizer) -> None:
-        """Raises RequestError for a model that has not the template, or no switch for thinking.
-        One that has no template at all answers no conversations, and is left alone."""
+        """Raises RequestError for a model that has not the template, or no switch for thinking, or
+        whose template takes no system message. One that has no template at all answers no
+        conversations, and is left alone."""
         if self.template is not None or tokenizer.has_chat_template:
             tokenizer.template(self.template)
             tokenizer.thinking_switch(self.thinks, self.template)
+            if self.system:
+                tokenizer.check_system(self.template)

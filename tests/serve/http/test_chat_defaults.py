@@ -111,8 +111,13 @@ def test_a_model_that_lacks_what_is_asked_for_is_refused(chats: ChatDefaults, sa
         chats.check(engine.tokenizer)
 
 
+def test_a_template_that_takes_no_system_message_is_refused_at_the_start() -> None:
+    with pytest.raises(RequestError, match="leaves out the system message"):
+        ChatDefaults(template="last", system="x").check(tokenizer_with(last="{{ 'L' }}"))
+
+
 def test_a_model_that_has_all_of_it_or_no_template_is_served() -> None:
-    has = tokenizer_with(default=SHOWS, thinker=THINKS)
+    has = tokenizer_with(default=SHOWS, thinker=f"{SHOWS}{THINKS}")
     for chats in (ChatDefaults(), ChatDefaults(template="thinker", thinks=False, system="x")):
         chats.check(has)
     ChatDefaults(thinks=False, system="x").check(tokenizer_with())
