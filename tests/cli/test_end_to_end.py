@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from ingot.artifact.reader import Artifact
+from ingot.runtime.tokenizer import TokenizerFiles
 from tests.support.made_once import cache_folder
 from tests.support.terminal import Terminal
 
@@ -102,6 +104,23 @@ def test_a_prompt_from_a_pipe_gives_the_same_as_an_argument(shakespeare_artifact
     )
     assert (given.returncode, piped.returncode) == (0, 0), given.stderr + piped.stderr
     assert given.stdout == piped.stdout != ""
+
+
+def test_a_prompt_is_rendered_by_the_template_of_choice(shakespeare_artifact, tmp_path):
+    own = tmp_path / "own.jinja"
+    own.write_text("{{ messages[-1].content }}, said {{ messages[-1].role }}")
+    tokenizer = TokenizerFiles(Artifact.open(shakespeare_artifact)).tokenizer
+    asked = {
+        (): "<|endoftext|>First Citizen:\nWhat news?\n\nSecond Citizen:\n",
+        ("--chat-template", own): "What news?, said user",
+        ("--raw",): "What news?",
+    }
+    for options, prompt in asked.items():
+        done = ingot(
+            "run", shakespeare_artifact, "What news?", *options, "--max-tokens", 2, "--json"
+        )
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["prompt_token_ids"] == tokenizer.encode(prompt)
 
 
 @pytest.mark.cases(core=1)
