@@ -60,8 +60,8 @@ demo: $(STAMP)  ## Compile the bundled model and let it write
 	@mkdir -p build
 	@echo '$$ ingot compile $(MODEL) -o $(ARTIFACT)'
 	@$(INGOT) compile $(MODEL) -o $(ARTIFACT) --force
-	@echo && echo '$$ ingot run $(ARTIFACT) "$(PROMPT)"'
-	@$(INGOT) run $(ARTIFACT) "$(PROMPT)" --max-tokens 120 --temperature 0.8 --seed 2 --stats
+	@echo && echo '$$ ingot run $(ARTIFACT) "$(PROMPT)" --raw'
+	@$(INGOT) run $(ARTIFACT) "$(PROMPT)" --raw --max-tokens 120 --temperature 0.8 --seed 2 --stats
 
 smoke: $(TOOLS)  ## Run what takes a minute: no C++ compiler, no torch.export
 	@$(PY) -m pytest -q $(SPREAD) -m "not thorough and not slow" -p tests.support.smoke \

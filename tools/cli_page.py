@@ -25,14 +25,20 @@ CONVERSATION = """\
 ## In a conversation
 
 On a terminal, `ingot run MODEL` without a prompt holds a conversation, if the model has a chat
-template. With `--chat`, so does a pipe: each line of stdin is a message. With `--json`, each answer
-is a line of JSON. `ingot chat` holds one with a model on a server.
+template. With `--chat`, so does a pipe: each line of stdin is a message, where without it all of
+stdin is one. With `--json`, each answer is a line of JSON. `ingot chat` holds one with a model on a
+server.
 
 What a user types is remembered in `$XDG_STATE_HOME/ingot/history` (`~/.local/state` by default).
 What is refused, such as a message that is too long, changes nothing, and the conversation goes on.
 
 What the model thinks before it answers is kept apart from the answer. It is dimmed on a terminal
-unless `NO_COLOR` is set; elsewhere it keeps its tags.
+unless `NO_COLOR` is set; elsewhere it keeps its tags. `/set think off` has a model answer at once,
+if its chat template has a switch for that (`enable_thinking` or `thinking`), and the other values
+have it think.
+
+An answer of `ingot run` is never empty: its first token is none that ends it. One that was cut,
+also within its thinking, says so on stderr.
 
 | what to enter | meaning |
 |---|---|

@@ -19,7 +19,7 @@ class Row(NamedTuple):
 
 
 VLLM = (
-    Row("vllm complete", "ingot run MODEL 'Once upon a time'"),
+    Row("vllm complete", "ingot run MODEL 'Once upon a time' --raw"),
     Row("vllm chat", "ingot run MODEL"),
     Row("vllm bench latency", "ingot bench MODEL --batch 8"),
     Row("vllm serve MODEL --port 8000", "ingot serve MODEL --port 8000",
@@ -35,14 +35,18 @@ VLLM = (
 
 LLAMA_CPP = (
     Row("llama-cli -m FILE -p TEXT -n 64", "ingot run MODEL TEXT --max-tokens 64",
+        "TEXT goes through the chat template, if there is one. "
         "MODEL may be FILE itself. See [GGUF files](models_and_cache.md#gguf-files)."),
     Row("llama-cli -m FILE -cnv", "ingot run MODEL", "`--system` and `--stop`, too."),
     Row("-hf OWNER/MODEL", "ingot run OWNER/MODEL TEXT",
         "OWNER/MODEL:Q8_0 is one of its GGUF files; with several, one has to be named."),
+    Row("-no-cnv", "ingot run MODEL TEXT --raw", "The text is continued as it is."),
+    Row("--chat-template-file FILE", "ingot run MODEL TEXT --chat-template ./FILE"),
+    Row("--reasoning-budget 0", "ingot run MODEL TEXT --no-think"),
     Row("-c 4096", "ingot run MODEL TEXT --max-model-len 4096"),
     Row("--temp 0.8 --top-k 40 --top-p 0.9",
         "ingot run MODEL TEXT --temperature 0.8 --top-k 40 --top-p 0.9",
-        "Unless given, they are the model's own."),
+        "Unless given, they are the model's own, or else llama.cpp's."),
     Row("--min-p 0.05 --repeat-penalty 1.1",
         "ingot run MODEL TEXT --min-p 0.05 --repetition-penalty 1.1",
         "The penalty is for the whole text, and not for the last 64 tokens."),
@@ -75,9 +79,10 @@ OLLAMA = (
     Row("ollama pull NAME", "ingot pull OWNER/MODEL"),
     Row("ollama list", "ingot list"),
     Row("ollama rm NAME", "ingot rm OWNER/MODEL"),
-    Row("ollama run NAME TEXT", "ingot run MODEL TEXT --chat",
-        "Without `--chat` the text is continued, and no template is used."),
-    Row("ollama run NAME --verbose", "ingot run MODEL TEXT --chat --stats"),
+    Row("ollama run NAME TEXT", "ingot run MODEL TEXT"),
+    Row("ollama run NAME --verbose", "ingot run MODEL TEXT --stats"),
+    Row("ollama run NAME --think=false", "ingot run MODEL TEXT --no-think"),
+    Row("ollama run NAME --hidethinking", "ingot run MODEL TEXT --think=hide"),
     Row("ollama show NAME", "ingot inspect ARTIFACT",
         "`ingot explain MODEL_DIR` looks at a model directory."),
     Row("ollama create NAME -q q4_0", "ingot compile MODEL_DIR -o NAME.ingot --quantize int4"),
@@ -88,7 +93,8 @@ OLLAMA = (
     Row("PARAMETER stop STOP", "ingot run MODEL TEXT --stop STOP"),
     Row("SYSTEM TEXT", "ingot run MODEL --system TEXT"),
     Row("TEMPLATE", "llm.chat(messages, chat_template='{{ messages[0].content }}')",
-        "A Jinja template; unless given, the model's own."),
+        "A Jinja template; unless given, the model's own. On the command line: "
+        "`--chat-template FILE`."),
     Row("OLLAMA_MODELS", "", "`INGOT_CACHE` is where compiled model directories lie."),
     Row("OLLAMA_NUM_PARALLEL=4", "LLM(MODEL, config=EngineConfig(max_num_seqs=4))"),
     Row("OLLAMA_MAX_QUEUE=512", "LLM(MODEL, config=EngineConfig(max_waiting=512))"),

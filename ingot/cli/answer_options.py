@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from ingot.cli.arguments import Argument, Group
 from ingot.cli.chat.display import THINK_MODES, Think
 from ingot.cli.numbers import human_int
 from ingot.errors import UsageError
 
-if TYPE_CHECKING:
-    from ingot.runtime.params import SamplingParams
+Switch = Callable[[bool | None], Mapping[str, Any]]
 
 
 def stop_text(text: str) -> str:
@@ -23,7 +22,8 @@ def stop_text(text: str) -> str:
 
 MAX_TOKENS = Argument(
     "--max-tokens N",
-    "most tokens to generate (default: 256; in a chat, a quarter of the longest sequence)",
+    "most tokens of an answer (default: what the context has room for; a quarter of it in a "
+    "conversation; 256 where a text is continued)",
     human_int,
 )
 STOP = Argument(
@@ -34,7 +34,7 @@ STOP = Argument(
 )
 SAMPLING = Group(
     "sampling",
-    "Defaults come from the model's generation_config.json; without it, greedy.",
+    "Defaults are the model's own, or else temperature 0.8, top-k 40, top-p 0.95 and min-p 0.05.",
     (
         Argument("--temperature T", "0 takes the likeliest token", float),
         Argument("--top-k K", "draw from the K likeliest tokens", int),
@@ -52,11 +52,16 @@ SAMPLING = Group(
         Argument("--seed N", "draw the same tokens every time", int),
     ),
 )
+OFF = "off"
 THINK = Argument(
     "--think",
-    "show what the model thinks before it answers, with its tags; dim it (default), on a terminal "
-    "with colours; or hide it",
-    choices=THINK_MODES,
+    "have the model think before it answers, and show that with its tags, dimmed on a terminal "
+    "with colours (default), or not; or off: have it answer at once, if its chat template has a "
+    "switch for that",
+    choices=(*THINK_MODES, OFF),
+)
+NO_THINK = Argument(
+    "--no-think", "the same as --think off", action="store_const", const=OFF, dest="think"
 )
 ANSWER_OPTIONS = (MAX_TOKENS, STOP, *SAMPLING.arguments, THINK)
 DEFAULT = "default"
@@ -68,27 +73,33 @@ class Options:
     Args:
         given: what the user chose, by name; None stands for the default.
         defaults: what holds otherwise. What neither has, `SamplingParams` decides.
+        switch: gives variables of the chat template by which the model thinks, or does not; it is
+            asked with None where the user has not chosen, and may raise.
 
-    Raises RequestError for a value out of range.
+    `params` and `template_variables` are what they come to. Raises RequestError for a value out of
+    range, and what `switch` raises.
     """
 
-    def __init__(self, given: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
+    def __init__(
+        self, given: Mapping[str, Any], defaults: Mapping[str, Any], switch: Switch | None = None
+    ) -> None:
         self._defaults = dict(defaults)
-        self._given = {name: value for name, value in given.items() if value is not None}
-        self.params = self._params(self._given)
+        self._switch = switch or (lambda thinks: {})
+        self._take({name: value for name, value in given.items() if value is not None})
 
     @classmethod
-    def of(cls, args: argparse.Namespace, defaults: Mapping[str, Any]) -> Options:
+    def of(
+        cls, args: argparse.Namespace, defaults: Mapping[str, Any], switch: Switch | None = None
+    ) -> Options:
         """Those of a command line."""
-        return cls(
-            {field_of(each): getattr(args, field_of(each)) for each in ANSWER_OPTIONS}, defaults
-        )
+        given = {field_of(each): getattr(args, field_of(each)) for each in ANSWER_OPTIONS}
+        return cls(given, defaults, switch)
 
     @property
     def think(self) -> Think:
         """How thinking is shown."""
-        think: Think = self._given.get("think", "dim")
-        return think
+        think = self._given.get("think", OFF)
+        return "dim" if think == OFF else think  # a model may think all the same
 
     @property
     def chosen(self) -> dict[str, Any]:
@@ -109,21 +120,23 @@ class Options:
             given.pop(field_of(argument), None)
         else:
             given[field_of(argument)] = _value(argument, text)
-        self.params = self._params(given)
-        self._given = given
+        self._take(given)
 
     def rows(self) -> Iterator[tuple[str, str]]:
         """The name and the value of each."""
         for argument in ANSWER_OPTIONS:
-            value = getattr(self.params, field_of(argument), self.think)
+            value = getattr(self.params, field_of(argument), self._given.get("think", "dim"))
             yield name_of(argument), "none" if value is None else _as_text(value)
 
-    def _params(self, given: Mapping[str, Any]) -> SamplingParams:
+    def _take(self, given: dict[str, Any]) -> None:
         from ingot.runtime.params import SamplingParams
 
         values = {**self._defaults, **given}
-        values.pop("think", None)
-        return SamplingParams(**values)
+        think = values.pop("think", None)
+        params = SamplingParams(**values)
+        # Both may raise, and leave all as it was then.
+        self.template_variables = self._switch(None if think is None else think != OFF)
+        self._given, self.params = given, params
 
 
 def _value(argument: Argument, text: str) -> Any:

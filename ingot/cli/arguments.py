@@ -27,7 +27,7 @@ class Argument:
         self.options: dict[str, Any] = {"help": help, **options}
         if values:
             self.options |= {"metavar": values[0], "type": type}
-        elif "choices" not in options:
+        elif not {"choices", "action"} & options.keys():
             self.options["action"] = "store_true"
 
 

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ingot.cli.answer_options import SAMPLING, STOP, THINK
+from ingot.cli.answer_options import NO_THINK, SAMPLING, STOP, THINK
 from ingot.cli.arguments import Argument, Arguments
 from ingot.cli.numbers import human_int
 from ingot.errors import UsageError
@@ -31,6 +31,7 @@ ARGUMENTS: Arguments = (
     Argument("--max-tokens N", "most tokens of an answer (default: the server's)", human_int),
     STOP,
     THINK,
+    NO_THINK,
     Argument("--stats", "print the time to the first token and the speed after each answer"),
     SAMPLING._replace(description="Defaults are the server's."),
 )
@@ -41,10 +42,10 @@ def main(args: argparse.Namespace) -> int:
     /help lists what can be entered; each line of piped input is a message."""
     from ingot.cli.answer_options import ANSWER_OPTIONS, field_of
     from ingot.cli.chat.loop import converse
-    from ingot.cli.chat.remote import RemoteOptions, RemotePartner
+    from ingot.cli.chat.remote import RemoteOptions, RemotePartner, switch
 
     given = {field_of(each): getattr(args, field_of(each)) for each in ANSWER_OPTIONS}
-    options = RemoteOptions(given, {})
+    options = RemoteOptions(given, {}, switch)
     return converse(RemotePartner(server_of(args), args.model), args, options)
 
 

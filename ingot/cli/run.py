@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ingot.cli.answer_options import MAX_TOKENS, SAMPLING, STOP, THINK
+from ingot.cli.answer_options import MAX_TOKENS, NO_THINK, SAMPLING, STOP, THINK
 from ingot.cli.arguments import (
     DEVICE,
     MODEL,
@@ -21,9 +22,11 @@ from ingot.cli.arguments import (
 )
 from ingot.cli.numbers import human_int
 from ingot.cli.output import print_json
-from ingot.errors import UsageError
+from ingot.cli.template_options import CHAT_TEMPLATE, check_name, given_template
+from ingot.errors import RequestError, UsageError
 
 if TYPE_CHECKING:
+    from ingot.cli.answer import Answer
     from ingot.cli.answer_options import Options
     from ingot.runtime.llm import LLM
 
@@ -32,7 +35,8 @@ ARGUMENTS: Arguments = (
     REVISION,
     Argument(
         "prompt PROMPT",
-        "the text to continue (default: what is piped into stdin; on a terminal, a conversation)",
+        "a message, or a text to continue if the model has no chat template (default: what is "
+        "piped into stdin; on a terminal, a conversation)",
         nargs="?",
     ),
     Argument(
@@ -49,25 +53,28 @@ ARGUMENTS: Arguments = (
     Argument("--stats", "print the time to the first token and the speed beside its limit"),
     Group(
         "chat",
-        "Messages go through the model's chat template.",
+        "PROMPT goes through the model's chat template, if it has one.",
         (
-            Argument("--chat", "PROMPT is a message; without it, so is each line of stdin"),
-            Argument("--system TEXT", "the system message; implies --chat for PROMPT"),
+            Argument("--raw", "continue PROMPT as it is, without a chat template"),
+            Argument("--chat", "without PROMPT, each line of stdin is a message"),
+            Argument("--system TEXT", "the system message"),
+            CHAT_TEMPLATE,
             THINK,
+            NO_THINK,
         ),
     ),
     SAMPLING,
 )
+OF_CHATS = ("chat", "system", "chat_template", "think")
 
 
 def main(args: argparse.Namespace) -> int:
-    """Generates text and streams it to stdout. Completes PROMPT, or what is piped into stdin.
-    Without either it holds a conversation, in which /help lists what can be entered."""
+    """Generates text and streams it to stdout. Answers PROMPT, or what is piped into stdin; a
+    model without a chat template continues it. Without either it holds a conversation, in which
+    /help lists what can be entered."""
     from ingot.artifact.reader import Artifact
     from ingot.artifact.tree import is_artifact
     from ingot.cache import resolve
-    from ingot.cli.answer import Answer
-    from ingot.cli.chat.display import stdout_display
     from ingot.cli.chat.local import LocalPartner
     from ingot.cli.chat.loop import converse
     from ingot.compiler.choose_targets import for_device
@@ -75,8 +82,9 @@ def main(args: argparse.Namespace) -> int:
     from ingot.runtime.config import EngineConfig
     from ingot.runtime.llm import LLM
 
+    _check_raw(args)
+    args.chat_template = given_template(args.chat_template)
     converses = args.prompt is None and (args.chat or sys.stdin.isatty())
-    chats = converses or args.chat or args.system is not None
     prompt = "" if converses else _prompt(args)
     config = EngineConfig(
         speculative=args.speculative, num_speculative_tokens=args.num_speculative_tokens
@@ -89,17 +97,27 @@ def main(args: argparse.Namespace) -> int:
     length, threads = args.max_model_len, args.threads
     with LLM(artifact, max_model_len=length, num_threads=threads, config=config) as llm:
         load_seconds = time.perf_counter() - began
-        options = _options(llm, args, chats)
-        if converses:
-            return converse(LocalPartner(llm, load_seconds), args, options)
-        answer = Answer(_prompt_parts(llm, prompt, args, chats), chats=chats)
-        answer.write(llm, options.params, stdout_display(options.think, silent=args.json))
-        figures = answer.stats.figures(llm.artifact, load_seconds) if args.stats else None
-    if args.json:
-        print_json(answer.result() | ({"stats": figures} if figures else {}))
-    elif figures:
-        print(f"\n{figures.text()}", file=sys.stderr)
-    return 0
+        chats = _chats(llm, args, converses)
+        room = llm.max_model_len // 4 if converses else llm.max_model_len
+        options = _options(llm, args, max_tokens=max(room, 1) if chats else 256)
+        if not converses:
+            return _answer(llm, prompt, args, options, load_seconds=load_seconds, chats=chats)
+        return converse(LocalPartner(llm, load_seconds, args.chat_template), args, options)
+
+
+def _check_raw(args: argparse.Namespace) -> None:
+    """Raises UsageError for --raw with what only a chat has, or with nothing to continue."""
+    given = [name for name in OF_CHATS if getattr(args, name) not in (None, False)]
+    if args.raw and given:
+        raise UsageError(
+            f"--raw is given with --{given[0].replace('_', '-')}",
+            hint="With --raw there is no chat template, and so nothing else of a chat.",
+        )
+    if args.raw and args.prompt is None and sys.stdin.isatty():
+        raise UsageError(
+            "--raw is given without a text to continue",
+            hint='Give one: ingot run MODEL --raw "text", or pipe one in.',
+        )
 
 
 def _prompt(args: argparse.Namespace) -> str:
@@ -114,24 +132,89 @@ def _prompt(args: argparse.Namespace) -> str:
     return piped
 
 
-def _options(llm: LLM, args: argparse.Namespace, chats: bool) -> Options:
-    """The user's options over the model's. Raises UsageError for a model that cannot chat."""
-    from ingot.cli.answer_options import Options
-    from ingot.cli.sampling_defaults import sampling_defaults
-
-    if chats and not llm.get_tokenizer().has_chat_template:
+def _chats(llm: LLM, args: argparse.Namespace, converses: bool) -> bool:
+    """Whether the prompt goes through a chat template. Raises UsageError where it should, and the
+    model has none, or one that takes no system message."""
+    if args.raw:
+        return False
+    tokenizer = llm.get_tokenizer()
+    check_name(args.chat_template, tokenizer)
+    if args.chat_template is not None or tokenizer.has_chat_template:
+        if args.system:
+            tokenizer.check_system(args.chat_template)
+        return True
+    if converses or any(getattr(args, name) not in (None, False) for name in OF_CHATS):
         raise UsageError(
             "the model has no chat template, so it can only continue a text",
-            hint='Give one: ingot run MODEL "text", or pipe one in.',
+            hint='Give one: ingot run MODEL "text", or pipe one in. '
+            "Or give a template: --chat-template FILE.",
         )
-    max_tokens = max(llm.max_model_len // 4, 1) if chats else 256
-    return Options.of(args, {"max_tokens": max_tokens, **sampling_defaults(llm.artifact)})
+    return False
 
 
-def _prompt_parts(llm: LLM, prompt: str, args: argparse.Namespace, chats: bool) -> dict[str, Any]:
+def _options(llm: LLM, args: argparse.Namespace, *, max_tokens: int) -> Options:
+    """The user's options over the model's. Raises UsageError, also where thinking is to be switched
+    and the template has no switch, and ArtifactError for defaults that are out of range."""
+    from ingot.cli.answer_options import Options
+    from ingot.runtime.generation_config import read_generation_config
+
+    llm.get_chat_sampling_params()  # raises where the model's own are out of range
+    # An answer is never empty: its first token is none that ends it.
+    own = {**read_generation_config(llm.artifact).defaults, "min_tokens": 1}
+    switch = partial(llm.get_tokenizer().thinking_switch, given=args.chat_template)
+    return Options.of(args, {**own, "max_tokens": max_tokens}, switch)
+
+
+def _answer(
+    llm: LLM,
+    prompt: str,
+    args: argparse.Namespace,
+    options: Options,
+    *,
+    load_seconds: float,
+    chats: bool,
+) -> int:
+    """Answers or continues one prompt."""
+    from ingot.cli.answer import Answer
+    from ingot.cli.chat.display import stdout_display
+
+    answer = Answer(_prompt_parts(llm, prompt, args, options, chats), chats=chats)
+    answer.write(llm, options.params, stdout_display(options.think, silent=args.json))
+    figures = answer.stats.figures(llm.artifact, load_seconds) if args.stats else None
+    if args.json:
+        print_json(answer.result() | ({"stats": figures} if figures else {}))
+    elif figures:
+        print(f"\n{figures.text()}", file=sys.stderr)
+    if chats and (remark := _remark(answer, llm.max_model_len)):
+        print(f"({remark}.)", file=sys.stderr)
+    return 0
+
+
+def _remark(answer: Answer, max_model_len: int) -> str:
+    """What a user should know of an answer that is not whole."""
+    from ingot.cli.chat.chat import cut
+
+    if answer.finish_reason == "length":
+        is_full = answer.num_tokens >= max_model_len
+        return f"{cut(answer)}; {'the context is full' if is_full else 'see --max-tokens'}"
+    return "" if answer.text.strip() else "The answer is empty"
+
+
+def _prompt_parts(
+    llm: LLM, prompt: str, args: argparse.Namespace, options: Options, chats: bool
+) -> dict[str, Any]:
     """The prompt as tokens; of a chat, with its text."""
     from ingot.cli.chat.conversation import Conversation
 
-    if chats:
-        return llm.chat_prompt(Conversation(args.system or "").with_message(prompt))
-    return {"prompt_token_ids": llm.get_tokenizer().encode(prompt)}
+    if not chats:
+        return {"prompt_token_ids": llm.get_tokenizer().encode(prompt)}
+    messages = Conversation(args.system or "").with_message(prompt)
+    try:
+        return llm.chat_prompt(
+            messages,
+            chat_template=args.chat_template,
+            chat_template_kwargs=options.template_variables,
+        )
+    except RequestError as error:  # perhaps a template that cannot be used at all
+        hint = error.hint or "--raw continues the text without a chat template."
+        raise RequestError(error.found, hint=hint) from error

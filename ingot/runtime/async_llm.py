@@ -71,6 +71,8 @@ class AsyncLLM(Model):
     ) -> AsyncIterator[RequestOutput]:
         """Answers a conversation; `template` are the other options of `LLM.chat`."""
         template = choose(template, CALLS, _TEMPLATE_OPTIONS).options
+        if sampling_params is None:
+            sampling_params = self.get_chat_sampling_params()
         prompt = await asyncio.to_thread(self.chat_prompt, messages, tools=tools, **template)
         outputs = self.generate(prompt, sampling_params, request_id, priority=priority)
         async for output in outputs:

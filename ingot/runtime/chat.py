@@ -9,6 +9,7 @@ from typing import Any
 
 import jinja2
 import jinja2.ext
+import jinja2.meta
 import jinja2.nodes
 import jinja2.parser
 import jinja2.sandbox
@@ -16,21 +17,36 @@ import jinja2.utils
 
 from ingot.errors import RequestError
 from ingot.runtime.chat_parts import Chat, readable_parts
+from ingot.runtime.field_checks import check_unicode
 
 MAX_PROMPT_CHARS = 16 << 20
 _TAG = "CONTINUE_FINAL_MESSAGE_TAG "
 _REASONING_NAMES = ("reasoning_content", "thinking", "reasoning")
+# Variables by which templates are told whether the model thinks before it answers.
+_SWITCHES = ("enable_thinking", "thinking")
 
 
 class ChatTemplate:
     """A compiled template. Raises RequestError for one that is not valid."""
 
     def __init__(self, source: str) -> None:
-        self._source = source
+        environment = _environment()
         try:
-            self._template = _environment().from_string(source)
+            read = jinja2.meta.find_undeclared_variables(environment.parse(source))
+            self._template = environment.from_string(source)
         except (jinja2.TemplateError, RecursionError) as error:
             raise RequestError(f"the chat template is not valid: {error}") from error
+        self._switches = [name for name in _SWITCHES if name in read]
+
+    def switched(self, thinks: bool) -> dict[str, bool]:
+        """Variables by which the model thinks before it answers, or does not. One that always
+        thinks needs none. Raises RequestError where it cannot be kept from it."""
+        if not (thinks or self._switches):
+            raise RequestError(
+                "the chat template has no switch for thinking",
+                hint=f"It would read one of the variables {', '.join(_SWITCHES)}.",
+            )
+        return dict.fromkeys(self._switches, thinks)
 
     def render(
         self,
@@ -75,30 +91,6 @@ class ChatTemplate:
         return "".join(pieces)
 
 
-def template_source(
-    config: Mapping[str, Any], file: str | None, given: str | None, *, with_tools: bool
-) -> str:
-    """The template to use: the given one, `chat_template.jinja`, or the tokenizer config's.
-
-    Of several named templates in a config, "tool_use" is for tools. Raises RequestError if there
-    is no template.
-    """
-    templates = config.get("chat_template") if file is None else file
-    if isinstance(templates, list):
-        templates = {item["name"]: item["template"] for item in templates}
-    if isinstance(templates, dict):
-        name = "tool_use" if with_tools and "tool_use" in templates else "default"
-        templates = templates.get(given or name, None if given is None else given)
-    elif given is not None:
-        templates = given
-    if not isinstance(templates, str):
-        raise RequestError(
-            "the model has no chat template",
-            hint="Use generate() with a plain prompt, or pass chat_template=...",
-        )
-    return templates
-
-
 def _conversation(messages: Sequence[Mapping[str, Any]]) -> Chat:
     """A plain copy of the messages, without keys whose value is None."""
     if not isinstance(messages, (list, tuple)) or not messages:
@@ -120,6 +112,8 @@ def _conversation(messages: Sequence[Mapping[str, Any]]) -> Chat:
 
 def _plain(value: Any) -> Any:
     """A copy that is JSON and nothing else: the sandbox cannot know other objects' methods."""
+    if isinstance(value, str):
+        check_unicode(value)  # here, and not within the text that it becomes a part of
     if value is None or type(value) in (bool, int, float, str):
         return value
     if isinstance(value, str):

@@ -84,3 +84,14 @@ def token_ids(name: str, given: object, most: int) -> tuple[int, ...]:
         if not 0 <= token <= _MAX_TOKEN:
             refuse(name, token, f"token ids in [0, {_MAX_TOKEN}]")
     return items
+
+
+def check_unicode(text: str) -> None:
+    """Raises RequestError for what Python makes of bytes that are no text."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise RequestError(
+            f"the text is not valid UTF-8: character {error.start} is a lone surrogate",
+            hint="Convert the text to UTF-8.",
+        ) from error

@@ -1,4 +1,4 @@
-"""What a model's own generation_config.json asks of the sampler."""
+"""How tokens are drawn where nobody says it: as generation_config.json has it, or as is usual."""
 
 from __future__ import annotations
 
@@ -24,6 +24,10 @@ _NAMES = {
     "repetition_penalty": "repetition_penalty",
     "max_new_tokens": "max_tokens",
 }
+_DRAWING = ("temperature", "top_p", "top_k", "min_p")
+# For models that do not say how to draw. Without draws small models repeat themselves, and draws
+# from the whole vocabulary babble. These are the values of llama.cpp, which people know.
+USUAL: Mapping[str, Any] = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,20 +35,40 @@ class GenerationConfig:
     """What the file says; nothing, where there is none.
 
     Attributes:
-        draws: whether the model asks for tokens to be drawn (`do_sample`).
+        draws: whether the model asks for tokens to be drawn (`do_sample`); None: it does not say.
         fields: the fields of SamplingParams that the file sets.
+        usual: how tokens are drawn where the file does not say it.
     """
 
-    draws: bool = False
+    draws: bool | None = None
     fields: Mapping[str, Any] = field(default_factory=dict)
+    usual: Mapping[str, Any] = field(default_factory=lambda: USUAL)
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """Fields of SamplingParams for whoever leaves them out, in chats and on servers: the
+        file's, or the usual ones where it does not say how to draw; greedy where it asks for that.
+        """
+        drawing = {name: self.fields[name] for name in _DRAWING if name in self.fields}
+        others = {name: v for name, v in self.fields.items() if name not in _DRAWING}
+        if self.draws is False:
+            return {**others, "temperature": 0.0}
+        return {**others, **(drawing or self.usual)}
+
+    def chat_params(self) -> SamplingParams:
+        """`defaults`, and an answer as long as it becomes. Raises as `sampling_params` does."""
+        return self._params({"max_tokens": None, **self.defaults} if self.usual else self.defaults)
 
     def sampling_params(self) -> SamplingParams:
-        """vLLM's defaults with these fields, whether the model asks for draws or not.
+        """vLLM's defaults with the fields of the file, whether it asks for draws or not.
 
         Raises ArtifactError for a value that is out of range.
         """
+        return self._params(self.fields)
+
+    def _params(self, fields: Mapping[str, Any]) -> SamplingParams:
         try:
-            return SamplingParams(**self.fields)
+            return SamplingParams(**fields)
         except RequestError as error:
             raise ArtifactError(
                 f"{FILE}: {error.found}",
@@ -63,13 +87,15 @@ def read_generation_config(artifact: Artifact, source: Source = "auto") -> Gener
             f"generation_config is {source!r:.80}",
             hint="Supported: 'auto', which is the model's own file, and 'vllm', which is none.",
         )
-    if source == "vllm" or FILE not in artifact.manifest.files:
+    if source == "vllm":
+        return GenerationConfig(usual={})
+    if FILE not in artifact.manifest.files:
         return GenerationConfig()
     try:
         found = msgspec.json.decode(artifact.read(FILE), type=dict[str, Any])
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise ArtifactError(f"{FILE}: {error}", hint="Repair it and compile again.") from error
     return GenerationConfig(
-        draws=bool(found.get("do_sample")),
+        draws=None if found.get("do_sample") is None else bool(found["do_sample"]),
         fields={ours: found[name] for name, ours in _NAMES.items() if found.get(name) is not None},
     )

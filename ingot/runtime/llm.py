@@ -82,6 +82,10 @@ class LLM(Model):
     ) -> list[RequestOutput]:
         """Answers a conversation, or each of several, by the model's chat template.
 
+        `chat_template` is another one: the name of one that the model has, or a Jinja template.
+        `chat_template_kwargs` are variables of it. Without parameters, they are
+        `get_chat_sampling_params()`.
+
         Raises RequestError, with nothing run, for a conversation that the template refuses, and
         for tools that it ignores.
         """
@@ -97,6 +101,8 @@ class LLM(Model):
             )
             for chat in list_of_chats(messages)
         ]
+        if sampling_params is None:
+            sampling_params = self.get_chat_sampling_params()
         return self.generate(items, sampling_params, use_tqdm)
 
     def beam_search(

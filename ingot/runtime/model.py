@@ -134,6 +134,12 @@ class Model(Refusals):
         generation_config.json. Raises ArtifactError where that file has a value out of range."""
         return self._defaults.sampling_params()
 
+    def get_chat_sampling_params(self) -> SamplingParams:
+        """What a chat without parameters gets, as on the command line and from a server: the
+        sampling of the model's generation_config.json, or else the usual one, and an answer as long
+        as it becomes. Raises as `get_default_sampling_params` does."""
+        return self._defaults.chat_params()
+
     def close(self) -> None:
         """Ends all requests with an error, and frees everything: threads, pages, the mapping of
         the weights. May be called twice."""

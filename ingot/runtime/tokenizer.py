@@ -14,7 +14,9 @@ import msgspec
 from ingot.artifact.reader import Artifact
 from ingot.errors import IngotError, RequestError, TokenizerError, describe
 from ingot.runtime.detokenizer import Detokenizer
+from ingot.runtime.field_checks import check_unicode
 from ingot.runtime.spelled_bytes import is_byte
+from ingot.runtime.template_names import named_templates, template_source
 
 if TYPE_CHECKING:
     from ingot.runtime.chat import ChatTemplate
@@ -149,12 +151,15 @@ class Tokenizer:
     @property
     def chat_template(self) -> str | None:
         """The template that turns conversations into prompts; of several, the one with tools."""
-        from ingot.runtime.chat import template_source
-
         try:
-            return template_source(self.config, self._chat_template, None, with_tools=True)
+            return self.template(with_tools=True)
         except RequestError:
             return None
+
+    @property
+    def chat_templates(self) -> dict[str, str]:
+        """All templates of the model by name; one that has none is the "default"."""
+        return named_templates(self.config, self._chat_template)
 
     @property
     def has_chat_template(self) -> bool:
@@ -178,13 +183,7 @@ class Tokenizer:
         """
         if not isinstance(text, str):
             raise RequestError(f"a text of type {type(text).__name__}", hint="Give a str.")
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:  # what Python makes of bytes that are no text
-            raise RequestError(
-                f"the text is not valid UTF-8: character {error.start} is a lone surrogate",
-                hint="Convert the text to UTF-8.",
-            ) from error
+        check_unicode(text)
         # Unlike `encode`, a batch lets other threads of Python run meanwhile.
         encode = partial(self.backend.encode_batch_fast, add_special_tokens=add_special_tokens)
         ids: list[int] = _typed(
@@ -241,6 +240,26 @@ class Tokenizer:
             breaks=None if joins else self._are_special,
         )
 
+    def template(self, given: str | None = None, *, with_tools: bool = False) -> str:
+        """The source of a template: of one given by name or as Jinja, or else of the model's own,
+        for tools or without. Raises RequestError where there is none."""
+        return template_source(self.chat_templates, given, with_tools=with_tools)
+
+    def thinking_switch(self, thinks: bool | None, given: str | None = None) -> dict[str, bool]:
+        """Variables of a template by which the model thinks before it answers, or does not; None:
+        as the template has it. Raises RequestError where it cannot be kept from it."""
+        return {} if thinks is None else self._compiled(self.template(given)).switched(thinks)
+
+    def check_system(self, given: str | None = None) -> None:
+        """Raises RequestError for a template that refuses system messages, or leaves them out."""
+        words = {"system": "WHAT-THE-SYSTEM-SAYS", "user": "Hello"}
+        messages = [{"role": role, "content": text} for role, text in words.items()]
+        if words["system"] not in self.apply_chat_template(messages, chat_template=given):
+            raise RequestError(
+                "the chat template leaves out the system message",
+                hint="Say it in the message itself, or give another template.",
+            )
+
     def apply_chat_template(
         self,
         messages: Sequence[Mapping[str, Any]],
@@ -251,17 +270,18 @@ class Tokenizer:
     ) -> str:
         """The prompt that the model's template makes of a conversation. Raises RequestError.
 
-        `options` are the others of `ChatTemplate.render`, and variables of the template.
+        `chat_template` is the name of one, or a Jinja template. `options` are the others of
+        `ChatTemplate.render`, and variables of the template.
         """
-        from ingot.runtime.chat import ChatTemplate, template_source  # jinja2, for those who chat
+        template = self._compiled(self.template(chat_template, with_tools=bool(tools)))
+        return template.render(messages, tools=tools, **{**self.special_tokens, **options})
 
-        source = template_source(
-            self.config, self._chat_template, chat_template, with_tools=bool(tools)
-        )
+    def _compiled(self, source: str) -> ChatTemplate:
+        from ingot.runtime.chat import ChatTemplate  # jinja2, for those who chat
+
         if source not in self._templates:
             self._templates[source] = ChatTemplate(source)
-        options = {**self.special_tokens, **options}
-        return self._templates[source].render(messages, tools=tools, **options)
+        return self._templates[source]
 
     def _special_id(self, name: str) -> int | None:
         spelling = self.special_tokens.get(name)

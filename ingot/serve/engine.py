@@ -21,7 +21,8 @@ Scored = tuple[int, float, int, str | None]
 class ModelFacts(Struct, frozen=True, kw_only=True):
     """What a front end must know of a model before it can ask for anything.
 
-    `defaults` are the fields of `SamplingParams` that the model's generation_config.json sets.
+    `defaults` are fields of `SamplingParams` for requests that leave them out, as the model's
+    generation_config.json says, or as is usual.
     `created` is in seconds since 1970; `fingerprint` names the artifact and its settings.
     """
 

@@ -112,7 +112,7 @@ def facts_of(model: Model, settings: ModelSettings) -> ModelFacts:
         page_size=limits.page_size,
         architecture=artifact.manifest.model.architecture,
         created=int((artifact.path / MANIFEST).stat().st_mtime),
-        defaults=dict(read_generation_config(artifact).fields),
+        defaults=read_generation_config(artifact).defaults,
     )
 
 

@@ -18,6 +18,7 @@ from ingot.serve.garbage import search_rarely
 from ingot.serve.http.app import app_of
 from ingot.serve.http.site import HttpSettings, Site
 from ingot.serve.isolated.spawn import Spares
+from ingot.serve.openai.chat_defaults import ChatDefaults
 from ingot.serve.openai.params import Terms
 from ingot.serve.registry.entries import ModelStatus
 from ingot.serve.registry.opening import IsolatedOpener, LocalOpener
@@ -168,6 +169,25 @@ async def _load(registry: ModelRegistry, site: Site, edge: Edge) -> None:
     if errors and all(isinstance(error, BaseException) for error in errors):
         edge.stop()
         raise next(error for error in errors if isinstance(error, BaseException))
+    loaded = [name for name, error in zip(names, errors, strict=True) if error is None]
+    try:
+        for name in loaded:
+            await _check_chats(registry, site, name)
+    except UsageError:
+        edge.stop()
+        raise
+
+
+async def _check_chats(registry: ModelRegistry, site: Site, name: str) -> None:
+    """Raises UsageError for a model that has not what the server says of conversations."""
+    chats = site.settings.terms.chats
+    if chats == ChatDefaults():
+        return
+    async with registry.lease(name) as engine:
+        try:
+            await asyncio.to_thread(lambda: chats.check(engine.tokenizer))
+        except UsageError as error:
+            raise UsageError(f"{name}: {error.found}", hint=error.hint) from error
 
 
 async def _load_one(registry: ModelRegistry, site: Site, name: str) -> None:

@@ -10,6 +10,7 @@ from threading import Event
 from types import SimpleNamespace
 from typing import ClassVar
 
+from ingot.errors import RequestError
 from ingot.runtime.metrics import EngineCounters
 from ingot.runtime.output import TextDelta
 from ingot.runtime.params import SamplingParams
@@ -26,7 +27,22 @@ SAYS = {
 
 
 class FakeTokenizer:
-    has_chat_template = True
+    """Its template `quiet` has a switch for thinking, and its own has none."""
+
+    chat_templates: ClassVar[dict[str, str]] = {"default": "{{ messages }}", "quiet": "{{ q }}"}
+
+    @property
+    def has_chat_template(self):
+        return "default" in self.chat_templates
+
+    def check_system(self, given=None):
+        if given == "quiet":
+            raise RequestError("the chat template leaves out the system message")
+
+    def thinking_switch(self, thinks, given=None):
+        if thinks is False and given != "quiet":
+            raise RequestError("the chat template has no switch for thinking")
+        return {} if thinks is None or given != "quiet" else {"enable_thinking": thinks}
 
     def encode(self, text, add_special_tokens=True):
         return [ord(character) for character in text]
@@ -38,6 +54,7 @@ class FakeLLM:
     opened: ClassVar[list[SimpleNamespace]] = []
     prompts: ClassVar[list[str]] = []
     params: ClassVar[list[SamplingParams]] = []
+    templates: ClassVar[list[tuple]] = []  # of each prompt, with the variables
     fail: BaseException | None = None
     closed = 0
     prompt_end = ""  # what the chat template ends a prompt with
@@ -59,7 +76,14 @@ class FakeLLM:
     def counters(self):
         return EngineCounters()
 
-    def chat_prompt(self, messages, *, add_generation_prompt=True):
+    def get_chat_sampling_params(self):
+        return SamplingParams()
+
+    def chat_prompt(
+        self, messages, *, chat_template=None, chat_template_kwargs=None, add_generation_prompt=True
+    ):
+        given = (chat_template, *(chat_template_kwargs or {}).items())
+        FakeLLM.templates.append(given)
         text = "".join(f"<{message['role']}>{message['content']}" for message in messages)
         text += self.prompt_end if add_generation_prompt else ""
         return {"prompt": text, "prompt_token_ids": self.get_tokenizer().encode(text)}

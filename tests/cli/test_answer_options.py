@@ -85,3 +85,23 @@ def test_rows_show_what_holds() -> None:
 
 def test_every_line_break_of_a_stop_string_is_one() -> None:
     assert stop_text(r"\n\nUser:\n") == "\n\nUser:\n"
+
+
+def test_whether_the_model_thinks_is_asked_of_its_template() -> None:
+    asked: list[bool | None] = []
+
+    def switch(thinks: bool | None) -> dict[str, bool]:
+        asked.append(thinks)
+        if thinks is False:
+            raise RequestError("no switch")
+        return {} if thinks is None else {"enable_thinking": thinks}
+
+    options = Options({}, {}, switch)
+    assert (options.template_variables, options.think) == ({}, "dim")
+    options.set("think", "hide")
+    assert (options.template_variables, options.think) == ({"enable_thinking": True}, "hide")
+    with pytest.raises(RequestError):
+        options.set("think", "off")
+    assert (options.template_variables, options.think) == ({"enable_thinking": True}, "hide")
+    assert asked == [None, True, False]
+    assert "think" not in options.chosen

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from ingot.artifact.reader import Artifact
+from ingot.runtime.tokenizer import TokenizerFiles
 from tests.support.made_once import cache_folder
 from tests.support.terminal import Terminal
 
@@ -75,7 +77,17 @@ def test_compile_interrupted_leaves_nothing(shakespeare_dir, tmp_path):
 def test_a_model_directory_is_compiled_once(shakespeare_dir, tmp_path):
     environment = {**os.environ, "INGOT_CACHE": str(cache_folder(tmp_path / "cache"))}
     runs = [
-        ingot("run", shakespeare_dir, "ROMEO:", "--max-tokens", 8, "--seed", 1, env=environment)
+        ingot(
+            "run",
+            shakespeare_dir,
+            "ROMEO:",
+            "--raw",
+            "--max-tokens",
+            8,
+            "--seed",
+            1,
+            env=environment,
+        )
         for _ in range(2)
     ]
     assert [run.returncode for run in runs] == [0, 0], runs[0].stderr
@@ -92,6 +104,23 @@ def test_a_prompt_from_a_pipe_gives_the_same_as_an_argument(shakespeare_artifact
     )
     assert (given.returncode, piped.returncode) == (0, 0), given.stderr + piped.stderr
     assert given.stdout == piped.stdout != ""
+
+
+def test_a_prompt_is_rendered_by_the_template_of_choice(shakespeare_artifact, tmp_path):
+    own = tmp_path / "own.jinja"
+    own.write_text("{{ messages[-1].content }}, said {{ messages[-1].role }}")
+    tokenizer = TokenizerFiles(Artifact.open(shakespeare_artifact)).tokenizer
+    asked = {
+        (): "<|endoftext|>First Citizen:\nWhat news?\n\nSecond Citizen:\n",
+        ("--chat-template", own): "What news?, said user",
+        ("--raw",): "What news?",
+    }
+    for options, prompt in asked.items():
+        done = ingot(
+            "run", shakespeare_artifact, "What news?", *options, "--max-tokens", 2, "--json"
+        )
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["prompt_token_ids"] == tokenizer.encode(prompt)
 
 
 @pytest.mark.cases(core=1)

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import io
 import json
-from types import SimpleNamespace
 
 import pytest
 
 import ingot.cli.run_stats
 import ingot.runtime.llm
 from ingot.cli.main import main
-from ingot.cli.sampling_defaults import sampling_defaults
-from ingot.errors import ArtifactError
+from ingot.errors import ArtifactError, RequestError
 from ingot.runtime.config import EngineConfig
-from ingot.runtime.generation_config import FILE
 from ingot.runtime.metrics import EngineCounters
 from tests.cli.fake_llm import MAX_MODEL_LEN, FakeLLM, FakeTokenizer
 from tests.cli.sample_artifact import write_sample
@@ -24,7 +21,7 @@ from tests.cli.sample_artifact import write_sample
 def model(monkeypatch, tmp_path):
     monkeypatch.setattr(ingot.runtime.llm, "LLM", FakeLLM)
     monkeypatch.setattr(ingot.cli.run_stats, "read_bandwidth", lambda artifact, nbytes: 1e9)
-    for kept in ("opened", "prompts", "params"):
+    for kept in ("opened", "prompts", "params", "templates"):
         monkeypatch.setattr(FakeLLM, kept, [])
     monkeypatch.setattr(FakeLLM, "closed", 0)
     return str(write_sample(tmp_path / "sample.ingot"))
@@ -37,19 +34,19 @@ def type_in(monkeypatch, text: str, terminal: bool) -> None:
 
 
 def test_text_goes_to_stdout(model, capsys):
-    assert main(["run", model, "hello", "--max-tokens", "9", "--temperature", "0.5"]) == 0
+    assert main(["run", model, "hello", "--max-tokens", "12", "--temperature", "0.5"]) == 0
     captured = capsys.readouterr()
     assert captured.out == "Once more\n"
     assert captured.err == ""
-    assert FakeLLM.prompts == ["hello"]
-    assert (FakeLLM.params[0].max_tokens, FakeLLM.params[0].temperature) == (9, 0.5)
+    assert FakeLLM.prompts == ["<user>hello"]
+    assert (FakeLLM.params[0].max_tokens, FakeLLM.params[0].temperature) == (12, 0.5)
     assert FakeLLM.closed == 1
 
 
 def test_a_piped_prompt_loses_one_newline(model, monkeypatch):
     type_in(monkeypatch, "two\nlines\n\n", terminal=False)
     assert main(["run", model]) == 0
-    assert FakeLLM.prompts == ["two\nlines\n"]
+    assert FakeLLM.prompts == ["<user>two\nlines\n"]
 
 
 def test_an_empty_stdin_is_a_usage_error(model, monkeypatch, capsys):
@@ -58,13 +55,50 @@ def test_an_empty_stdin_is_a_usage_error(model, monkeypatch, capsys):
     assert "prompt" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("order", [("hello", "--chat"), ("--chat", "hello")])
-def test_chat_goes_through_the_template(model, order):
+@pytest.mark.parametrize("order", [("hello",), ("hello", "--chat"), ("--chat", "hello")])
+def test_a_prompt_goes_through_the_template(model, order):
     assert main(["run", model, *order]) == 0
     assert FakeLLM.prompts == ["<user>hello"]
 
 
-def test_a_system_message_makes_the_prompt_a_message(model, monkeypatch):
+def test_raw_continues_the_text_as_it_is(model, monkeypatch):
+    assert main(["run", model, "hello", "--raw"]) == 0
+    type_in(monkeypatch, "two\nlines\n", terminal=False)
+    assert main(["run", model, "--raw"]) == 0
+    assert FakeLLM.prompts == ["hello", "two\nlines"]
+
+
+def test_a_model_without_a_template_continues_the_text(model, monkeypatch):
+    monkeypatch.setattr(FakeTokenizer, "chat_templates", {})
+    assert main(["run", model, "hello"]) == 0
+    assert FakeLLM.prompts == ["hello"]
+    assert FakeLLM.params[0].max_tokens == 256
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--system=x"], "--system"),
+        (["--system="], "--system"),
+        (["--chat"], "--chat"),
+        (["--chat-template=quiet"], "--chat-template"),
+        (["--think=show"], "--think"),
+        (["--no-think"], "--think"),
+    ],
+)
+def test_raw_has_nothing_of_a_chat(model, capsys, given, said):
+    assert main(["run", model, "hello", "--raw", *given]) == 2
+    assert capsys.readouterr().err.startswith(f"error: --raw is given with {said}\n")
+    assert FakeLLM.opened == []
+
+
+def test_raw_needs_a_text(model, monkeypatch, capsys):
+    type_in(monkeypatch, "hello\n", terminal=True)
+    assert main(["run", model, "--raw"]) == 2
+    assert "--raw is given without a text to continue" in capsys.readouterr().err
+
+
+def test_a_system_message_comes_before_the_prompt(model, monkeypatch):
     assert main(["run", model, "hello", "--system", "Be brief."]) == 0
     type_in(monkeypatch, "two\nlines\n", terminal=False)
     assert main(["run", model, "--system", "Be brief."]) == 0
@@ -74,18 +108,70 @@ def test_a_system_message_makes_the_prompt_a_message(model, monkeypatch):
     ]
 
 
-@pytest.mark.parametrize("arguments", [["--chat"], ["hello", "--chat"], ["hello", "--system=x"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [["--chat"], *(["hello", each] for each in ("--chat", "--system=x", "--think=hide"))],
+)
 def test_a_model_without_a_template_says_what_to_do(model, monkeypatch, capsys, arguments):
-    monkeypatch.setattr(FakeTokenizer, "has_chat_template", False)
+    monkeypatch.setattr(FakeTokenizer, "chat_templates", {})
     assert main(["run", model, *arguments]) == 2
     assert capsys.readouterr().err == (
         "error: the model has no chat template, so it can only continue a text\n"
-        '  Give one: ingot run MODEL "text", or pipe one in.\n'
+        '  Give one: ingot run MODEL "text", or pipe one in. Or give a template: --chat-template '
+        "FILE.\n"
     )
     assert FakeLLM.prompts == []
 
 
-@pytest.mark.parametrize("chat", [[], ["--chat"]])
+def test_another_template_can_be_given(model, monkeypatch, tmp_path):
+    own = tmp_path / "own.jinja"
+    own.write_text("{{ messages[0].content }}")
+    assert main(["run", model, "hello", "--chat-template", str(own)]) == 0
+    assert main(["run", model, "hello", "--chat-template", "quiet", "--no-think"]) == 0
+    monkeypatch.setattr(FakeTokenizer, "chat_templates", {})
+    assert main(["run", model, "hello", "--chat-template", str(own)]) == 0
+    assert FakeLLM.templates == [
+        (own.read_text(),),
+        ("quiet", ("enable_thinking", False)),
+        (own.read_text(),),
+    ]
+
+
+def test_a_template_that_the_model_has_not_is_named(model, capsys):
+    assert main(["run", model, "hello", "--chat-template", "quite"]) == 2
+    assert capsys.readouterr().err == (
+        "error: the model has no chat template 'quite'\n"
+        "  It has default, quiet. The name of a file has a dot or a slash: ./quite\n"
+    )
+
+
+def test_a_system_message_that_is_left_out_is_refused(model, capsys):
+    assert main(["run", model, "hello", "--system=x", "--chat-template=quiet"]) == 2
+    assert "the chat template leaves out the system message" in capsys.readouterr().err
+    assert FakeLLM.prompts == []
+
+
+def test_a_template_that_cannot_be_used_leaves_a_way_out(model, monkeypatch, capsys):
+    def refuse(self, messages, **template):
+        raise RequestError("the chat template is not valid: x")
+
+    monkeypatch.setattr(FakeLLM, "chat_prompt", refuse)
+    assert main(["run", model, "hello"]) == 2
+    assert capsys.readouterr().err == (
+        "error: the chat template is not valid: x\n"
+        "  --raw continues the text without a chat template.\n"
+    )
+    assert main(["run", model, "hello", "--raw"]) == 0
+
+
+@pytest.mark.parametrize("given", ["--no-think", "--think=off"])
+def test_thinking_without_a_switch_cannot_be_switched_off(model, capsys, given):
+    assert main(["run", model, "hello", given]) == 2
+    assert "the chat template has no switch for thinking" in capsys.readouterr().err
+    assert FakeLLM.prompts == []
+
+
+@pytest.mark.parametrize("chat", [[], ["--raw"]])
 def test_options_of_answers(model, chat):
     options = ["--stop", r"\n\n", "--stop=END", "--min-p=0.1", "--repetition-penalty=1.2"]
     assert main(["run", model, "hello", *chat, *options, "--threads=3"]) == 0
@@ -95,12 +181,38 @@ def test_options_of_answers(model, chat):
     assert FakeLLM.opened[0].num_threads == 3
 
 
-def test_an_answer_may_be_a_quarter_of_the_longest_sequence(model):
-    assert main(["run", model, "hello"]) == 0
-    assert main(["run", model, "hello", "--chat"]) == 0
-    assert main(["run", model, "hello", "--chat", "--max-tokens=7"]) == 0
-    assert main(["run", model, "hello", "--chat", "--max-model-len=80"]) == 0
-    assert [params.max_tokens for params in FakeLLM.params] == [256, MAX_MODEL_LEN // 4, 7, 20]
+def test_an_answer_may_fill_the_context(model):
+    """Also after long thinking; only in a conversation it leaves room for what follows."""
+    for options in ([], ["--raw"], ["--max-tokens=7"], ["--max-model-len=80"]):
+        assert main(["run", model, "hello", *options]) == 0
+    assert [params.max_tokens for params in FakeLLM.params] == [MAX_MODEL_LEN, 256, 7, 80]
+
+
+def test_an_answer_is_never_empty(model, capsys):
+    """Its first token is none that ends it; what is empty all the same is told."""
+    assert main(["run", model, "hello"]) == main(["run", model, "hello", "--raw"]) == 0
+    assert [params.min_tokens for params in FakeLLM.params] == [1, 1]
+    capsys.readouterr()
+    assert main(["run", model, "nothing"]) == 0
+    assert capsys.readouterr().err == "(The answer is empty.)\n"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "options", "said"),
+    [
+        ("hello", ["--max-tokens=4"], "(Cut after 4 tokens; see --max-tokens.)\n"),
+        (
+            "think",
+            ["--max-tokens=12"],
+            "(Cut after 12 tokens, while the model was thinking; see --max-tokens.)\n",
+        ),
+        ("fill", [], "(Cut after 190 tokens; the context is full.)\n"),
+        ("hello", ["--raw", "--max-tokens=4"], ""),
+    ],
+)
+def test_an_answer_that_was_cut_says_so(model, capsys, prompt, options, said):
+    assert main(["run", model, prompt, *options]) == 0
+    assert capsys.readouterr().err == said
 
 
 @pytest.mark.parametrize(
@@ -112,15 +224,17 @@ def test_an_answer_may_be_a_quarter_of_the_longest_sequence(model):
     ],
 )
 def test_thinking_keeps_its_tags_where_nothing_can_be_dimmed(model, capsys, arguments, shown):
-    assert main(["run", model, "think", "--chat", *arguments]) == 0
+    assert main(["run", model, "think", *arguments]) == 0
     assert capsys.readouterr().out == shown
 
 
 def test_json_keeps_thinking_apart(model, monkeypatch, capsys):
-    assert main(["run", model, "think", "--chat", "--json"]) == 0
+    assert main(["run", model, "think", "--json"]) == 0
     value = json.loads(capsys.readouterr().out)
     assert (value["thinking"], value["text"]) == ("Well now", "Yes.")
-    assert main(["run", model, "think", "--json"]) == 0  # a completion is what the model wrote
+    assert (
+        main(["run", model, "think", "--raw", "--json"]) == 0
+    )  # a completion is what the model wrote
     value = json.loads(capsys.readouterr().out)
     assert value["text"] == "<think>\nWell now\n</think>\n\nYes."
     assert "thinking" not in value
@@ -128,7 +242,7 @@ def test_json_keeps_thinking_apart(model, monkeypatch, capsys):
 
 def test_a_prompt_can_begin_the_thinking(model, monkeypatch, capsys):
     monkeypatch.setattr(FakeLLM, "prompt_end", "<think>\n")
-    assert main(["run", model, "hello", "--chat", "--json"]) == 0
+    assert main(["run", model, "hello", "--json"]) == 0
     value = json.loads(capsys.readouterr().out)
     assert (value["thinking"], value["text"]) == ("Once more", "")
 
@@ -137,7 +251,7 @@ def test_stats_go_to_stderr(model, capsys):
     assert main(["run", model, "hello", "--stats"]) == 0
     captured = capsys.readouterr()
     assert captured.out == "Once more\n"
-    for part in ("first token", "5 tokens at", "9 tokens at", "% of the limit", "reads 1.60 KB"):
+    for part in ("first token", "11 tokens at", "9 tokens at", "% of the limit", "reads 1.60 KB"):
         assert part in captured.err
 
 
@@ -147,7 +261,7 @@ def test_json_has_text_tokens_and_stats(model, capsys):
     assert value["text"] == "Once m"
     assert value["token_ids"] == [ord(character) for character in "Once m"]
     assert value["finish_reason"] == "length"
-    assert value["stats"]["num_prompt_tokens"] == 5
+    assert value["stats"]["num_prompt_tokens"] == len("<user>hello")
     assert value["stats"]["weight_bytes_per_token"] == 4 * (48 * 8 + 8 + 8)
 
 
@@ -165,41 +279,13 @@ def test_a_parameter_out_of_range_is_a_usage_error(model, capsys):
     assert "top_p" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("config", "defaults"),
-    [
-        (
-            {"do_sample": True, "temperature": 0.6, "top_k": 20, "top_p": 0.95, "eos_token_id": 0},
-            {"temperature": 0.6, "top_k": 20, "top_p": 0.95},
-        ),
-        ({"temperature": 0.6, "top_k": "all", "top_p": 0}, {"temperature": 0.0}),
-        (
-            {"do_sample": False, "repetition_penalty": 1.1, "max_new_tokens": 9},
-            {"temperature": 0.0, "repetition_penalty": 1.1},
-        ),
-        (
-            {"do_sample": True, "min_p": 0.1, "repetition_penalty": 1.1, "max_new_tokens": 9},
-            {"min_p": 0.1, "repetition_penalty": 1.1},
-        ),
-        ({"do_sample": True}, {}),
-        (None, {"temperature": 0.0}),
-    ],
-)
-def test_sampling_defaults_are_the_models(config, defaults):
-    assert sampling_defaults(artifact_with(config)) == defaults
+def test_a_default_out_of_range_is_a_fault_of_the_models_file(model, monkeypatch, capsys):
+    def refuse(self):
+        raise ArtifactError("generation_config.json: temperature is '0.6'")
 
-
-def artifact_with(config):
-    files = {} if config is None else {FILE: json.dumps(config).encode()}
-    return SimpleNamespace(manifest=SimpleNamespace(files=files), read=files.__getitem__)
-
-
-@pytest.mark.parametrize(
-    "config", [{"do_sample": True, "temperature": "0.6"}, {"repetition_penalty": -1}]
-)
-def test_a_default_out_of_range_is_a_fault_of_the_models_file(config):
-    with pytest.raises(ArtifactError, match=r"generation_config\.json: (temperature|repetition)"):
-        sampling_defaults(artifact_with(config))
+    monkeypatch.setattr(FakeLLM, "get_chat_sampling_params", refuse)
+    assert main(["run", model, "hello"]) == 3
+    assert "generation_config.json: temperature" in capsys.readouterr().err
 
 
 def test_speculation_is_a_switch_of_the_model(model):

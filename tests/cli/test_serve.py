@@ -18,6 +18,7 @@ from ingot.cli.parser import build_parser
 from ingot.cli.serve_options import edge_settings
 from ingot.errors import UsageError
 from ingot.runtime.config import EngineConfig
+from ingot.serve.openai.chat_defaults import ChatDefaults
 from ingot.serve.settings import ModelSettings
 from ingot.settings import unknown_variables
 from tests.support.page_blocks import ROOT, blocks_of, commands
@@ -231,3 +232,17 @@ def test_without_the_extra_its_name_is_told() -> None:
 def test_a_server_without_models_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve"]) == 2
     assert "no model is named" in capsys.readouterr().err
+
+
+def test_options_of_chats_hold_for_all_requests(tmp_path: Path) -> None:
+    own = tmp_path / "own.jinja"
+    own.write_text("{{ messages }}")
+    args, _ = filled(f"--chat-template {own} --think=off", {f"{PREFIX}SYSTEM": "Be brief, please"})
+    chats = serve.serving(args).terms.chats
+    assert chats == ChatDefaults(template="{{ messages }}", system="Be brief, please", thinks=False)
+    assert serve.serving(filled("")[0]).terms.chats == ChatDefaults()
+
+
+def test_a_server_does_not_start_with_a_template_that_is_none(tmp_path: Path, capsys: Any) -> None:
+    assert main(["serve", "m.ingot", "--lazy", "--chat-template", f"{tmp_path}/no.jinja"]) == 2
+    assert "no.jinja cannot be read: no such file" in capsys.readouterr().err

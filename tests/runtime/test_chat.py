@@ -6,7 +6,7 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from ingot.errors import RequestError
-from ingot.runtime.chat import template_source
+from ingot.runtime.chat import ChatTemplate
 from ingot.runtime.tokenizer import Tokenizer
 from tests.runtime.chat_templates import MORE
 from tests.runtime.fake_tokenizer import byte_level
@@ -341,17 +341,57 @@ def test_the_callers_messages_are_left_alone():
     assert message == {"role": "user", "content": "a", "reasoning": "b"}
 
 
-def test_where_a_template_is_found():
-    several = [{"name": "default", "template": "D"}, {"name": "tool_use", "template": "T"}]
-    assert template_source({"chat_template": "C"}, None, None, with_tools=True) == "C"
-    assert template_source({"chat_template": "C"}, "F", None, with_tools=True) == "F"
-    assert template_source({"chat_template": "C"}, "F", "G", with_tools=True) == "G"
-    assert template_source({"chat_template": several}, None, None, with_tools=False) == "D"
-    assert template_source({"chat_template": several}, None, None, with_tools=True) == "T"
-    assert template_source({"chat_template": several}, None, "default", with_tools=True) == "D"
-    assert template_source({"chat_template": several}, None, "own", with_tools=True) == "own"
-    with pytest.raises(RequestError, match="no chat template"):
-        template_source({}, None, None, with_tools=False)
+@pytest.mark.parametrize("name", ["enable_thinking", "thinking"])
+def test_a_template_can_have_a_switch_for_thinking(name):
+    template = ChatTemplate(
+        f"{{% if not {name} is defined %}}{{% set {name} = true %}}{{% endif %}}"
+        f"{{% for m in messages %}}{{{{ m.thinking }}}}{{% endfor %}}{{{{ {name} }}}}"
+    )
+    asked = [{"role": "user", "content": "Hello"}]
+    assert template.render(asked) == "True"
+    for thinks in (True, False):
+        assert template.render(asked, **template.switched(thinks)) == str(thinks)
+    assert template.switched(False) == {name: False}
+
+
+@pytest.mark.parametrize("content", ["a\udcff", [{"type": "text", "text": "a\udcff"}]])
+def test_a_message_that_is_no_text_is_named_by_its_own_character(content):
+    """And not by where it stands in the prompt."""
+    with pytest.raises(RequestError, match="not valid UTF-8: character 1 is a lone surrogate"):
+        ChatTemplate("A long prompt: {{ messages }}").render([{"role": "user", "content": content}])
+
+
+def test_a_tokenizer_knows_the_switch_of_each_template():
+    several = [
+        {"name": "default", "template": "{{ enable_thinking }}"},
+        {"name": "tool_use", "template": "{{ messages }}"},
+    ]
+    tokenizer = Tokenizer(byte_level().to_str().encode(), {"chat_template": several})
+    assert tokenizer.thinking_switch(False) == {"enable_thinking": False}
+    assert tokenizer.thinking_switch(True, "{{ thinking }}") == {"thinking": True}
+    with pytest.raises(RequestError, match="has no switch"):
+        tokenizer.thinking_switch(False, "tool_use")
+    assert Tokenizer(byte_level().to_str().encode()).thinking_switch(None) == {}
+
+
+def test_a_template_may_take_no_system_message():
+    own = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    tokenizer = Tokenizer(byte_level().to_str().encode(), {"chat_template": own})
+    tokenizer.check_system()
+    with pytest.raises(RequestError, match="leaves out the system message"):
+        tokenizer.check_system("{{ messages[-1].content }}")
+    with pytest.raises(RequestError, match="refuses the messages: no system"):
+        tokenizer.check_system(
+            "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
+        )
+
+
+def test_thinking_that_cannot_be_switched_off_is_refused():
+    template = ChatTemplate("{% for m in messages %}{{ m.thinking }}{{ m.content }}{% endfor %}")
+    assert template.switched(True) == {}
+    with pytest.raises(RequestError, match="has no switch for thinking") as caught:
+        template.switched(False)
+    assert "enable_thinking, thinking" in caught.value.hint
 
 
 def test_whether_there_is_a_template():

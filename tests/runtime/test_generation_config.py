@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+from types import SimpleNamespace
 
 import pytest
 
 import ingot
 from ingot import SamplingParams
 from ingot.errors import ArtifactError, UsageError
-from ingot.runtime.generation_config import FILE
+from ingot.runtime.generation_config import FILE, USUAL, read_generation_config
+from ingot.runtime.params import UNLIMITED
 from tests.runtime.fake_model import greedy, write_fake
 
 CONFIG = {"do_sample": False, "temperature": 0.0, "max_new_tokens": 5, "eos_token_id": 1}
@@ -101,3 +103,64 @@ def test_another_source_is_refused_here_and_there(fake_artifact):
     for kind in (ingot.LLM, ingot.runtime.llm.LLM):
         with pytest.raises(UsageError, match="generation_config is '/some/folder'"):
             kind(fake_artifact, generation_config="/some/folder")
+
+
+@pytest.mark.parametrize(
+    ("config", "defaults"),
+    [
+        (None, USUAL),
+        ({"eos_token_id": 0}, USUAL),
+        ({"do_sample": True, "max_new_tokens": 9}, {"max_tokens": 9, **USUAL}),
+        ({"repetition_penalty": 1.1}, {"repetition_penalty": 1.1, **USUAL}),
+        (
+            {"do_sample": True, "temperature": 0.6, "top_k": 20, "top_p": 0.95, "eos_token_id": 0},
+            {"temperature": 0.6, "top_k": 20, "top_p": 0.95},
+        ),
+        ({"temperature": 0.6}, {"temperature": 0.6}),
+        ({"min_p": 0.1, "repetition_penalty": 1.1}, {"min_p": 0.1, "repetition_penalty": 1.1}),
+        (
+            {"do_sample": False, "top_k": "all", "repetition_penalty": 1.1},
+            {"temperature": 0.0, "repetition_penalty": 1.1},
+        ),
+    ],
+)
+def test_defaults_are_the_models_or_else_the_usual_ones(config, defaults):
+    """One source for chats, servers and the command line."""
+    assert read_generation_config(artifact_of(config)).defaults == defaults
+
+
+def artifact_of(config):
+    files = {} if config is None else {FILE: json.dumps(config).encode()}
+    return SimpleNamespace(manifest=SimpleNamespace(files=files), read=files.__getitem__)
+
+
+def test_the_usual_sampling_is_documented(pytestconfig):
+    page = (pytestconfig.rootpath / "docs" / "sampling.md").read_text()
+    assert ", ".join(f"`{name}` {value}" for name, value in USUAL.items()) in page
+
+
+def test_chats_without_parameters_are_sampled_as_usual_to_their_end(fake_artifact):
+    chat, usual = [{"role": "user", "content": "b"}], SamplingParams(**USUAL, max_tokens=UNLIMITED)
+    found = []
+    for params in (None, usual):
+        with ingot.LLM(fake_artifact) as llm:  # each opens it anew, for the same draws
+            assert llm.get_chat_sampling_params() == usual
+            found += llm.chat(chat, params)[0].outputs
+    assert found[0] == found[1]
+    assert len(found[0].token_ids) > 16, "vLLM's limit cuts no chat"
+
+
+def test_asynchronous_chats_are_sampled_so_too(artifact):
+    async def tokens():
+        async with ingot.AsyncLLM(artifact) as llm:
+            chat = llm.chat([{"role": "user", "content": "b"}])
+            return [output async for output in chat][-1].outputs[0].token_ids
+
+    with ingot.LLM(artifact) as llm:
+        expected = llm.chat([{"role": "user", "content": "b"}], GREEDY)[0].outputs[0].token_ids
+    assert asyncio.run(tokens()) == expected
+
+
+def test_vllm_switches_the_usual_sampling_off(fake_artifact):
+    with ingot.LLM(fake_artifact, generation_config="vllm") as llm:
+        assert llm.get_chat_sampling_params() == SamplingParams()

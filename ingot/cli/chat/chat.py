@@ -19,6 +19,13 @@ def note(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
+def cut(answer: PartnerAnswer) -> str:
+    """How an answer was cut that reached its limit."""
+    after = "" if answer.num_new is None else f" after {answer.num_new} tokens"
+    thought = answer.thinking and not answer.text.strip()
+    return f"Cut{after}{', while the model was thinking' if thought else ''}"
+
+
 @dataclass
 class Chat:
     """Who answers, what was said to it and by it, and how answers are made and shown.
@@ -37,7 +44,7 @@ class Chat:
 
         Raises RequestError, with nothing changed, for a message that has no room.
         """
-        answer = self.partner.begin(self.conversation.with_message(text))
+        answer = self.partner.begin(self.conversation.with_message(text), self.options)
         display = stdout_display(self.options.think, silent=self.args.json)
         try:
             self.partner.write(answer, self.options, display)
@@ -69,5 +76,4 @@ class Chat:
         elif most is not None and num_tokens is not None and num_tokens >= most:
             note(f"(The context is full: {num_tokens} tokens. /clear begins anew.)")
         elif answer.finish_reason == "length":
-            after = "" if answer.num_new is None else f" after {answer.num_new} tokens"
-            note(f"(Cut{after}; see /set max-tokens.)")
+            note(f"({cut(answer)}; see /set max-tokens.)")

@@ -16,16 +16,22 @@ if TYPE_CHECKING:
 
 
 class LocalPartner:
-    """An open model; `load_seconds` is what opening it took."""
+    """An open model; `load_seconds` is what opening it took, and `template` the chat template that
+    it answers by, its own if None."""
 
-    def __init__(self, llm: LLM, load_seconds: float) -> None:
+    def __init__(self, llm: LLM, load_seconds: float, template: str | None = None) -> None:
         self._llm = llm
+        self._template = template
         self._load_seconds = load_seconds
         self.name = llm.artifact.manifest.model.name
         self.max_model_len: int | None = llm.max_model_len
 
-    def begin(self, messages: list[Message]) -> Answer:
-        prompt = self._llm.chat_prompt(messages)
+    def begin(self, messages: list[Message], options: Options) -> Answer:
+        prompt = self._llm.chat_prompt(
+            messages,
+            chat_template=self._template,
+            chat_template_kwargs=options.template_variables,
+        )
         self._check_room(len(prompt["prompt_token_ids"]), messages)
         return Answer(prompt, chats=True)
 
@@ -38,7 +44,9 @@ class LocalPartner:
     def num_tokens(self, messages: list[Message]) -> int:
         if not messages:
             return 0
-        prompt = self._llm.chat_prompt(messages, add_generation_prompt=False)
+        prompt = self._llm.chat_prompt(
+            messages, chat_template=self._template, add_generation_prompt=False
+        )
         return len(prompt["prompt_token_ids"])
 
     def _check_room(self, num_tokens: int, messages: list[Message]) -> None:

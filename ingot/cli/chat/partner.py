@@ -48,7 +48,7 @@ class Partner(Protocol):
     name: str
     max_model_len: int | None
 
-    def begin(self, messages: list[Message]) -> PartnerAnswer:
+    def begin(self, messages: list[Message], options: Options) -> PartnerAnswer:
         """An answer to these, of which nothing has come yet.
 
         Raises RequestError for messages that have no room.

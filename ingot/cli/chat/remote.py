@@ -16,6 +16,12 @@ from ingot.cli.chat.thinking import split
 from ingot.cli.numbers import format_seconds
 
 
+def switch(thinks: bool | None) -> dict[str, Any]:
+    """Asks for answers without thinking, in the words of all templates: which one the server has is
+    not known here. Otherwise it asks for nothing, which every server understands."""
+    return dict.fromkeys(("enable_thinking", "thinking"), False) if thinks is False else {}
+
+
 class RemoteOptions(Options):
     """Options of which the server knows the defaults."""
 
@@ -118,7 +124,7 @@ class RemotePartner:
         self.max_model_len: int | None = most if isinstance(most, int) else None
         self._server = server
 
-    def begin(self, messages: list[Message]) -> RemoteAnswer:
+    def begin(self, messages: list[Message], options: Options) -> RemoteAnswer:
         return RemoteAnswer(messages)
 
     def write(self, answer: RemoteAnswer, options: Options, display: Display) -> None:
@@ -129,6 +135,8 @@ class RemotePartner:
             "stream_options": {"include_usage": True},
             **options.chosen,
         }
+        if options.template_variables:
+            body["chat_template_kwargs"] = options.template_variables
         began = time.perf_counter()
         events = self._server.events("/v1/chat/completions", body)
         with display, closing(events):

@@ -12,6 +12,7 @@ from ingot.runtime.metrics import RequestMetrics
 from ingot.serve import inbox
 from ingot.serve.engine import Piece, Progress, Scored
 from ingot.serve.grpc.stubs import ingot_v1_pb2 as v1
+from ingot.serve.grpc.tensors import object_of
 from ingot.serve.openai.fields import FieldError
 
 
@@ -29,8 +30,7 @@ def body_of(request: Any) -> dict[str, Any]:
     if kind == "token_ids":
         return body | {"prompt": [*request.token_ids.ids]}
     if kind == "conversation":
-        messages = [{"role": m.role, "content": m.content} for m in request.conversation.messages]
-        return _of_chat(body) | {"messages": messages}
+        return _of_chat(body) | _conversation(request.conversation)
     raise FieldError(
         "prompt",
         "the request has no prompt",
@@ -49,6 +49,18 @@ def params_of(params: Any) -> dict[str, Any]:
             found[field.name] = {str(token): bias for token, bias in value.items()}
         else:
             found[field.name] = [*value] if field.is_repeated else value
+    return found
+
+
+def _conversation(given: Any) -> dict[str, Any]:
+    """The fields that are set, and the messages. Raises FieldError."""
+    found: dict[str, Any] = {
+        "messages": [{"role": each.role, "content": each.content} for each in given.messages]
+    }
+    if given.chat_template:
+        found["chat_template"] = given.chat_template
+    if text := given.chat_template_kwargs:
+        found["chat_template_kwargs"] = object_of("chat_template_kwargs", text)
     return found
 
 

@@ -20,6 +20,7 @@ from ingot.serve.openai.answers import Text, Tokens
 from ingot.serve.openai.conversation import encoded, rendered
 from ingot.serve.openai.fields import FieldError
 from ingot.serve.openai.model_cards import ModelCard, ModelList
+from ingot.serve.openai.params import Terms
 from ingot.serve.openai.prompts import MAX_CHARS_PER_TOKEN
 from ingot.serve.openai.requests import DetokenizeRequest, TokenizeRequest
 from ingot.serve.openai.token_texts import TokenTexts
@@ -150,19 +151,18 @@ def _cards(site: Site) -> list[ModelCard]:
 async def _tokenize(site: Site, request: Request) -> Response:
     asked = await site.decode(await request.body(), TokenizeRequest)
     async with site.lease(site.named(asked.model)) as engine:
-        trusts = site.settings.terms.trusts_request_template
-        work = partial(_tokens, asked, engine.tokenizer, engine.facts, trusts)
+        work = partial(_tokens, asked, engine.tokenizer, engine.facts, site.settings.terms)
         async with site.tokenizing.take():
             return await off_loop(work)
 
 
 def _tokens(
-    asked: TokenizeRequest, tokenizer: Tokenizer, facts: ModelFacts, trusts: bool
+    asked: TokenizeRequest, tokenizer: Tokenizer, facts: ModelFacts, terms: Terms
 ) -> Response:
     if (asked.prompt is None) == (asked.messages is None):
         raise FieldError("prompt", "give a prompt or messages, one of them")
     if asked.prompt is None:
-        text = rendered(asked, tokenizer, trusts_template=trusts)
+        text = rendered(asked, tokenizer, terms)
         _refuse_large(text.plain, facts, "messages")
         ids = encoded(asked, text, tokenizer)
     else:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from ingot.errors import RequestError
+from ingot.errors import RequestError, listed
 from ingot.runtime.tokenizer import Tokenizer
 from ingot.serve.openai.fields import FieldError
+from ingot.serve.openai.params import Terms
 from ingot.serve.openai.requests import ChatRequest, TokenizeRequest
 
 Request = ChatRequest | TokenizeRequest
@@ -54,32 +56,40 @@ def encoded(request: Request, rendered: Rendered, tokenizer: Tokenizer) -> list[
     return ids
 
 
-def rendered(request: Request, tokenizer: Tokenizer, *, trusts_template: bool) -> Rendered:
-    """What the model's template makes of a conversation. Raises RequestError."""
-    if request.chat_template is not None and not trusts_template:
+def template_of(request: Request, tokenizer: Tokenizer, terms: Terms) -> str:
+    """The source of the template for a conversation: of the request, of the server, or of the
+    model. Raises FieldError where there is none."""
+    with _blaming_messages():
+        return tokenizer.template(_given(request, terms), with_tools=True)
+
+
+def rendered(request: Request, tokenizer: Tokenizer, terms: Terms) -> Rendered:
+    """What the template makes of a conversation. Raises RequestError."""
+    own = request.chat_template
+    known = own is None or own in tokenizer.chat_templates
+    if not (known or terms.trusts_request_template):
         raise FieldError(
             "chat_template",
-            "chat_template: this server takes no templates of requests",
-            hint="Leave it out, or start the server with --trust-request-chat-template.",
+            "chat_template: this server takes no templates of requests, but names of the model's",
+            hint=f"The model has {listed(list(tokenizer.chat_templates)) or 'none'}. Or start the "
+            "server with --trust-request-chat-template.",
         )
     marker = Marker(request, tokenizer)
-    template = request.chat_template or tokenizer.chat_template or ""
+    template = template_of(request, tokenizer, terms)
     continues = bool(request.continue_final_message)
     begins = request.add_generation_prompt
     choice = request.tool_choice if isinstance(request, ChatRequest) else None
     tools = None if choice == "none" else marker.marked(request.tools) or None
     render = partial(
         tokenizer.apply_chat_template,
-        marker.marked(_conversation(request.messages or [], template)),
-        chat_template=request.chat_template,
+        terms.chats.with_system(marker.marked(_conversation(request.messages or [], template))),
+        chat_template=_given(request, terms),
         add_generation_prompt=not continues if begins is None else begins,
         continue_final_message=continues,
-        **marker.marked(_variables(request)),
+        **{**_switch(request, tokenizer, terms), **marker.marked(_variables(request))},
     )
-    try:
+    with _blaming_messages():
         text = render(tools=tools)
-    except RequestError as error:
-        raise FieldError("messages", error.found, hint=error.hint) from error
     if tools and choice in (None, "auto") and _gives(render, text):
         raise FieldError(
             "tools",
@@ -87,6 +97,28 @@ def rendered(request: Request, tokenizer: Tokenizer, *, trusts_template: bool) -
             hint='Describe them in a message, or ask for a call: "tool_choice": "required".',
         )
     return Rendered(text, marker.mark)
+
+
+def _given(request: Request, terms: Terms) -> str | None:
+    """The template that a request or the server has instead of the model's."""
+    return terms.chats.template if request.chat_template is None else request.chat_template
+
+
+def _switch(request: Request, tokenizer: Tokenizer, terms: Terms) -> dict[str, bool]:
+    """Variables that say whether the model thinks; a client's own template gets its own alone."""
+    if request.chat_template is not None:
+        return {}
+    with _blaming_messages():
+        return tokenizer.thinking_switch(terms.chats.thinks, terms.chats.template)
+
+
+@contextmanager
+def _blaming_messages() -> Iterator[None]:
+    """Raises a RequestError of the block as a FieldError."""
+    try:
+        yield
+    except RequestError as error:
+        raise FieldError("messages", error.found, hint=error.hint) from error
 
 
 class Marker:

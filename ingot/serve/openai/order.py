@@ -11,6 +11,7 @@ from ingot.errors import TokenizerError
 from ingot.runtime.tokenizer import Tokenizer
 from ingot.serve.chat import AnswerReader, Style, style_of
 from ingot.serve.engine import Engine, Job, ModelFacts
+from ingot.serve.openai.conversation import template_of
 from ingot.serve.openai.form import check_tools_of, form_of
 from ingot.serve.openai.params import Terms, check_terms, num_new_tokens, sampling_fields
 from ingot.serve.openai.prompts import Prompt, chat_prompt, completion_prompts
@@ -106,8 +107,8 @@ def _chat_order(
 ) -> Order:
     check_tools_of(request)
     tokenizer, facts = engine.tokenizer, engine.facts
-    prompt = chat_prompt(request, tokenizer, facts, trusts_template=terms.trusts_request_template)
-    style = style_of(tokenizer.chat_template, terms.tool_call_parser)
+    prompt = chat_prompt(request, tokenizer, facts, terms)
+    style = style_of(template_of(request, tokenizer, terms), terms.tool_call_parser)
     further = style.params(request.tools, request.tool_choice)
     further |= form_of(request, style, prompt.text or "")
     return _order(request, [prompt], tokenizer, facts, caller, body, style=style, further=further)

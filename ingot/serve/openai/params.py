@@ -11,6 +11,7 @@ from msgspec import Struct
 from ingot.errors import GrammarError, RequestError
 from ingot.runtime.params import SamplingParams
 from ingot.serve.engine import ModelFacts
+from ingot.serve.openai.chat_defaults import ChatDefaults
 from ingot.serve.openai.fields import FieldError
 from ingot.serve.openai.form import form_error
 from ingot.serve.openai.requests import (
@@ -31,12 +32,14 @@ class Terms(Struct, frozen=True, kw_only=True):
     max_logprobs             log-probabilities of a token, besides its own
     tool_call_parser         the format of calls, or "auto" for that of the chat template
     trusts_request_template  requests may bring a chat template of their own
+    chats                    what conversations are given that say nothing else
     """
 
     max_n: int = 16
     max_logprobs: int = 20
     tool_call_parser: str = "auto"
     trusts_request_template: bool = False
+    chats: ChatDefaults = ChatDefaults()
 
 
 def sampling_fields(
@@ -47,8 +50,8 @@ def sampling_fields(
 ) -> dict[str, Any]:
     """Fields of `SamplingParams` for a prompt of so many tokens, `further` ones among them.
 
-    What a request leaves out the model's generation_config.json decides; without a `max_tokens`
-    the completion may fill the context. Raises FieldError.
+    What a request leaves out the defaults of the model decide; without a `max_tokens` the
+    completion may fill the context. Raises FieldError.
     """
     given = {name: v for name in _FIELDS if (v := getattr(request, name)) is not None}
     fields = {**facts.defaults, **given, **further}

@@ -11,6 +11,7 @@ from ingot.runtime.tokenizer import Tokenizer
 from ingot.serve.engine import ModelFacts
 from ingot.serve.openai.conversation import encoded, rendered
 from ingot.serve.openai.fields import MAX_PROMPTS, FieldError
+from ingot.serve.openai.params import Terms
 from ingot.serve.openai.requests import ChatRequest, CompletionRequest
 
 # A prompt with more characters for each token of the context than this cannot fit, and is refused
@@ -40,10 +41,10 @@ def completion_prompts(
 
 
 def chat_prompt(
-    request: ChatRequest, tokenizer: Tokenizer, facts: ModelFacts, *, trusts_template: bool
+    request: ChatRequest, tokenizer: Tokenizer, facts: ModelFacts, terms: Terms
 ) -> Prompt:
     """The prompt of a conversation. Raises RequestError."""
-    text = rendered(request, tokenizer, trusts_template=trusts_template)
+    text = rendered(request, tokenizer, terms)
     _refuse_long(text.plain, facts, "messages")
     prompt = Prompt(encoded(request, text, tokenizer), text.plain)
     return _fitting(prompt, request.truncate_prompt_tokens, facts, "messages")

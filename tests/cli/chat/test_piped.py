@@ -22,7 +22,7 @@ def chat(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(ingot.runtime.llm, "LLM", FakeLLM)
     monkeypatch.setattr(ingot.cli.run_stats, "read_bandwidth", lambda artifact, nbytes: 1e9)
     model = str(write_sample(tmp_path / "sample.ingot"))
-    for kept in ("opened", "prompts", "params"):
+    for kept in ("opened", "prompts", "params", "templates"):
         monkeypatch.setattr(FakeLLM, kept, [])
 
     def chat(*lines: str, options: tuple[str, ...] = ()) -> tuple[int, str, str]:
@@ -131,10 +131,10 @@ def test_a_saved_conversation_can_be_taken_up(chat, tmp_path):
 
 
 def test_a_conversation_that_the_template_refuses_is_not_loaded(chat, tmp_path, monkeypatch):
-    def refuse(self, messages, add_generation_prompt=True):
+    def refuse(self, messages, add_generation_prompt=True, **template):
         if not add_generation_prompt:
             raise RequestError("the chat template refuses the messages")
-        return chat_prompt(self, messages)
+        return chat_prompt(self, messages, **template)
 
     chat_prompt = FakeLLM.chat_prompt
     monkeypatch.setattr(FakeLLM, "chat_prompt", refuse)
@@ -156,7 +156,7 @@ def test_stats_show_speed_and_context(chat):
 def test_set_changes_what_answers_are_made_by(chat):
     chat("one", "/set temperature 0.5", "/set  top-k\t 7", r"/set stop \n\n", "two")
     before, after = FakeLLM.params
-    assert (before.temperature, before.top_k, before.stop) == (0.0, 0, ())
+    assert (before.temperature, before.top_k, before.stop) == (0.8, 40, ())
     assert (after.temperature, after.top_k, after.stop) == (0.5, 7, ("\n\n",))
 
 
@@ -170,7 +170,7 @@ def test_set_shows_all(chat):
     assert (
         err.split()
         == (
-            'max-tokens 50 stop "a" "b" temperature 0.0 top-k 0 top-p 1.0 min-p 0.0 '
+            'max-tokens 50 stop "a" "b" temperature 0.8 top-k 40 top-p 0.95 min-p 0.05 '
             "repetition-penalty 1.0 seed none think dim"
         ).split()
     )
@@ -180,6 +180,21 @@ def test_set_shows_all(chat):
 def test_think_can_be_set(chat):
     assert chat("/set think hide", "think")[1] == "Yes.\n"
     assert chat("/set think show", "think")[1] == "<think>\nWell now\n</think>\n\nYes.\n"
+
+
+def test_thinking_can_be_switched_by_a_template_that_has_a_switch(chat):
+    lines = ("one", "/set think off", "two", "/set think show", "three", "/set think default", "x")
+    chat(*lines, options=("--chat-template", "quiet"))
+    off, on = ("quiet", ("enable_thinking", False)), ("quiet", ("enable_thinking", True))
+    assert FakeLLM.templates == [("quiet",), off, on, ("quiet",)]
+    chat("one", "/stats", options=("--chat-template=quiet", "--no-think"))
+    assert FakeLLM.templates[4:] == [off, ("quiet",)]
+
+
+def test_an_answer_that_is_cut_within_its_thinking_says_so(chat):
+    assert chat("think", options=("--max-tokens=12",))[2] == (
+        "(Cut after 12 tokens, while the model was thinking; see /set max-tokens.)\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -196,7 +211,8 @@ def test_think_can_be_set(chat):
         ("/set top-k few", "top-k is 'few'\n  Give a number."),
         ("/set max-tokens 0", "max-tokens: '0' is not a positive number"),
         ("/set top-p 2", "top_p is 2.0"),
-        ("/set think loud", "think is 'loud'\n  Supported: show, dim, hide."),
+        ("/set think off", "the chat template has no switch for thinking"),
+        ("/set think loud", "think is 'loud'\n  Supported: show, dim, hide, off."),
     ],
 )
 def test_a_wrong_command_changes_nothing(chat, line, found):

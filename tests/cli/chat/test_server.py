@@ -70,6 +70,13 @@ def test_settings_that_the_server_knows(chat):
     assert rows["think"] == "dim"
 
 
+def test_thinking_is_switched_off_in_the_words_of_all_templates(chat, server):
+    chat("one", "/set think show", "two", options=("--no-think",))
+    off, shown = (asked.get("chat_template_kwargs") for asked in server.asked)
+    assert off == {"enable_thinking": False, "thinking": False}
+    assert shown is None, "a server of others may refuse what it does not know"
+
+
 @pytest.mark.parametrize("message", ["think", "tags"])
 def test_thinking_is_told_from_the_answer(chat, server, message):
     code, out, _ = chat(message, "one", options=("--json",))

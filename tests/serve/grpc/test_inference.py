@@ -9,9 +9,11 @@ import pytest
 
 from ingot.errors import EngineDeadError, QueueFullError
 from ingot.runtime.metrics import RequestMetrics
+from ingot.runtime.tokenizer import Tokenizer
 from ingot.serve.edge.settings import Limits
 from ingot.serve.engine import Piece, Progress
 from ingot.serve.grpc.stubs import ingot_v1_pb2 as v1
+from tests.conftest import SHAKESPEARE
 from tests.serve.grpc.conftest import failure, served
 from tests.support.fake_engine import FakeEngine, FakeModels, says
 from tests.support.until import until
@@ -273,3 +275,29 @@ def test_a_client_that_does_not_read_loses_its_seat(run):
             call.cancel()
 
     run(work())
+
+
+def test_a_conversation_may_say_how_its_template_is_filled(run):
+    template = "{{ messages[0].content }}{{ '!' if enable_thinking else '?' }}"
+
+    async def work():
+        engine = FakeEngine(says("a"))
+        data = (SHAKESPEARE / "tokenizer.json").read_bytes()
+        named = [
+            {"name": "default", "template": "{{ 'no' }}"},
+            {"name": "own", "template": template},
+        ]
+        engine.tokenizer = Tokenizer(data, {"chat_template": named})
+        conversation = {"messages": [v1.Message(role="user", content="Hi")], "chat_template": "own"}
+        async with served(FakeModels(m=engine)) as client:
+            for text in ('{"enable_thinking": true}', ""):
+                given = v1.Conversation(**conversation, chat_template_kwargs=text)
+                await client.inference.Generate(v1.GenerateRequest(conversation=given))
+            wrong = v1.Conversation(**conversation, chat_template_kwargs="[]")
+            error = await failure(client.inference.Generate(v1.GenerateRequest(conversation=wrong)))
+        return [engine.tokenizer.decode(job.token_ids) for job in engine.jobs], error
+
+    prompts, (status, text, _) = run(work())
+    assert prompts == ["Hi!", "Hi?"]
+    assert status is grpc.StatusCode.INVALID_ARGUMENT
+    assert "chat_template_kwargs is no object in JSON" in text

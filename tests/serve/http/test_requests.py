@@ -186,7 +186,7 @@ def test_a_wrong_chat_is_named_by_its_field(fields: dict[str, Any], param: str) 
 
 def test_a_template_of_a_request_is_taken_where_it_is_trusted() -> None:
     settings = HttpSettings(terms=Terms(trusts_request_template=True))
-    call, engine = answer({**GIVEN[CHAT], "chat_template": "Now!"}, CHAT, settings)
+    call, engine = answer({**GIVEN[CHAT], "chat_template": "{{ 'Now!' }}"}, CHAT, settings)
     assert call.status == 200
     assert engine.tokenizer.decode(engine.jobs[0].token_ids) == "Now!"
 
