@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from ingot.errors import CheckpointError
@@ -199,12 +200,29 @@ class Checkpoint:
     def _numbers(self, source: Source, start: int, stop: int) -> torch.Tensor:
         """Rows start..stop of a source, whose values are finite."""
         if isinstance(matrix := source.info, EncodedTensor):
-            rows = source.gathered(start, stop, lambda *at: self._encoded(matrix, *at).numbers())
-            return torch.from_numpy(rows)
+            return torch.from_numpy(self._decoded(source, matrix, start, stop))
         view = self._reader.rows(source, start, stop)
         self._reader.check(source.info, view, self._copies.get(source.info.name), start, stop)
         tensor = torch.from_numpy(view).view(_TORCH_DTYPES[source.info.dtype])
         return tensor.view(stop - start, *source.shape[1:])
+
+    def _decoded(
+        self, source: Source, matrix: EncodedTensor, start: int, stop: int
+    ) -> NDArray[np.float32]:
+        """The numbers of rows of an encoded matrix, decoded some rows at a time."""
+
+        def numbers(first: int, last: int) -> NDArray[np.float32]:
+            return self._encoded(matrix, first, last).numbers()
+
+        row_bytes = 4 * int(np.prod(source.shape[1:], dtype=np.int64))
+        step = max(1, PIECE_BYTES // max(1, row_bytes))
+        if source.turned or stop - start <= step:
+            return source.gathered(start, stop, numbers)
+        out = np.empty((stop - start, *source.shape[1:]), np.float32)
+        for begin in range(start, stop, step):
+            end = min(begin + step, stop)
+            out[begin - start : end - start] = source.gathered(begin, end, numbers)
+        return out
 
     def _integers(self, source: Source, start: int = 0, stop: int | None = None) -> Scaled:
         """Rows start..stop of a quantized matrix."""

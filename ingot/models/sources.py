@@ -71,7 +71,8 @@ class Source:
         """Rows start..stop of the parameter; `read` gives rows of the tensor."""
         if not self.turned:
             first, last, places = self.span(start, stop)
-            return read(first, last)[places]
+            rows = read(first, last)
+            return rows if self.is_together else rows[places]
         (columns,) = self.whole[1:]
         begin, end = start // columns, -(-stop // columns)
         first, last, places = self.span(begin * self.run, end * self.run)

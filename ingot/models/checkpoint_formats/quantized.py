@@ -44,8 +44,8 @@ class Decoded:
         """The numbers that these stand for, float32 [R, ..., K]."""
         out: NDArray[np.float32] = self.values.astype(np.float32)
         if self.zeros is not None:
-            out -= self._spread(self.zeros)
-        out *= self._spread(self.scales)
+            self._by_groups(np.subtract, out, self.zeros)
+        self._by_groups(np.multiply, out, self.scales)
         return out
 
     def mapped(self, pick: Callable[[Array], Array]) -> Decoded:
@@ -53,8 +53,15 @@ class Decoded:
         zeros = None if self.zeros is None else pick(self.zeros)
         return Decoded(pick(self.values), self.group, pick(self.scales), zeros)
 
-    def _spread(self, by_group: Array) -> Array:
-        return by_group.repeat(self.group, axis=-1)[..., : self.values.shape[-1]]
+    def _by_groups(self, change: np.ufunc, out: Array, by_group: Array) -> None:
+        """Changes numbers in place, each by what its group has; no array of their size is made."""
+        whole = out.shape[-1] // self.group
+        inside = whole * self.group
+        # To split the last dimension takes no copy.
+        groups = out[..., :inside].reshape(*out.shape[:-1], whole, self.group)
+        change(groups, by_group[..., :whole, None], out=groups)
+        if inside < out.shape[-1]:
+            change(out[..., inside:], by_group[..., whole:], out=out[..., inside:])
 
 
 class Encoding(Protocol):
