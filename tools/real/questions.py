@@ -1,7 +1,7 @@
 """Ten conversations, and what a sane answer to each has in it.
 
-A person has read the answers: a model of 135 M parameters stays on these subjects, and is often wrong
-about facts, such as capitals, so that these are not asked for.
+A person has read the answers. A model of 135 M parameters stays on these subjects, and is often
+wrong about facts, such as capitals, so that these are not asked for.
 """
 
 from __future__ import annotations
