@@ -103,6 +103,7 @@ def report_of(
         golden_error=golden_error,
         matrices=matrices_of(front.plan),
         kept=stored_already(model.checkpoint.quantized, front.storage),
+        ignored=model.ignored,
     )
 
 
@@ -148,7 +149,8 @@ def write_parts(
             with clock.stage_over("golden", "float32 reference", sizes) as began:
                 golden.wait(began)
         model.checkpoint.forget()
-        copy_tokenizer(model.model_dir, writer.directory / "tokenizer")
+        folder = writer.directory / "tokenizer"
+        copy_tokenizer(model.model_dir, folder, model.config.vocab_size)
     with clock.stage("build", names):
         for job in builds:
             job.result()

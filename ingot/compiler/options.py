@@ -137,7 +137,7 @@ class Report:
     `dtype_reason` says what is computed in and why, and `kept` which matrices are stored in the
     integers of the checkpoint. `golden_error` is the mean |error| of golden log-probabilities on
     this host, None where they were not replayed. `matrices` says how each is stored, where some are
-    in integers.
+    in integers. `ignored` is what the model's files have and what changed nothing.
     """
 
     artifact: Path
@@ -150,6 +150,7 @@ class Report:
     golden_error: float | None = None
     matrices: tuple[StoredMatrix, ...] = ()
     kept: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)

@@ -6,13 +6,21 @@ CONFIG = "config.json"
 TOKENIZER = "tokenizer.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
 GENERATION = "generation_config.json"
+TEMPLATE = "chat_template.jinja"
 # What goes into the artifact as it is, where it exists.
 TOKENIZER_FILES = (
     TOKENIZER,
     TOKENIZER_CONFIG,
     GENERATION,
-    "chat_template.jinja",
+    TEMPLATE,
 )
+# What the tokenizer's config in an artifact has from other files, where they exist.
+SPECIAL_TOKENS_MAP = "special_tokens_map.json"
+ADDED_TOKENS = "added_tokens.json"
+OLD_TEMPLATE = "chat_template.json"
+SIDE_FILES = (SPECIAL_TOKENS_MAP, ADDED_TOKENS, OLD_TEMPLATE)
+TEMPLATES = "additional_chat_templates"  # a folder
+JINJA = ".jinja"
 GGUF = ".gguf"  # ends the name of a file that is a whole model
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
