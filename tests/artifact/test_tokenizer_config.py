@@ -82,6 +82,12 @@ def test_tokens_are_those_of_transformers(name: str, tmp_path: Path) -> None:
     assert special_tokens(config) == theirs.special_tokens_map
 
 
+def test_a_token_that_either_file_calls_special_is_special() -> None:
+    """As decoding has it: the library hides what was special once."""
+    for name, token_id in (("no longer special", 319), ("special", 320)):
+        assert configured(with_end(), CONFIGS[name]).get_added_tokens_decoder()[token_id].special
+
+
 @pytest.mark.parametrize("prefix", [True, False])
 @pytest.mark.parametrize("legacy", [True, False, None])
 @pytest.mark.parametrize("begins", [True, False])
