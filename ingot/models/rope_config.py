@@ -18,8 +18,12 @@ from ingot.models.rope import NO_ROPE, RopeConfig, RopeType
 LAYER_TYPES = ("full_attention", "sliding_attention")
 # Written by some tools beside the parameters; changes nothing.
 _NOISE = frozenset({"finetuned"})
-# Of other programs; transformers has other names for it, or computes it.
-_IGNORED = ("attn_factor",)
+# Of other types, and of other programs: `attn_factor`, which transformers computes itself.
+_IGNORED = (
+    *("factor", "original_max_position_embeddings", "attention_factor", "attn_factor", "truncate"),
+    *("beta_fast", "beta_slow", "mscale", "mscale_all_dim", "short_factor", "long_factor"),
+    *("low_freq_factor", "high_freq_factor"),
+)
 # What may stand beside the rope object.
 _OUTSIDE = ("rope_parameters", "rope_scaling", "rope_theta", "partial_rotary_factor")
 _OUTSIDE_BY_TYPE = "original_max_position_embeddings"
@@ -139,7 +143,8 @@ def _parse(
     if kind == "yarn" and theta == 1.0:
         raise scaling.wrong("rope_theta", theta, "different from 1 for rope type yarn")
     more = _PARSERS[kind](scaling, fields, max_position)
-    scaling.ignore(*_IGNORED)
+    if (old, new) != (None, None):  # without a type they may be what is meant
+        scaling.ignore(*_IGNORED)
     if scaling.sound():
         scaling.finish(_NOISE | beside)
     return RopeConfig(type=kind, theta=theta, rotary_dim=int(head_dim * fraction), **more)

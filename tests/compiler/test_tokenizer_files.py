@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer
 from transformers import AutoTokenizer
 
@@ -163,6 +166,44 @@ def test_ids_of_added_tokens_are_ids(index: Any, model: Path) -> None:
     write(model, ADDED, {"<a>": index})
     with pytest.raises(TokenizerError, match=r"added_tokens\.json has '<a>'"):
         load_tokenizer(model, VOCAB_SIZE)
+
+
+VALUE = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-1, 2**40)
+    | st.sampled_from(["", "<s>", "a", "\ud800"]),
+    lambda inner: (
+        st.lists(inner, max_size=2)
+        | st.dictionaries(st.sampled_from(["content", "special", "lstrip", "300", "-1"]), inner)
+    ),
+    max_leaves=4,
+)
+KEYS = (
+    *("bos_token", "image_token", "additional_special_tokens", "extra_special_tokens"),
+    *("added_tokens_decoder", "add_prefix_space", "legacy", "tokenizer_class", "chat_template"),
+    *("split_special_tokens", "chat_control_tokens", "<a>"),
+)
+ODD = st.dictionaries(st.sampled_from(KEYS), VALUE, max_size=4)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(files=st.dictionaries(st.sampled_from(["tokenizer_config.json", MAP, ADDED]), ODD | VALUE))
+def test_any_side_files_give_a_tokenizer_or_a_typed_error(
+    files: dict[str, Any], model: Path
+) -> None:
+    for name in ("tokenizer_config.json", MAP, ADDED):
+        (model / name).unlink(missing_ok=True)
+    for name, content in files.items():
+        write(model, name, content)
+    with contextlib.suppress(TokenizerError):
+        load_tokenizer(model, VOCAB_SIZE)
+        made = tokenizer_files(model, VOCAB_SIZE)
+        config = json.loads(made.get("tokenizer_config.json", b"{}"))
+        ours = OurTokenizer(made["tokenizer.json"], config, vocab_size=VOCAB_SIZE)
+        assert ours.special_spellings is None or ours.decode(ours.encode("a<s>")) is not None
+        assert max(ours.encode("<a><s>a")) < VOCAB_SIZE
+        assert ours.chat_template is None or isinstance(ours.chat_template, str)
 
 
 def add(folder: Path, *tokens: str, special: bool = True) -> None:
