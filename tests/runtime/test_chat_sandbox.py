@@ -12,6 +12,8 @@ from tests.runtime.fake_tokenizer import byte_level
 from tests.runtime.test_chat import USER, both
 
 ENDLESS = [
+    "{% set r = [1] * 400 %}{% for a in r %}{% for b in r %}{% for c in r %}"
+    "{% endfor %}{% endfor %}{% endfor %}",
     "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
     "{% for a in range(99999) %}{% for b in range(99999) if a < 0 %}{% endfor %}{% endfor %}",
     "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}",
