@@ -38,7 +38,7 @@ def load_tokenizer(model_dir: Path, vocab_size: int | None) -> Tokenizer:
     with_special = encode(tokenizer, TEXT, f"{path} in English text", add_special_tokens=True)
     largest = max((*known, *with_special), default=-1)
     if vocab_size is not None and largest >= vocab_size:
-        raise beyond_vocabulary(f"{path} has token id {largest}", vocab_size)
+        raise beyond_vocabulary(str(path), str(largest), vocab_size)
     return tokenizer
 
 

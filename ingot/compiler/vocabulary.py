@@ -41,14 +41,14 @@ def within(data: bytes, vocab_size: int, config: Mapping[str, Any], templates: s
     needed = {named.get(name) for name in _NEEDED}
     for token, i in beyond.items():
         if token in needed or token in templates:
-            raise beyond_vocabulary(f"tokenizer.json has token id {i}, {token!r:.60}", vocab_size)
+            raise beyond_vocabulary("tokenizer.json", f"{i}, {token!r:.60}", vocab_size)
     return json.dumps(_without(file, beyond.keys()), ensure_ascii=False).encode()
 
 
-def beyond_vocabulary(found: str, vocab_size: int) -> TokenizerError:
-    """The error for a token without a row in the model."""
+def beyond_vocabulary(where: str, token: str, vocab_size: int) -> TokenizerError:
+    """The error for a token of a file that has no row in the model."""
     return TokenizerError(
-        f"{found}, but the model's vocabulary ends at {vocab_size - 1}",
+        f"{where} has token id {token}, but the model's vocabulary ends at {vocab_size - 1}",
         hint="The tokenizer belongs to another model, or the embedding was not resized.",
     )
 
