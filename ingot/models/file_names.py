@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 CONFIG = "config.json"
 TOKENIZER = "tokenizer.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
@@ -24,3 +26,9 @@ JINJA = ".jinja"
 GGUF = ".gguf"  # ends the name of a file that is a whole model
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+
+
+def small_files(names: Iterable[str]) -> list[str]:
+    """Those of the files of a repository that tell its config and its tokenizer."""
+    known = {CONFIG, *TOKENIZER_FILES, *SIDE_FILES}
+    return [n for n in names if n in known or (n.startswith(f"{TEMPLATES}/") and n.endswith(JINJA))]

@@ -56,11 +56,7 @@ def export_model(
         folder=out,
         opset=options.opset,
         dtype=options.stored,
-        quantization=label(
-            lowered.storage,
-            calibrated=bool(model.calibration),
-            kept=keeps(model, lowered.storage),
-        ),
+        quantization=stored_as(model, lowered),
         files={file.name: file.stat().st_size for file in sorted(out.iterdir())},
         operators=counts,
         wide=wide,
@@ -69,6 +65,12 @@ def export_model(
         seconds=clock.seconds,
         stage_seconds=clock.stage_seconds,
     )
+
+
+def stored_as(model: Model, lowered: Lowered) -> str:
+    """How matrices are stored, in the words of a compile."""
+    kept = keeps(model, lowered.storage)
+    return label(lowered.storage, calibrated=bool(model.calibration), kept=kept)
 
 
 def quantize(model: Model, lowered: Lowered, weights: QuantizedWeights, clock: Clock) -> None:
