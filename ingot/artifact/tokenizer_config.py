@@ -168,7 +168,8 @@ def _prefix(backend: Tokenizer, kind: str, prefix: bool, legacy: bool) -> None:
         )
     text = json.dumps([before, _state(backend.normalizer)])
     is_bytes, begins = "ByteLevel" in text, "Prepend" in text or _begins(text)
-    if kind in _OF_PIECES and not is_bytes and begins != prefix:
+    is_bpe = type(backend.model).__name__ == "BPE"
+    if kind in _OF_PIECES and is_bpe and not is_bytes and begins != prefix:
         _rebuild(backend, prefix, legacy)
 
 

@@ -115,9 +115,10 @@ def test_words_of_bytes_begin_with_a_space_as_the_config_says(prefix: bool, tmp_
     assert_alike(configured(with_end(), config), saved(tmp_path, with_end(), config))
 
 
-def test_bytes_keep_what_they_have_whatever_the_class_is() -> None:
+@pytest.mark.parametrize("make", [with_end, fake_tokenizer.metaspace])
+def test_what_the_class_cannot_be_keeps_what_it_has(make: Any) -> None:
     config = {"tokenizer_class": "LlamaTokenizer", "add_prefix_space": True}
-    assert configured(with_end(), config).to_str() == with_end().to_str()
+    assert configured(make(), config).to_str() == make().to_str()
 
 
 def test_tokens_without_a_row_in_the_model_stay_text() -> None:
