@@ -21,7 +21,7 @@ from ingot.cache_entries import discard, entry_name, shrink, touch
 from ingot.errors import ArtifactError, ResourceError
 from ingot.files import stamp
 from ingot.models.config_file import model_name, read_json_bytes
-from ingot.models.file_names import CONFIG
+from ingot.models.file_names import CONFIG, TEMPLATES
 from ingot.models.model_files import is_gguf
 from ingot.models.other_formats import refuse_other_format
 from ingot.say import say
@@ -115,7 +115,7 @@ def _model_parts(model_dir: Path) -> dict[str, Any]:
         return {"files": [(file.name, *stamp(file)) for file in read_files(model_dir)]}
     return {
         "config": read_json_bytes(model_dir / CONFIG).decode(errors="replace"),
-        "files": list(_stamps(model_dir, "*")),
+        "files": [*_stamps(model_dir, "*"), *_stamps(model_dir, f"{TEMPLATES}/*")],
     }
 
 

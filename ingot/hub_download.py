@@ -27,7 +27,7 @@ from ingot.hub_cache import MAIN, cache_dir, partial_of, repository, size_here
 from ingot.hub_gguf import chosen_files, headers_of
 from ingot.models.checkpoint_files import weight_names
 from ingot.models.config_file import no_tokenizer
-from ingot.models.file_names import CONFIG, INDEX, SINGLE, TOKENIZER, TOKENIZER_FILES
+from ingot.models.file_names import CONFIG, INDEX, SINGLE, TOKENIZER, small_files
 from ingot.models.other_formats import other_format
 from ingot.say import say
 
@@ -75,7 +75,7 @@ class Remote:
         """Brings the config, the tokenizer and the index of the shards."""
         # The index of a single file would be of another checkpoint.
         index = () if SINGLE in self.files else (INDEX,)
-        small = (TOKENIZER,) if self.gguf else (CONFIG, *TOKENIZER_FILES, *index)
+        small = (TOKENIZER,) if self.gguf else (*small_files(self.files), *index)
         if names := [f for f in small if f in self.files]:
             self._fetch(names)
 

@@ -28,7 +28,7 @@ ROOMS: dict[str, set[str]] = {
     "cli": {API, "serve", "compare", "onnx", "compiler", "runtime", "artifact"},
 }
 THIRD_PARTY: dict[str, set[str]] = {
-    "artifact": {"numpy", "msgspec"},
+    "artifact": {"numpy", "msgspec", "tokenizers"},
     "ops": {"torch"},
     "models": {"torch", "numpy", "transformers"},
     "passes": {"torch"},

@@ -40,6 +40,15 @@ def test_nothing_changes_it_by_itself(key):
     assert key() == key()
 
 
+@pytest.mark.parametrize("name", ["special_tokens_map.json", "additional_chat_templates/rag.jinja"])
+def test_a_file_of_the_tokenizer(key, name):
+    before = key()
+    path = key.args[0] / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("{}")
+    assert key() != before
+
+
 @pytest.mark.parametrize("package", ["torch", "triton"])
 def test_another_version_of_a_package(key, monkeypatch, package):
     before = key()

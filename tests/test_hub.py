@@ -93,6 +93,22 @@ def test_only_what_is_read_is_downloaded(hub: Hub, repo: Repo, tiny: Path) -> No
     assert (folder.name, model_name(folder)) == (repo.commit, NAME)
 
 
+def test_all_that_a_tokenizer_is_spread_over_is_downloaded(hub: Hub, repo: Repo) -> None:
+    side = {
+        "special_tokens_map.json": b"{}",
+        "added_tokens.json": b"{}",
+        "chat_template.json": b"{}",
+        "additional_chat_templates/rag.jinja": b"R",
+    }
+    repo.files |= {**side, "additional_chat_templates/notes.md": b"N", "other/rag.jinja": b"O"}
+    folder = pull(NAME)
+    names = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    assert side.keys() <= names
+    assert not names & {"additional_chat_templates/notes.md", "other/rag.jinja"}
+    with model_outline(NAME) as small:
+        assert (small / "additional_chat_templates" / "rag.jinja").read_bytes() == b"R"
+
+
 def test_shards_are_those_of_the_index(hub: Hub, saved: Path, tiny: Path) -> None:
     repo = hub.add(NAME, saved / "sharded")
     repo.files["tokenizer.json"] = (tiny / "tokenizer.json").read_bytes()

@@ -193,6 +193,7 @@ def summary(report: Report) -> str:
         ("dtype", report.dtype_reason),
         ("size", f"{size}, of which weights {weights} in {stored(numerics)}"),
         *(("kept", text) for text in report.kept),
+        *(("ignored", text) for text in report.ignored),
         ("time", f"{format_seconds(report.seconds)}, most of it {stages}"),
         ("golden error", golden_error(report.golden_error, numerics.tolerance)),
         ("quality", quality_line(numerics.quality)),

@@ -10,6 +10,7 @@ from ingot.cli.arguments import REVISION, SOURCE, Argument, Arguments
 from ingot.cli.numbers import format_bytes, format_seconds, human_int
 from ingot.cli.output import facts, print_json, show, table
 from ingot.cli.progress import progress_display
+from ingot.errors import listed
 
 if TYPE_CHECKING:
     from ingot.onnx.options import OnnxReport
@@ -85,6 +86,7 @@ def summary(report: OnnxReport) -> str:
     lines = [
         ("opset", report.opset),
         ("weights", weights),
+        *([("in float32", f"products with {listed(list(report.wide))}")] if report.wide else []),
         ("size", format_bytes(sum(report.files.values()))),
         ("time", format_seconds(report.seconds)),
     ]

@@ -113,6 +113,7 @@ def report_of(
         matrices=matrices_of(front.plan),
         kept=stored_already(model.checkpoint.quantized, front.storage),
         better=better_way(model, weight_bytes) if costs_much else None,
+        ignored=model.ignored,
     )
 
 
@@ -144,7 +145,7 @@ def write_parts(
         parts = [add_sources(writer, model, front, t) for t in model.resolved.targets]
     builds = [compiler.submit(add_kernels, writer, part) for part in parts]
     writer.write(LAYERS, encode_layers(front.layers))
-    copy_tokenizer(model.model_dir, writer.directory / "tokenizer")
+    copy_tokenizer(model.model_dir, writer.directory / "tokenizer", model.config.vocab_size)
     with QuantizedWeights(model.checkpoint.read, writer.directory) as weights:
         if front.storage:
             chosen = {name: sizes.get(name, 0) for name in front.storage}

@@ -21,6 +21,8 @@ from ingot.errors import UsageError
 from ingot.models import registry
 from ingot.models.checkpoint import Checkpoint, closing_on_error
 from ingot.models.config import ModelConfig
+from ingot.models.config_file import read_json_object
+from ingot.models.file_names import CONFIG
 from ingot.models.foreign.config import AnyConfig, ForeignConfig
 from ingot.passes.pipeline import check_disabled
 from ingot.targets.target import kind_of
@@ -39,6 +41,14 @@ class Model:
     checkpoint: Checkpoint
     calibration: list[list[int]]
     quality_text: dict[str, list[int]]
+
+    @property
+    def ignored(self) -> tuple[str, ...]:
+        """What its files have and what changes nothing, where that may be a surprise."""
+        keys: list[str] = []
+        if isinstance(self.config, ModelConfig):
+            registry.parse_config(read_json_object(self.model_dir / CONFIG), keys)
+        return (*keys, *self.checkpoint.ignored)
 
 
 def family_config(model: Model) -> ModelConfig:

@@ -163,8 +163,8 @@ class Report:
     `dtype_reason` says what is computed in and why, and `kept` which matrices are stored in the
     integers of the checkpoint. `golden_error` is the mean |error| of golden log-probabilities on
     this host, None where they were not replayed. `better` is what costs less quality, where the
-    formats cost much. `matrices` says how each is stored, where some are
-    in integers.
+    formats cost much. `matrices` says how each is stored, where some are in integers. `ignored` is
+    what the model's files have and what changed nothing.
     """
 
     artifact: Path
@@ -178,6 +178,7 @@ class Report:
     matrices: tuple[StoredMatrix, ...] = ()
     kept: tuple[str, ...] = ()
     better: Better | None = None
+    ignored: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)

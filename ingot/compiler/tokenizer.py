@@ -8,40 +8,37 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
+from ingot.artifact.tokenizer_config import configure, parsed_config
 from ingot.compiler.golden_text import TEXT
+from ingot.compiler.tokenizer_files import tokenizer_files
+from ingot.compiler.vocabulary import beyond_vocabulary
 from ingot.errors import TokenizerError
 from ingot.models.config_file import check_tokenizer
-from ingot.models.file_names import TOKENIZER, TOKENIZER_FILES
-from ingot.models.model_files import has_file, read_file
-
-MAX_BYTES = 512 << 20
+from ingot.models.file_names import TOKENIZER, TOKENIZER_CONFIG
 
 
 def load_tokenizer(model_dir: Path, vocab_size: int | None) -> Tokenizer:
     """The tokenizer of a model directory, without padding and truncation.
 
-    `vocab_size` is that of the model; None where nothing tells it.
+    `vocab_size` is that of the model; None where nothing tells it. Tokens beyond it that only
+    their own text makes are left out.
 
     Raises:
         TokenizerError: there is none, one of its files cannot be read, it cannot encode the text
-            of the golden prompts, or it has ids beyond the vocabulary.
+            of the golden prompts, or it has other ids beyond the vocabulary.
     """
     path = model_dir / TOKENIZER
     check_tokenizer(model_dir)
-    text, *_ = [_read(found) for found in _present(model_dir)]
+    files = tokenizer_files(model_dir, vocab_size)
     hint = "The file must be a tokenizer.json written by the `tokenizers` library."
     with _refusing(f"{path} cannot be read", hint):
-        tokenizer = Tokenizer.from_str(text.decode())
-        tokenizer.no_padding()
-        tokenizer.no_truncation()
+        tokenizer = Tokenizer.from_str(files[TOKENIZER].decode())
+        configure(tokenizer, parsed_config(files.get(TOKENIZER_CONFIG, b"{}")), vocab_size)
         known = tokenizer.get_vocab(with_added_tokens=True).values()
     with_special = encode(tokenizer, TEXT, f"{path} in English text", add_special_tokens=True)
     largest = max((*known, *with_special), default=-1)
     if vocab_size is not None and largest >= vocab_size:
-        raise TokenizerError(
-            f"{path} has token id {largest}, but the model's vocabulary ends at {vocab_size - 1}",
-            hint="The tokenizer belongs to another model, or the embedding was not resized.",
-        )
+        raise beyond_vocabulary(str(path), str(largest), vocab_size)
     return tokenizer
 
 
@@ -55,23 +52,14 @@ def encode(
     return ids
 
 
-def copy_tokenizer(model_dir: Path, out: Path) -> None:
-    """Copies the files of the tokenizer into a folder, as far as they exist."""
+def copy_tokenizer(model_dir: Path, out: Path, vocab_size: int | None) -> None:
+    """Writes the files of the tokenizer into a folder, as far as they exist.
+
+    Raises TokenizerError as `load_tokenizer` does.
+    """
     out.mkdir(exist_ok=True)
-    for path in _present(model_dir):
-        (out / path.name).write_bytes(_read(path))
-
-
-def _present(model_dir: Path) -> list[Path]:
-    return [path for name in TOKENIZER_FILES if has_file(path := model_dir / name)]
-
-
-def _read(path: Path) -> bytes:
-    hint = "It must be a regular file that you may read; fetch it again."
-    try:
-        return read_file(path, MAX_BYTES)
-    except OSError as error:
-        raise TokenizerError(f"{path} cannot be read: {error.strerror}", hint=hint) from error
+    for name, data in tokenizer_files(model_dir, vocab_size).items():
+        (out / name).write_bytes(data)
 
 
 @contextmanager
@@ -83,7 +71,7 @@ def _refusing(what: str, hint: str) -> Iterator[None]:
     """
     try:
         yield
-    except (KeyboardInterrupt, SystemExit):
+    except (KeyboardInterrupt, SystemExit, TokenizerError):
         raise
     except BaseException as error:
         raise TokenizerError(f"{what}: {error}", hint=hint) from error

@@ -20,6 +20,7 @@ from torch import nn
 from ingot.errors import CheckpointError
 from ingot.models.blocks.constants import named_constants
 from ingot.models.checkpoint_files import open_files
+from ingot.models.checkpoint_formats.cache_scales import ignored_scales
 from ingot.models.checkpoint_formats.quantized import Decoded, EncodedTensor, QuantizedTensor
 from ingot.models.checkpoint_formats.resolve import with_quantized
 from ingot.models.config_file import check_model_dir
@@ -36,7 +37,10 @@ _TORCH_DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.floa
 
 
 class Checkpoint:
-    """An open checkpoint. Open it with `Checkpoint.open`; close it, or use it in a `with`."""
+    """An open checkpoint. Open it with `Checkpoint.open`; close it, or use it in a `with`.
+
+    `ignored` says what it has that a user might expect to count, and that does not.
+    """
 
     def __init__(
         self,
@@ -44,7 +48,9 @@ class Checkpoint:
         sources: dict[str, Source | Stacked],
         constants: dict[str, torch.Tensor],
         copies: dict[str, str],
+        ignored: tuple[str, ...] = (),
     ) -> None:
+        self.ignored = ignored
         self._files = files
         self._reader = TensorReader(files)
         self._sources = sources
@@ -72,7 +78,8 @@ class Checkpoint:
             for file in files:
                 file.close()
             raise
-        checkpoint = cls(files, sources, named_constants(module), copies)
+        ignored = ignored_scales(infos)
+        checkpoint = cls(files, sources, named_constants(module), copies, ignored)
         with closing_on_error(checkpoint):
             checkpoint.check_idle(infos)
         return checkpoint

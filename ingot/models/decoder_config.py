@@ -10,6 +10,7 @@ from ingot.models.config import ModelConfig
 from ingot.models.fields import Fields
 from ingot.models.layer_config import LayerConfig, Mixer, Mlp
 from ingot.models.layer_fields import read_num_layers
+from ingot.models.noise import LEFTOVERS
 
 _DTYPES = {name: name for name in ("float32", "bfloat16", "float16")} | {
     f"torch.{name}": name for name in ("float32", "bfloat16", "float16")
@@ -88,5 +89,6 @@ def _refuse_foreign(fields: Fields) -> None:
     fields.refuse("is_encoder_decoder", (False,), "supported: decoder-only models")
     fields.refuse("add_cross_attention", (False,), "supported: decoder-only models")
     fields.refuse("pruned_heads", ({}, []), "supported: models whose heads are all present")
+    fields.ignore(*LEFTOVERS)
     for key in SETTINGS:  # what reads the tensors reads these
         fields.raw(key, None)

@@ -9,38 +9,8 @@ from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from ingot.errors import ConfigError, IngotError, Noting, OnFault, raise_fault
+from ingot.models.noise import NOISE
 
-# Keys that Hugging Face writes and that change no number of an inference.
-# fmt: off
-NOISE = frozenset({
-    # bookkeeping of the library that wrote the file
-    "transformers_version", "_name_or_path", "name_or_path", "model_type", "architectures",
-    "use_cache", "_attn_implementation", "_attn_implementation_autoset", "attn_implementation",
-    "torchscript", "_commit_hash", "return_dict", "output_attentions", "output_hidden_states",
-    "tokenizer_class", "prefix", "unsloth_fixed", "unsloth_version", "transformers.js_config",
-    "is_llama_config", "use_bfloat16", "_unsloth_fixed", "pad_token_id", "sep_token_id",
-    "decoder_start_token_id", "tf_legacy_loss", "cache_implementation",
-    "n_special", "predict_special_tokens", "output_past",
-    # the model's own code, which is never run: where its architecture is known, it is built here
-    "auto_map",
-    # heads for other tasks
-    "summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels",
-    "summary_first_dropout",
-    # training
-    "initializer_range", "attention_dropout", "hidden_dropout", "resid_pdrop", "embd_pdrop",
-    "attn_pdrop", "dropout", "embedding_dropout", "residual_dropout", "classifier_dropout",
-    "finetuning_task", "task_specific_params", "problem_type", "id2label", "label2id",
-    "num_labels", "gradient_checkpointing", "pretraining_tp", "chunk_size_feed_forward",
-    "output_router_logits", "router_aux_loss_coef", "router_jitter_noise",
-    # generation defaults, which belong to generation_config.json
-    "do_sample", "temperature", "top_k", "top_p", "typical_p", "max_length", "min_length",
-    "num_beams", "num_beam_groups", "num_return_sequences", "length_penalty",
-    "repetition_penalty", "diversity_penalty", "no_repeat_ngram_size",
-    "encoder_no_repeat_ngram_size", "bad_words_ids", "early_stopping", "forced_bos_token_id",
-    "forced_eos_token_id", "begin_suppress_tokens", "suppress_tokens", "output_scores",
-    "return_dict_in_generate", "remove_invalid_values", "exponential_decay_length_penalty",
-})
-# fmt: on
 MAX_SIZE = 2**24  # with it, no product of sizes of a model overflows 64 bits
 MAX_TOKEN_ID = 2**31 - 1
 _MISSING: Any = object()
@@ -85,6 +55,7 @@ class Fields:
         on_fault: gets the ConfigError of every reader for a wrong type, a value out of range, or,
             unless a default is given, a missing key. `null` counts as missing. If it returns, the
             reader gives a stand-in; then what is read tells of keys, and makes no model.
+        ignored: gets each key that is there and changes nothing, where that may be a surprise.
     """
 
     def __init__(
@@ -92,8 +63,10 @@ class Fields:
         values: Mapping[str, Any],
         where: str = "config.json",
         on_fault: OnFault = raise_fault,
+        ignored: list[str] | None = None,
     ) -> None:
         self._values = values
+        self.ignored = [] if ignored is None else ignored
         self._on_fault = on_fault
         self._wrong: set[str] = set()
         self._absent: set[str] = set()
@@ -215,7 +188,14 @@ class Fields:
             if key not in self._wrong:
                 self.fault(self.wrong(key, value, "an object"), key)
             value = {}
-        return Fields(value, f"{self.where}: {key}", lambda error: self.fault(error, key))
+        where = f"{self.where}: {key}"
+        return Fields(value, where, lambda error: self.fault(error, key), self.ignored)
+
+    def ignore(self, *keys: str) -> None:
+        """Reads keys that change nothing here, unless they were read before."""
+        for key in keys:
+            if key not in self._read and self.raw(key, None) is not None:
+                self.ignored.append(f"{self.where}: {key} = {self._values[key]!r:.40}")
 
     def refuse(self, key: str, allowed: Sequence[Any], why: str) -> None:
         """Reads a key that may only have values which change nothing."""
@@ -266,8 +246,9 @@ class Fields:
         self._read |= set(self._values)
 
     def unknown(self, noise: frozenset[str] = NOISE) -> ConfigError | None:
-        """The error that names the keys that were neither read nor known noise, if there are."""
-        unknown = self.unread(noise)
+        """The error that names the keys that were neither read nor known noise, if there are, and
+        that say anything: null does not."""
+        unknown = [key for key in self.unread(noise) if self._values[key] is not None]
         if not unknown:
             return None
         near = difflib.get_close_matches(unknown[0], sorted(self._read), n=1, cutoff=0.0)

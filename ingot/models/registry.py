@@ -117,10 +117,10 @@ def load_config(model_dir: Path, library: str = OURS) -> AnyConfig:
     return with_other_files(parse_foreign(values), model_dir)
 
 
-def parse_config(values: dict[str, Any]) -> ModelConfig:
-    """The canonical config of a parsed config.json."""
+def parse_config(values: dict[str, Any], ignored: list[str] | None = None) -> ModelConfig:
+    """The canonical config of a parsed config.json; `ignored` gets the keys that change nothing."""
     family = find_family(values)
-    fields = Fields(values)
+    fields = Fields(values, ignored=ignored)
     config = family.parse(fields)
     fields.finish()
     return config

@@ -18,6 +18,12 @@ from ingot.models.rope import NO_ROPE, RopeConfig, RopeType
 LAYER_TYPES = ("full_attention", "sliding_attention")
 # Written by some tools beside the parameters; changes nothing.
 _NOISE = frozenset({"finetuned"})
+# Of other types, and of other programs: `attn_factor`, which transformers computes itself.
+_IGNORED = (
+    *("factor", "original_max_position_embeddings", "attention_factor", "attn_factor", "truncate"),
+    *("beta_fast", "beta_slow", "mscale", "mscale_all_dim", "short_factor", "long_factor"),
+    *("low_freq_factor", "high_freq_factor"),
+)
 # What may stand beside the rope object.
 _OUTSIDE = ("rope_parameters", "rope_scaling", "rope_theta", "partial_rotary_factor")
 _OUTSIDE_BY_TYPE = "original_max_position_embeddings"
@@ -80,11 +86,19 @@ def parse_ropes(
 
 
 def _refuse_both(fields: Fields) -> None:
-    if "rope_parameters" in fields and "rope_scaling" in fields:
+    new, old = fields.raw("rope_parameters", None), fields.raw("rope_scaling", None)
+    if new is not None and old is not None and _spelled_newly(new) != _spelled_newly(old):
         raise ConfigError(
             f"{fields.where} has both rope_parameters and rope_scaling",
             hint="keep one of the two: rope_parameters is the newer spelling",
         )
+
+
+def _spelled_newly(value: Any) -> Any:
+    """A rope object whose type is called `rope_type`."""
+    if not isinstance(value, dict) or "type" not in value:
+        return value
+    return {"rope_type": value["type"]} | {k: v for k, v in value.items() if k != "type"}
 
 
 def _find_both(fields: Fields) -> tuple[Fields, Fields]:
@@ -129,6 +143,8 @@ def _parse(
     if kind == "yarn" and theta == 1.0:
         raise scaling.wrong("rope_theta", theta, "different from 1 for rope type yarn")
     more = _PARSERS[kind](scaling, fields, max_position)
+    if (old, new) != (None, None):  # without a type they may be what is meant
+        scaling.ignore(*_IGNORED)
     if scaling.sound():
         scaling.finish(_NOISE | beside)
     return RopeConfig(type=kind, theta=theta, rotary_dim=int(head_dim * fraction), **more)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
+from itertools import product
 
 from ingot.errors import CheckpointError, OnFault
 from ingot.models.blueprint import Shape
@@ -11,7 +13,8 @@ from ingot.models.mapped_file import TensorInfo
 from ingot.models.templates import expand, fill
 
 BASE = "model."  # in front of all parameters but those of the head
-AROUND = ("language_model.", "transformer.", BASE)
+# What stands in front of all names of a model that was saved as a part of another.
+AROUND = ("", "language_model.", "transformer.", f"{BASE}language_model.", BASE)
 
 
 def respelled(
@@ -49,9 +52,14 @@ def _as_whole_model(
     base = {name for name in shapes if name.startswith(BASE)}
     if base & infos.keys():
         return str
-    if any(BASE + name in base for name in infos):
-        return lambda name: name if name in shapes else BASE + name
-    for prefix in AROUND:
-        if any(name.startswith(prefix) and name.removeprefix(prefix) in base for name in infos):
-            return lambda name: name.removeprefix(prefix)
+    for prefix, instead in product(AROUND, ("", BASE)):
+        moved = partial(_moved, prefix=prefix, instead=instead, shapes=shapes)
+        if any(moved(name) in base for name in infos):
+            return moved
     return str
+
+
+def _moved(name: str, *, prefix: str, instead: str, shapes: Mapping[str, Shape]) -> str:
+    """A name with another prefix; the head may have neither."""
+    rest = name.removeprefix(prefix)
+    return rest if rest in shapes or not name.startswith(prefix) else instead + rest

@@ -14,6 +14,7 @@ from ingot.errors import CheckpointError, OnFault, listed, raise_fault
 from ingot.models import registry
 from ingot.models.blueprint import Shape
 from ingot.models.checkpoint_files import DTYPE_NAMES
+from ingot.models.checkpoint_formats.cache_scales import cache_scales
 from ingot.models.checkpoint_formats.quantized import EncodedTensor, QuantizedTensor
 from ingot.models.family import Family, Weights
 from ingot.models.foreign.config import AnyConfig
@@ -61,7 +62,8 @@ def resolve_sources(
     copies = _find_copies(family, config, infos)
     needed = set(layout.shapes)
     missing = sorted(needed - infos.keys()) if whole else []
-    used = needed | set(copies.values()) | idle_biases(infos, needed)
+    idle = idle_biases(infos, needed) | set(cache_scales(infos))
+    used = needed | set(copies.values()) | idle
     extra = _left_over(family, config, infos, used)
     hint = _hint_on_experts([*missing, *extra], pieces, shapes) or _hint_on_family(family)
     _check_names(missing, extra, hint, on_fault)

@@ -97,7 +97,8 @@ class Run(torch.fx.Interpreter):
         """What is made of a matrix: a product, or some of its rows; and a bias, if there is one."""
         x, weight = (given[n] for n in (*traits.arguments(Role.OWN), *traits.integers))
         if traits.matrix:
-            result: Tensor = weight.product(x.to(self.own.narrow)).float()
+            narrow = torch.float32 if weight.wide else self.own.narrow
+            result: Tensor = weight.product(x.to(narrow)).float()
         else:
             result = weight.rows(x)
         for bias in traits.arguments(Role.VECTOR):

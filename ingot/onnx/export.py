@@ -21,6 +21,7 @@ from ingot.onnx.operators import operators
 from ingot.onnx.options import OnnxOptions, OnnxReport
 from ingot.onnx.output import CACHED, DATA, PLAIN, refuse_foreign
 from ingot.onnx.program import count_operators, make_program, save, save_beside, weight_bytes
+from ingot.onnx.sums import wide_products
 from ingot.ops.dtypes import TORCH_DTYPES
 
 MEMORY_PER_WEIGHT = 3  # onnxruntime holds weights as they are, turned, and in its own layout
@@ -42,7 +43,8 @@ def export_model(
     ):
         lowered = lower(model, clock)
         quantize(model, lowered, weights, clock)
-        counts = write_files(model, lowered, weights, options, writer.directory, clock)
+        wide = find_wide(model, lowered, weights, options, clock)
+        counts = write_files(model, lowered, weights, options, wide, writer.directory, clock)
         longest = model.resolved.limits.max_model_len
         write_surroundings(
             model.model_dir, writer.directory, family_config(model), longest=longest, file=CACHED
@@ -54,18 +56,21 @@ def export_model(
         folder=out,
         opset=options.opset,
         dtype=options.stored,
-        quantization=label(
-            lowered.storage,
-            calibrated=bool(model.calibration),
-            kept=keeps(model, lowered.storage),
-        ),
+        quantization=stored_as(model, lowered),
         files={file.name: file.stat().st_size for file in sorted(out.iterdir())},
         operators=counts,
+        wide=wide,
         errors=errors,
         allowed=ALLOWED[options.narrow],
         seconds=clock.seconds,
         stage_seconds=clock.stage_seconds,
     )
+
+
+def stored_as(model: Model, lowered: Lowered) -> str:
+    """How matrices are stored, in the words of a compile."""
+    kept = keeps(model, lowered.storage)
+    return label(lowered.storage, calibrated=bool(model.calibration), kept=kept)
 
 
 def quantize(model: Model, lowered: Lowered, weights: QuantizedWeights, clock: Clock) -> None:
@@ -83,11 +88,28 @@ def quantize(model: Model, lowered: Lowered, weights: QuantizedWeights, clock: C
             )
 
 
+def find_wide(
+    model: Model,
+    lowered: Lowered,
+    weights: QuantizedWeights,
+    options: OnnxOptions,
+    clock: Clock,
+) -> tuple[str, ...]:
+    """The matrices whose products stay in float32, by what the reference says of the prompts of
+    the check; none unless products are in float16."""
+    if options.narrow != "float16":
+        return ()
+    with clock.stage("ranges", "sums that float16 does not hold"):
+        prompts = random_prompts(family_config(model), model.resolved.limits.max_model_len)
+        return wide_products(lowered.reference, as_stored(weights, options.stored), prompts)
+
+
 def write_files(
     model: Model,
     lowered: Lowered,
     weights: QuantizedWeights,
     options: OnnxOptions,
+    wide: tuple[str, ...],
     folder: Path,
     clock: Clock,
 ) -> dict[str, dict[str, int]]:
@@ -101,7 +123,7 @@ def write_files(
             build = partial(
                 Batched,
                 lowered.primitives,
-                partial(make_weights, lowered, shapes, options.stored, weights),
+                partial(make_weights, lowered, shapes, options.stored, weights, wide),
                 cached=name == CACHED,
                 operators=operators(options.opset),
                 narrow=TORCH_DTYPES[options.narrow],

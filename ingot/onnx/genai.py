@@ -47,7 +47,7 @@ def write_surroundings(
     model_dir: Path, folder: Path, config: ModelConfig, *, longest: int, file: str
 ) -> None:
     """Writes the config of onnxruntime-genai, and copies config.json and the tokenizer."""
-    copy_tokenizer(model_dir, folder)
+    copy_tokenizer(model_dir, folder, config.vocab_size)
     (folder / CONFIG).write_bytes(read_json_bytes(model_dir / CONFIG))
     generation = folder / GENERATION_CONFIG
     chosen = read_json_object(generation) if generation.exists() else {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
@@ -83,11 +83,12 @@ def make_weights(
     shapes: Mapping[str, tuple[int, ...]],
     stored: DType,
     weights: QuantizedWeights,
+    wide: Collection[str] = (),
 ) -> Weights:
-    """The weights that the graph reads; matrices that are not in integers are in `stored`."""
+    """The weights that the graph reads; matrices that are not in integers are in `stored`, and
+    products with those in `wide` in float32."""
     graph = lowered.primitives
     dtype = TORCH_DTYPES[stored]
-    scales = torch.float16 if dtype == torch.float16 else torch.float32
     tables = {
         str(arguments(node)[name].target)
         for node, traits in op_nodes(graph)
@@ -99,13 +100,18 @@ def make_weights(
         shape = shapes[name]
         if name in lowered.storage:
             form = lowered.storage[name].of(shape[1])
+            narrow = dtype == torch.float16 and name not in wide
+            scales = torch.float16 if narrow else torch.float32
             return Integers(shape, form, scales, partial(weights.matrix, name))
         read = partial(weights.read, name)
         if len(shape) == 2:
             return Matrix(shape, dtype, read, turned=name not in tables)
         return Vector(shape, read)
 
-    return Weights({name: made(name) for name in names})
+    found = {name: made(name) for name in names}
+    for name in wide:
+        found[name].wide = True
+    return Weights(found)
 
 
 def as_stored(weights: QuantizedWeights, stored: DType) -> Callable[[str], Operand]:

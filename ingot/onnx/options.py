@@ -72,6 +72,7 @@ class OnnxReport:
     Attributes:
         folder: where it lies; files: bytes of each file in it.
         dtype: of matrices that are not in integers; quantization: in the words of a compile.
+        wide: the matrices whose products are in float32, since float16 does not hold their sums.
         operators: how often each operator occurs, by the name of the file.
         errors: relative error of logits against the float32 reference, by the name of the file;
             none where there was too little memory to run the file. allowed: the largest.
@@ -88,3 +89,4 @@ class OnnxReport:
     allowed: float
     seconds: float
     stage_seconds: dict[str, float]
+    wide: tuple[str, ...] = ()

@@ -14,8 +14,11 @@ Make = Callable[[], Tensor]
 class Weight(nn.Module):
     """A weight of the model: parameters on the meta device, each with the function that makes it.
 
-    `makes` has those functions by the parameters' names.
+    `makes` has those functions by the parameters' names; `wide` says that products with it are in
+    float32 whatever others are in.
     """
+
+    wide = False
 
     def __init__(self) -> None:
         super().__init__()

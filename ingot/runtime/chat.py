@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
-import jinja2
-import jinja2.ext
 import jinja2.meta
-import jinja2.nodes
-import jinja2.parser
-import jinja2.sandbox
-import jinja2.utils
 
 from ingot.errors import RequestError
 from ingot.runtime.chat_parts import Chat, readable_parts
+from ingot.runtime.chat_sandbox import MAX_PROMPT_CHARS, Environment
 from ingot.runtime.field_checks import check_unicode
 
-MAX_PROMPT_CHARS = 16 << 20
 _TAG = "CONTINUE_FINAL_MESSAGE_TAG "
 _REASONING_NAMES = ("reasoning_content", "thinking", "reasoning")
 # Variables by which templates are told whether the model thinks before it answers.
@@ -30,11 +22,11 @@ class ChatTemplate:
     """A compiled template. Raises RequestError for one that is not valid."""
 
     def __init__(self, source: str) -> None:
-        environment = _environment()
+        self._environment = Environment()
         try:
-            read = jinja2.meta.find_undeclared_variables(environment.parse(source))
-            self._template = environment.from_string(source)
-        except (jinja2.TemplateError, RecursionError) as error:
+            read = jinja2.meta.find_undeclared_variables(self._environment.parse(source))
+            self._template = self._environment.from_string(source)
+        except Exception as error:  # also those of Python, whose code it becomes
             raise RequestError(f"the chat template is not valid: {error}") from error
         self._switches = [name for name in _SWITCHES if name in read]
 
@@ -77,6 +69,7 @@ class ChatTemplate:
 
     def _text(self, chat: Chat, variables: Mapping[str, Any]) -> str:
         pieces, size = [], 0
+        self._environment.begin()
         try:
             for piece in self._template.generate(messages=chat, **variables):
                 pieces.append(piece)
@@ -150,73 +143,3 @@ def _cut_at_tag(prompt: str, final: str) -> str:
     # A template that trims messages has also taken the tag's space: then the text is trimmed, too.
     kept = prompt[at : at + len(_TAG)] == _TAG
     return prompt[:at] if kept else prompt[:at].rstrip()
-
-
-class _Generation(jinja2.ext.Extension):
-    """`{% generation %}`: marks the assistant's text for training, and means nothing here."""
-
-    tags = {"generation"}  # noqa: RUF012
-
-    def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-class _Namespace(jinja2.utils.Namespace):
-    """Jinja's namespace without names that begin with an underscore."""
-
-    def __init__(self, /, *args: Any, **kwargs: Any) -> None:
-        values = dict(*args, **kwargs)
-        for name in values:
-            _refuse_private(name)
-        super().__init__(values)
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        _refuse_private(name)
-        super().__setitem__(name, value)
-
-
-class _Dict:
-    """The `dict` of templates: it makes dicts, and has no attributes to climb out by."""
-
-    def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
-        return dict(*args, **kwargs)
-
-    def fromkeys(self, *args: Any) -> dict[Any, Any]:
-        return dict.fromkeys(*args)
-
-
-def _refuse_private(name: object) -> None:
-    if isinstance(name, str) and name.startswith("_"):
-        raise jinja2.exceptions.SecurityError(f"{name!r} cannot be kept in a namespace")
-
-
-def _tojson(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    # Jinja's own escapes HTML and sorts keys; models were trained on this.
-    return json.dumps(
-        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
-    )
-
-
-def _raise_exception(message: str) -> None:
-    raise jinja2.TemplateError(message)
-
-
-def _environment() -> jinja2.sandbox.ImmutableSandboxedEnvironment:
-    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols]
-    )
-    environment.filters["tojson"] = _tojson
-    environment.globals.update(
-        raise_exception=_raise_exception,
-        strftime_now=lambda form: datetime.now().strftime(form),
-        dict=_Dict(),
-        namespace=_Namespace,
-    )
-    return environment

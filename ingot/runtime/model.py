@@ -16,6 +16,7 @@ from ingot.runtime.engine import Engine
 from ingot.runtime.engine_thread import EngineThread
 from ingot.runtime.feed import Feed, Tell
 from ingot.runtime.generation_config import Source, read_generation_config
+from ingot.runtime.marks import Marks, encode_marked, without_marks
 from ingot.runtime.metrics import EngineCounters
 from ingot.runtime.params import SamplingParams
 from ingot.runtime.prompts import Messages, Prompt, integer_option, prompt_parts
@@ -99,21 +100,23 @@ class Model(Refusals):
     ) -> dict[str, Any]:
         """The prompt that `chat` makes of a conversation, for `generate` or `stream`.
 
+        What messages and tools say becomes no special token: only the template writes those.
         Raises RequestError as `chat` does.
         """
-        tokenizer = self.get_tokenizer()
+        tokenizer, given = self.get_tokenizer(), chat_template_kwargs or {}
+        marks = Marks(tokenizer.special_spellings, (messages, tools, given))
         render = partial(
-            tokenizer.apply_chat_template, messages, **options, **(chat_template_kwargs or {})
+            tokenizer.apply_chat_template, marks.marked(messages), **options, **marks.marked(given)
         )
-        text = render(tools=tools)
+        text = render(tools=marks.marked(tools))
         if tools and _gives(render, text):
             raise RequestError(
                 "the chat template ignores tools",
                 hint="Describe them in a message, or pass a chat_template=... that writes them.",
             )
         # The template writes the special tokens itself.
-        ids = tokenizer.encode(text, add_special_tokens=False)
-        return {"prompt": text, "prompt_token_ids": ids}
+        ids = encode_marked(tokenizer, text, marks.mark)
+        return {"prompt": without_marks(text, marks.mark), "prompt_token_ids": ids}
 
     def counters(self) -> EngineCounters:
         """How the engine fares, now and since it was opened."""

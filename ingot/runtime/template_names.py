@@ -43,7 +43,9 @@ def template_source(named: Mapping[str, str], given: str | None, *, with_tools: 
     name = given or ("tool_use" if with_tools and "tool_use" in named else "default")
     if name not in named:
         raise RequestError(
-            "the model has no chat template",
+            f"none of the model's chat templates is the default: {', '.join(sorted(named))}"
+            if named
+            else "the model has no chat template",
             hint="Use generate() with a plain prompt, or pass chat_template=...",
         )
     return named[name]

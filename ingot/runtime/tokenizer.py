@@ -9,9 +9,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import msgspec
-
 from ingot.artifact.reader import Artifact
+from ingot.artifact.tokenizer_config import (
+    configure,
+    control_tokens,
+    parsed_config,
+    special_tokens,
+)
 from ingot.errors import IngotError, RequestError, TokenizerError, describe
 from ingot.runtime.detokenizer import Detokenizer
 from ingot.runtime.field_checks import check_unicode
@@ -29,7 +33,6 @@ _TEMPLATE = "tokenizer/chat_template.jinja"
 # The detokenizer starts from the last 6 tokens of the prompt that leave text, which is enough for
 # the beginning of a character. It looks for them among the last 64.
 _MAX_RECENT, _PROMPT_TOKENS = 64, 6
-_SPECIAL_NAMES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 
 
 class TokenizerFiles:
@@ -51,13 +54,9 @@ class TokenizerFiles:
                 hint='Give prompts as tokens: {"prompt_token_ids": [...]}, and '
                 "SamplingParams(detokenize=False).",
             )
-        try:
-            config = msgspec.json.decode(self._config or b"{}", type=dict[str, Any])
-        except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-            raise TokenizerError(f"{_CONFIG}: {error}") from error
         return Tokenizer(
             self._data,
-            config,
+            parsed_config(self._config or b"{}", _CONFIG),
             chat_template=None if self._template is None else self._template.decode(),
             vocab_size=self._artifact.manifest.model.vocab_size,
         )
@@ -72,7 +71,7 @@ def tokenizer_in(folder: Path) -> Tokenizer:
     )
     return Tokenizer(
         data or b"",
-        msgspec.json.decode(config or b"{}", type=dict[str, Any]),
+        parsed_config(config or b"{}", _CONFIG),
         chat_template=None if template is None else template.decode(),
     )
 
@@ -90,7 +89,7 @@ class Encoding(dict[str, Any]):
 
 
 class Tokenizer:
-    """Wraps a `tokenizer.json`, with the special tokens and templates of `tokenizer_config.json`.
+    """Wraps a `tokenizer.json`, with all that `tokenizer_config.json` adds to it.
 
     Raises TokenizerError for files that cannot be read, and for tokens beyond the `vocab_size`
     of the model.
@@ -109,10 +108,9 @@ class Tokenizer:
         self.backend = _typed(
             TokenizerError, _FILE, lambda: tokenizers.Tokenizer.from_str(data.decode())
         )
-        self.backend.no_padding()
-        self.backend.no_truncation()
         self.config = dict(config or {})
-        self.special_tokens = _special_tokens(self.config)
+        configure(self.backend, self.config, vocab_size)
+        self.special_tokens = special_tokens(self.config)
         self._chat_template = chat_template
         self._templates: dict[str, ChatTemplate] = {}
         self._skipped = {
@@ -168,9 +166,11 @@ class Tokenizer:
 
     @cached_property
     def special_spellings(self) -> re.Pattern[str] | None:
-        """Finds what `encode` takes for special tokens; None where there are none."""
-        spellings = [self.token(token_id) or "" for token_id in self._skipped]
-        found = sorted((each for each in spellings if each), key=len, reverse=True)
+        """Finds what `encode` takes for special tokens, and the tokens that the config leaves to
+        templates; None where there are none."""
+        special = {self.token(token_id) or "" for token_id in self._skipped}
+        spellings = special | control_tokens(self.config)
+        found = sorted((each for each in spellings if each), key=lambda text: (-len(text), text))
         return re.compile("|".join(map(re.escape, found))) if found else None
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
@@ -289,17 +289,6 @@ class Tokenizer:
 
     def _are_special(self, *token_ids: int) -> bool:
         return self._skipped.issuperset(token_ids)
-
-
-def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
-    """The named special tokens of a `tokenizer_config.json`, as templates get them."""
-    tokens = {}
-    for name in _SPECIAL_NAMES:
-        value = config.get(f"{name}_token")
-        value = value.get("content") if isinstance(value, dict) else value
-        if isinstance(value, str):
-            tokens[f"{name}_token"] = value
-    return tokens
 
 
 def _typed(kind: type[IngotError], what: str, call: Callable[[], T]) -> T:

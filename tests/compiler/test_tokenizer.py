@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bench.make_model import write_byte_tokenizer
-from ingot.compiler import tokenizer as reader
+from ingot.compiler import tokenizer_files as reader
 from ingot.compiler.golden_text import TEXT
 from ingot.compiler.tokenizer import copy_tokenizer, encode, load_tokenizer
 from ingot.errors import TokenizerError
@@ -104,7 +104,7 @@ def test_links_to_files_are_followed_and_copied_as_files(model: Path, tmp_path: 
     (model / "tokenizer.json").rename(model / "blob")
     (model / "tokenizer.json").symlink_to("blob")
     load_tokenizer(model, VOCAB_SIZE)
-    copy_tokenizer(model, tmp_path / "out")
+    copy_tokenizer(model, tmp_path / "out", VOCAB_SIZE)
     copied = tmp_path / "out" / "tokenizer.json"
     assert not copied.is_symlink()
     assert copied.read_bytes() == (model / "blob").read_bytes()
@@ -113,7 +113,7 @@ def test_links_to_files_are_followed_and_copied_as_files(model: Path, tmp_path: 
 def test_the_last_id_is_that_of_the_vocabulary(model: Path) -> None:
     """256 bytes and two special tokens: ids 0 to 257."""
     load_tokenizer(model, 258)
-    with pytest.raises(TokenizerError, match=r"has token id 257, but .* ends at 256") as caught:
+    with pytest.raises(TokenizerError, match=r"has token id 257, .* ends at 256") as caught:
         load_tokenizer(model, 257)
     assert "another model" in caught.value.hint
 
@@ -121,7 +121,7 @@ def test_the_last_id_is_that_of_the_vocabulary(model: Path) -> None:
 def test_every_file_is_copied_as_it_is_and_no_other(model: Path, tmp_path: Path) -> None:
     (model / "chat_template.jinja").write_bytes(b"\r\n{{ x }}\xff")
     (model / "vocab.json").write_text("{}")
-    copy_tokenizer(model, tmp_path / "out")
+    copy_tokenizer(model, tmp_path / "out", VOCAB_SIZE)
     copied = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
     names = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
     assert copied == {name: (model / name).read_bytes() for name in names}

@@ -49,7 +49,7 @@ def shard_listed_but_absent(model: Path) -> None:
 def oversized_tokenizer(model: Path) -> None:
     path = model / "tokenizer.json"
     tokenizer = json.loads(path.read_text())
-    tokenizer["model"]["vocab"]["one too many"] = 100_000
+    tokenizer["model"]["vocab"]["字"] = 100_000
     path.write_text(json.dumps(tokenizer))
 
 

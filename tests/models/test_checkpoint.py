@@ -106,6 +106,9 @@ WITHOUT_MODEL: dict[str, Callable[[str], str]] = {
     "in front": lambda name: f"language_model.{name}",
     "of a wrapper": lambda name: f"model.{name}",
     "of another": lambda name: f"transformer.{name}",
+    "a tower": lambda name: name.replace("model.", "model.language_model."),
+    "a tower with its head": lambda name: f"model.language_model.{name}",
+    "a tower without its head": lambda name: f"language_model.{name.removeprefix('model.')}",
 }
 
 
@@ -129,6 +132,26 @@ def test_one_prefix_more_or_less_in_front_of_all_names(
     with whole, build(model_dir)[0] as checkpoint:
         for name, _ in module.named_parameters():
             assert torch.equal(checkpoint.read(name), whole.read(name))
+
+
+CACHE_SCALES = (
+    *("self_attn.k_scale", "self_attn.v_scale", "self_attn.kv_scale", "self_attn.attn.q_scale"),
+    *("self_attn.k_proj.k_scale", "self_attn.v_proj.output_scale", "self_attn.k_zero_point"),
+)
+
+
+def test_scales_of_a_cache_are_passed_over_and_told(copy: Callable[[str], Path]) -> None:
+    scales = {f"model.layers.1.{name}": torch.ones(1) for name in CACHE_SCALES}
+    with build(edit(copy("single"), lambda t: t.update(scales)))[0] as checkpoint:
+        (said,) = checkpoint.ignored
+        assert said.startswith("scales of a KV cache: model.layers.1.self_attn.")
+    with build(copy("tied"))[0] as checkpoint:
+        assert checkpoint.ignored == ()
+
+
+def test_other_scales_are_left_over(copy: Callable[[str], Path]) -> None:
+    name = "model.layers.1.self_attn.scale"
+    refused(edit(copy("single"), lambda t: t.update({name: torch.ones(1)})), name)
 
 
 def test_a_prefix_that_only_some_names_lack_is_refused(copy: Callable[[str], Path]) -> None:

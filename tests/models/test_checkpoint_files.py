@@ -111,6 +111,19 @@ def test_index_that_lacks_a_tensor(lost: str, copy: Callable[[str], Path]) -> No
     refused(edit_index(copy("sharded"), lambda m: m.pop(lost)), lost)
 
 
+def test_an_index_may_list_the_copy_of_a_tied_head(copy: Callable[[str], Path]) -> None:
+    model_dir = copy("tied")
+    shard = "model-00001-of-00001.safetensors"
+    (model_dir / "model.safetensors").rename(model_dir / shard)
+    names = [*load_file(model_dir / shard), "lm_head.weight"]
+    index = {"weight_map": dict.fromkeys(names, shard)}
+    (model_dir / "model.safetensors.index.json").write_text(json.dumps(index))
+    build(model_dir)[0].close()
+    config = json.loads((model_dir / "config.json").read_text())
+    (model_dir / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": False}))
+    refused(model_dir, "lacks lm_head.weight")
+
+
 @pytest.mark.parametrize("shard", ["../x.safetensors", "/etc/passwd", 3, "model.bin", ""])
 def test_index_that_points_elsewhere(shard: object, copy: Callable[[str], Path]) -> None:
     refused(edit_index(copy("sharded"), lambda m: m.update({Q: shard})), Q)

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from ingot.errors import ConfigError, IngotError, ModelDirError, UnsupportedModelError
 from ingot.models import registry
 from ingot.models.config import ModelConfig
-from ingot.models.fields import NOISE, Fields
+from ingot.models.fields import Fields
+from ingot.models.noise import NOISE
 from tests.support.odd_files import ODD_FILES, ODD_PATHS, odd_paths
 
 BASE: dict[str, Any] = {
@@ -73,6 +74,12 @@ def test_windows_of_every_family() -> None:
     assert parse("Qwen3", **upper, layer_types=types).windows == (7, 0, 7, 0)
 
 
+def test_an_unknown_key_that_says_nothing_is_none() -> None:
+    assert parse(odd=None) == parse()
+    with pytest.raises(ConfigError, match="unknown key odd"):
+        parse(odd=0)
+
+
 def test_noise_changes_nothing() -> None:
     noise = dict.fromkeys(NOISE - {"architectures"}, "x")
     assert parse(**noise, is_encoder_decoder=False, pruned_heads={}) == parse()
@@ -92,6 +99,12 @@ def test_noise_changes_nothing() -> None:
         {"rope_theta": 5e5, "rope_scaling": None},
         {"rope_theta": 5e5, "rope_scaling": {"type": "default"}},
         {"rope_theta": 5e5, "rope_scaling": {"type": "default", "rope_type": "default"}},
+        {
+            "rope_theta": 5e5,
+            "rope_scaling": {"type": "default"},
+            "rope_parameters": {"rope_type": "default"},
+        },
+        {"rope_theta": 5e5, "rope_scaling": {"rope_type": "default", "attn_factor": 0.9}},
     ],
 )
 def test_every_spelling_of_rotary_parameters(changes: dict[str, Any]) -> None:
@@ -176,7 +189,7 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
     ("short_factor", {"rope_scaling": {**LONGROPE, "short_factor": [1.0] * 7}}),
     ("long_factor", {"rope_scaling": {**LONGROPE, "long_factor": [1.0] * 7 + [0.0]}}),
     ("long_factor", {"rope_scaling": {**LONGROPE, "long_factor": 2.0}}),
-    ("rope_scaling", {"rope_scaling": YARN, "rope_parameters": YARN}),
+    ("rope_scaling", {"rope_scaling": YARN, "rope_parameters": {**YARN, "factor": 3.0}}),
     (
         "differs",
         {

@@ -223,6 +223,21 @@ def test_any_options_are_what_transformers_makes_of_them(name: str, data: st.Dat
     assert silent.tie_embeddings == CLASSES[name][0](**options).tie_word_embeddings
 
 
+@pytest.mark.parametrize("name", CLASSES)
+def test_keys_of_other_classes_are_passed_over_and_told(name: str) -> None:
+    """No class of transformers has a key that is told, so none of its models reads it."""
+    own, given = CLASSES[name]
+    whole = {**own(**given).to_dict(), "architectures": [name]}
+    said: list[str] = []
+    left = {"sliding_window": 7, "use_sliding_window": True, "max_window_layers": 1}
+    config = registry.parse_config({**left, "sliding_window_pattern": 3, **whole}, said)
+    assert config == registry.parse_config(whole)
+    keys = {text.removeprefix("config.json: ").partition(" = ")[0] for text in said}
+    assert not keys & whole.keys()
+    if name == "LlamaForCausalLM":
+        assert keys == {*left, "sliding_window_pattern"}
+
+
 @pytest.mark.parametrize("key", ["head_dim", "rope_scaling", "quantization_config", "hidden_act"])
 def test_null_is_as_good_as_nothing(key: str) -> None:
     values = {**GIVEN, "architectures": ["LlamaForCausalLM"]}

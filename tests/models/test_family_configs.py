@@ -148,7 +148,7 @@ def test_gpt2_options() -> None:
         ("gemma2", "chunked", {"layer_types": ["chunked_attention"] * 26}),
         ("gemma2", "sliding_attention", {"layer_types": ["sliding_attention"] * 26}
          | {"sliding_window": None}),
-        ("gemma2", "max_window_layers", {"max_window_layers": 3}),
+        ("gemma2", "num_experts", {"num_experts": 3}),
         ("gemma2", "partial_rotary_factor", {"partial_rotary_factor": 0.5}),
         ("gemma2", "rms_norm_eps", {"rms_norm_eps": ...}),
         ("gpt2", "add_cross_attention", {"add_cross_attention": True}),

@@ -185,3 +185,46 @@ def test_null_and_nothing_are_what_transformers_takes_them_for(
     ours = parse(rope_parameters={**rope, **drawn})
     assert ours.attention_factor == pytest.approx(factor, rel=1e-6)
     torch.testing.assert_close(inverse_frequencies(ours, trained), expected, rtol=1e-6, atol=0)
+
+
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}
+OTHERS = {
+    **{"factor": 3.0, "original_max_position_embeddings": 64, "attention_factor": 0.5},
+    **{"attn_factor": 0.9, "beta_fast": 16.0, "beta_slow": 2.0, "mscale": 0.7, "truncate": False},
+    **{"mscale_all_dim": 0.7, "low_freq_factor": 2.0, "high_freq_factor": 3.0, **LONGROPE},
+}
+OWN: dict[str, tuple[dict[str, Any], set[str]]] = {
+    "default": ({"rope_type": "default"}, set()),
+    "linear": ({"rope_type": "linear", "factor": 2.0}, set()),
+    "dynamic": ({"rope_type": "dynamic", "factor": 2.0}, set()),
+    "llama3": (LLAMA3, {"original_max_position_embeddings"}),
+    "yarn": (
+        YARN,
+        {"attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"},
+    ),
+    "longrope": (
+        {"rope_type": "longrope", "factor": 4.0, **LONGROPE},
+        {"attention_factor", "original_max_position_embeddings"},
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", OWN)
+def test_keys_of_other_types_are_passed_over_and_told(kind: str) -> None:
+    """transformers warns of them, and computes the same."""
+    own, optional = OWN[kind]
+    others = {k: v for k, v in OTHERS.items() if k not in own and k not in optional}
+    said: list[str] = []
+    fields = Fields({"rope_scaling": {**others, **own}}, ignored=said)
+    assert parse_rope(fields, 16, LONGEST) == parse(rope_scaling=own)
+    told = {text.removeprefix("config.json: rope_scaling: ").partition(" = ")[0] for text in said}
+    assert told == others.keys()
+    if kind != "default":
+        alone, beside = (theirs_of(kind, {"rope_theta": 1e4, **x}) for x in (own, others | own))
+        assert torch.equal(alone[0], beside[0]) and alone[1] == beside[1]
+
+
+def theirs_of(kind: str, parameters: dict[str, Any]) -> Any:
+    sizes = {"hidden_size": 64, "num_attention_heads": 4, "max_position_embeddings": LONGEST}
+    config = LlamaConfig(rope_parameters=parameters, **sizes)
+    return ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"), seq_len=2 * LONGEST)

@@ -108,7 +108,8 @@ def test_a_call_and_the_ids_of_special_tokens_are_those_of_transformers():
 
 
 def test_a_tokenizer_without_special_tokens_has_no_ids_of_them():
-    tokenizer = Tokenizer(fake_tokenizer.metaspace().to_str().encode(), {"eos_token": "<none>"})
+    data, config = fake_tokenizer.metaspace().to_str().encode(), {"eos_token": "<none>"}
+    tokenizer = Tokenizer(data, config, vocab_size=11)  # 12 would have room for it
     assert tokenizer.bos_token_id is tokenizer.eos_token_id is None
 
 

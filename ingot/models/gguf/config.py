@@ -77,17 +77,19 @@ def config_values(metadata: Metadata, read: ReadFloats) -> dict[str, Any]:
 
 
 def generation_values(metadata: Metadata) -> dict[str, Any]:
-    """The object in generation_config.json: which tokens end an answer, and how to sample."""
+    """The object in generation_config.json: which tokens end an answer, and how to sample.
+
+    A file that says how to sample asks for draws, unless at a temperature of 0. Raises ConfigError
+    for a setting that is no number.
+    """
     named = [metadata.token_id(name) for name in ("eos", "eot", "eom")]
     ends = [token for token in named if token is not None] + _known_ends(metadata.values)
-    found = {
-        key: metadata.values.get(f"general.sampling.{name}") for key, name in _SAMPLING.items()
-    }
-    given = {key: value for key, value in found.items() if isinstance(value, (int, float))}
+    found = {k: metadata.number(f"general.sampling.{name}") for k, name in _SAMPLING.items()}
+    given = {key: value for key, value in found.items() if value is not None}
     return {
         "bos_token_id": metadata.token_id("bos"),
         "eos_token_id": list(dict.fromkeys(ends)),
-        **({"do_sample": True} if given.get("temperature", 0) else {}),
+        **({"do_sample": True} if given and given.get("temperature", 1) else {}),
         **given,
     }
 
@@ -109,9 +111,10 @@ def tokenizer_values(metadata: Metadata) -> dict[str, Any]:
     }
     if isinstance(default, str):
         named = {"default": default} | named
-        values["chat_template"] = default
-    if len(named) > 1:
+    if named.keys() - {"default"}:
         values["chat_template"] = [{"name": n, "template": t} for n, t in named.items()]
+    elif named:
+        values["chat_template"] = named["default"]
     return values
 
 

@@ -73,12 +73,18 @@ class _Cursor:
     def u8(self) -> int:
         return int.from_bytes(self.take(8), "little")
 
-    def text(self) -> str:
+    def name(self) -> str:
+        """The name of a key or of a tensor."""
         data = self.take(self.u8())
         try:
             return data.decode()
         except UnicodeDecodeError as error:
             raise damaged(self.path, f"has text that is not UTF-8: {data[:40]!r}") from error
+
+    def text(self) -> str:
+        """A text of the metadata, in which U+FFFD stands for what is not UTF-8: the format does
+        not check it, and some converters cut descriptions and tokens inside of a character."""
+        return self.take(self.u8()).decode(errors="replace")
 
     def values(self, kind: int, count: int, key: str) -> Any:
         """So many values of a kind, one after the other."""
@@ -109,7 +115,7 @@ def _parse(cursor: _Cursor) -> tuple[dict[str, Any], dict[str, TensorInfo]]:
     num_tensors, num_pairs = cursor.u8(), cursor.u8()
     metadata: dict[str, Any] = {}
     for _ in range(num_pairs):
-        key = cursor.text()
+        key = cursor.name()
         if key in metadata:
             raise damaged(cursor.path, f"has the key {key} twice")
         metadata[key] = cursor.value(key)
@@ -148,7 +154,7 @@ def _alignment(path: Path, metadata: Mapping[str, Any]) -> int:
 
 def _entry(cursor: _Cursor) -> tuple[str, tuple[int, ...], TensorType, int]:
     """Name, shape, type and offset of a tensor."""
-    name, num_dims = cursor.text(), cursor.u4()
+    name, num_dims = cursor.name(), cursor.u4()
     if num_dims > MAX_DIMS:
         raise damaged(cursor.path, f"has {num_dims} dimensions for the tensor {name}")
     shape = tuple(cursor.u8() for _ in range(num_dims))[::-1]

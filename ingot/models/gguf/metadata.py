@@ -47,6 +47,11 @@ class Metadata:
         found: list[Any] = self._checked(key, (np.ndarray,), "a list of numbers", _MISSING).tolist()
         return found
 
+    def number(self, key: str) -> float | None:
+        """A number; None where the file has none."""
+        found: float | None = self._checked(key, (int, float), "a number", None)
+        return found
+
     def of_model(self, key: str, default: Any = _MISSING) -> Any:
         """A number of the model, by its key without the architecture; of one per layer, all of
         which have to be equal, that."""

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from ingot.errors import RequestError, listed
+from ingot.runtime.marks import Marks, encode_marked, without_marks
 from ingot.runtime.tokenizer import Tokenizer
 from ingot.serve.openai.fields import FieldError
 from ingot.serve.openai.params import Terms
@@ -23,8 +24,6 @@ _OURS = frozenset(
     "messages tools documents chat_template add_generation_prompt continue_final_message "
     "tokenize return_dict".split()
 )
-# Characters that mean nothing, for marks that no text has.
-_PRIVATE = range(0xE000, 0xF900)
 
 
 class Rendered(Struct, frozen=True):
@@ -37,7 +36,7 @@ class Rendered(Struct, frozen=True):
     @property
     def plain(self) -> str:
         """The text without marks."""
-        return self.text.replace(self.mark, "") if self.mark else self.text
+        return without_marks(self.text, self.mark)
 
 
 def encoded(request: Request, rendered: Rendered, tokenizer: Tokenizer) -> list[int]:
@@ -46,14 +45,7 @@ def encoded(request: Request, rendered: Rendered, tokenizer: Tokenizer) -> list[
     The template writes the special tokens of the beginning itself, unless a client knows better.
     """
     special = request.add_special_tokens is True
-    if not rendered.mark:
-        return tokenizer.encode(rendered.text, add_special_tokens=special)
-    # Where a spelling is broken, the parts are tokens of their own, and so no special one.
-    first, *rest = rendered.text.split(rendered.mark)
-    ids = tokenizer.encode(first, add_special_tokens=special)
-    for part in rest:
-        ids += tokenizer.encode(part, add_special_tokens=False)
-    return ids
+    return encode_marked(tokenizer, rendered.text, rendered.mark, add_special_tokens=special)
 
 
 def template_of(request: Request, tokenizer: Tokenizer, terms: Terms) -> str:
@@ -74,7 +66,9 @@ def rendered(request: Request, tokenizer: Tokenizer, terms: Terms) -> Rendered:
             hint=f"The model has {listed(list(tokenizer.chat_templates)) or 'none'}. Or start the "
             "server with --trust-request-chat-template.",
         )
-    marker = Marker(request, tokenizer)
+    given = (request.messages, request.tools, request.chat_template_kwargs,
+             getattr(request, "documents", None))  # fmt: skip
+    marker = Marks(tokenizer.special_spellings, given)
     template = template_of(request, tokenizer, terms)
     continues = bool(request.continue_final_message)
     begins = request.add_generation_prompt
@@ -121,53 +115,6 @@ def _blaming_messages() -> Iterator[None]:
         raise FieldError("messages", error.found, hint=error.hint) from error
 
 
-class Marker:
-    """Breaks the spellings of special tokens in what a client wrote, by a mark that it did not
-    write. Where there are none, which is the rule, nothing is changed and the mark is empty."""
-
-    def __init__(self, request: Request, tokenizer: Tokenizer) -> None:
-        self.mark = ""
-        self._spellings = tokenizer.special_spellings
-        given = (request.messages, request.tools, request.chat_template_kwargs,
-                 getattr(request, "documents", None))  # fmt: skip
-        if self._spellings is None or not any(map(self._spellings.search, _strings(given))):
-            return
-        used = {letter for text in _strings(given) for letter in text}
-        self.mark = next(chr(code) for code in _PRIVATE if chr(code) not in used)
-
-    def marked(self, value: Any) -> Any:
-        """A copy of plain data with its texts marked."""
-        if not self.mark:
-            return value
-        if isinstance(value, str):
-            return self._broken(value)
-        if isinstance(value, dict):
-            return {self.marked(key): self.marked(item) for key, item in value.items()}
-        return [self.marked(item) for item in value] if isinstance(value, list) else value
-
-    def _broken(self, text: str) -> str:
-        assert self._spellings is not None, "there is a mark only where there are spellings"
-        parts, begin = [], 0
-        # From the second letter on: what begins inside of a spelling is one as well.
-        while found := self._spellings.search(text, begin):
-            parts.append(text[begin : found.start() + 1])
-            begin = found.start() + 1
-        return self.mark.join([*parts, text[begin:]])
-
-
-def _strings(value: Any) -> Iterator[str]:
-    """All texts in plain data."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            yield from _strings(key)
-            yield from _strings(item)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _strings(item)
-
-
 def _gives(render: Callable[[], str], text: str) -> bool:
     try:
         return render() == text
@@ -199,23 +146,39 @@ def _conversation(messages: list[dict[str, Any]], template: str) -> list[dict[st
 
 
 def _readable(message: dict[str, Any], template: str) -> dict[str, Any]:
-    """A message as templates read it: arguments of calls are objects, and no text; a template that
-    does not know developers takes them for the system."""
+    """A message as templates read it: arguments of calls are objects, and no text; refusals are
+    text; a template that does not know developers takes them for the system."""
     if message["role"] == "developer" and "developer" not in template:
         message = {**message, "role": "system"}
+    message = {**message, "content": _content(message)}
     calls = message.get("tool_calls")
     if not isinstance(calls, list):
         return message
     return {**message, "tool_calls": [_with_object(call) for call in calls]}
 
 
+def _content(message: dict[str, Any]) -> Any:
+    """The content of a message, in which what an assistant has refused is what it said."""
+    content = message.get("content")
+    if content is None:
+        return message.get("refusal")
+    return [_part(part) for part in content] if isinstance(content, list) else content
+
+
+def _part(part: Any) -> Any:
+    is_refusal = isinstance(part, dict) and part.get("type") == "refusal"
+    return {"type": "text", "text": part.get("refusal")} if is_refusal else part
+
+
 def _with_object(call: Any) -> Any:
     function = call.get("function") if isinstance(call, dict) else None
-    arguments = function.get("arguments") if isinstance(function, dict) else None
-    if not isinstance(function, dict) or not isinstance(arguments, str):
+    if not isinstance(function, dict):
+        return call
+    arguments = function.get("arguments") or "{}"  # a call may have none
+    if not isinstance(arguments, str):
         return call
     try:
-        parsed = msgspec.json.decode(arguments or "{}", type=dict[str, Any])
+        parsed = msgspec.json.decode(arguments, type=dict[str, Any])
     except (msgspec.MsgspecError, RecursionError):  # what a model wrote need not be JSON
         return call
     return {**call, "function": {**function, "arguments": parsed}}

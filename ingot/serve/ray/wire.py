@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 from msgspec import Struct
 
 from ingot.artifact.reader import Artifact
+from ingot.artifact.tokenizer_config import parsed_config
 from ingot.runtime.tokenizer import Tokenizer
 from ingot.serve.engine import ModelFacts, Progress
 from ingot.serve.isolated.messages import Fault
@@ -33,7 +32,7 @@ class Description(Struct, frozen=True):
             return None
         return Tokenizer(
             data,
-            msgspec.json.decode(config or b"{}", type=dict[str, Any]),
+            parsed_config(config or b"{}"),
             chat_template=None if template is None else template.decode(),
             vocab_size=self.facts.vocab_size,
         )

@@ -56,6 +56,25 @@ def test_numbers_are_those_of_the_package(layout: str, tmp_path: Path) -> None:
     assert not any(differing(model_dir, judge(model_dir)).values())
 
 
+@pytest.mark.parametrize("layout", ["pack-quantized", "int-quantized"])
+def test_zero_points_of_symmetric_weights_are_not_read(layout: str, tmp_path: Path) -> None:
+    """Some programs write them, of whatever numbers: `symmetric` says that they are none."""
+
+    def add(tensors: Tensors) -> None:
+        scales = tensors[f"{Q}.weight_scale"]
+        packed = f"{Q}.weight_packed" in tensors
+        rows = -(-len(scales) // 8) if packed else len(scales)
+        zeros = torch.full((rows, scales.shape[1]), 7, dtype=torch.int32 if packed else torch.int8)
+        tensors[f"{Q}.weight_zero_point"] = zeros
+
+    model_dir = written(layout, tmp_path)
+    with build(model_dir)[0] as checkpoint:
+        before = checkpoint.read(f"{Q}.weight").clone()
+    with build(edit(model_dir, add))[0] as checkpoint:
+        assert torch.equal(checkpoint.read(f"{Q}.weight"), before)
+        assert "zeros" not in checkpoint.quantized[f"{Q}.weight"].encoding.label
+
+
 @pytest.mark.slow
 def test_another_bit_is_another_number(tmp_path: Path) -> None:
     """The control: the lowest bit of one integer."""

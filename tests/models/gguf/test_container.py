@@ -91,6 +91,12 @@ def test_an_alignment_of_its_own(tmp_path: Path) -> None:
         assert file.tensors["b"].start - file.tensors["a"].start == 16
 
 
+def test_values_need_not_be_utf8(tmp_path: Path) -> None:
+    pairs = [ARCHITECTURE, pair(b"general.description", TEXT, text(b"caf\xe9 \xe2\x96"))]
+    with read(file_of(pairs, []), tmp_path) as file:
+        assert file.metadata["general.description"] == "caf\ufffd \ufffd"
+
+
 DAMAGED: dict[str, tuple[bytes, str]] = {
     "other letters": (b"GGML" + WHOLE[4:], "is no GGUF file"),
     "empty": (b"", "is 0 bytes long"),

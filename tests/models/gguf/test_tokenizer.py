@@ -16,7 +16,7 @@ from transformers.integrations.gguf.gguf_tokenizer_mapping import (
 )
 
 from bench.make_model import write_byte_tokenizer
-from ingot.errors import TokenizerError
+from ingot.errors import ConfigError, TokenizerError
 from ingot.models.gguf.model import small_file
 from ingot.models.gguf.splits import SPLITS
 from tests.conftest import SHAKESPEARE
@@ -212,6 +212,64 @@ def test_special_tokens_and_templates(tmp_path: Path) -> None:
     im_end = 259 + len(PIECES)
     assert ends["eos_token_id"] == [2, 5, im_end]
     assert (ends["temperature"], ends["top_k"], ends["do_sample"]) == (0.6, 20, True)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({}, {}),
+        ({"temp": 0.0}, {"temperature": 0.0}),
+        ({"min_p": 0.25}, {"do_sample": True, "min_p": 0.25}),
+        (
+            {"temp": 0.5, "penalty_repeat": 1.5, "top_p": 0.75},
+            {"do_sample": True, "temperature": 0.5, "repetition_penalty": 1.5, "top_p": 0.75},
+        ),
+    ],
+)
+def test_how_to_sample_is_what_the_file_says(
+    given: dict[str, float], said: dict[str, Any], tmp_path: Path
+) -> None:
+    def keys(writer: gguf.GGUFWriter) -> None:
+        write_pieces(writer)
+        for name, value in given.items():
+            writer.add_float32(f"general.sampling.{name}", value)
+
+    path = write(tmp_path / "m.gguf", "llama", keys)
+    found = json.loads(small_file(path, "generation_config.json"))
+    assert {k: v for k, v in found.items() if not k.endswith("_token_id")} == said
+
+
+def test_a_setting_of_the_sampler_is_a_number(tmp_path: Path) -> None:
+    def keys(writer: gguf.GGUFWriter) -> None:
+        write_pieces(writer)
+        writer.add_string("general.sampling.temp", "hot")
+
+    path = write(tmp_path / "m.gguf", "llama", keys)
+    with pytest.raises(ConfigError, match=r"general\.sampling\.temp = 'hot'"):
+        small_file(path, "generation_config.json")
+
+
+@pytest.mark.parametrize("default", [True, False])
+def test_templates_with_names(default: bool, tmp_path: Path) -> None:
+    def keys(writer: gguf.GGUFWriter) -> None:
+        write_pieces(writer)
+        writer.add_chat_template([{"name": "tool_use", "template": "T"}])
+        if default:
+            writer.add_chat_template("D")
+
+    config = json.loads(
+        small_file(write(tmp_path / "m.gguf", "llama", keys), "tokenizer_config.json")
+    )
+    named = {each["name"]: each["template"] for each in config["chat_template"]}
+    assert named == {"tool_use": "T"} | ({"default": "D"} if default else {})
+
+
+def test_tokens_that_are_cut_inside_of_a_character_are_tokens(tmp_path: Path) -> None:
+    path = write(tmp_path / "m.gguf", "llama", lambda writer: write_pieces(writer, "<odd>"))
+    data = path.read_bytes()
+    path.write_bytes(data.replace(b"<odd>", b"<od\xe2>"))
+    assert read(path).encode("the").tokens == ["<s>", "▁the"]
+    assert read(path).id_to_token(259 + len(PIECES)) == "<od\ufffd>"
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -14,7 +12,6 @@ import pytest
 from ingot.runtime.params import SamplingParams
 from ingot.serve.http.app import build_app
 from ingot.serve.http.site import HttpSettings
-from ingot.serve.openai.conversation import Marker
 from ingot.serve.openai.params import Terms
 from ingot.serve.openai.requests import ChatRequest, CompletionRequest, Sampling
 from tests.support.asgi import Call, called
@@ -199,6 +196,8 @@ def test_calls_and_developers_are_read_by_templates() -> None:
     calls = [
         {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}},
         {"id": "2", "type": "function", "function": {"name": "g", "arguments": "{"}},
+        *({"function": {"name": "h", **more}} for more in ({}, {"arguments": None})),
+        {"function": {"name": "i", "arguments": ""}},
     ]
     messages = [
         {"role": "developer", "content": "Be brief."},
@@ -207,7 +206,21 @@ def test_calls_and_developers_are_read_by_templates() -> None:
     settings = HttpSettings(terms=Terms(trusts_request_template=True))
     _, engine = answer({"messages": messages, "chat_template": template}, CHAT, settings)
     text = engine.tokenizer.decode(engine.jobs[0].token_ids)
-    assert text == 'system:Be brief.;assistant:f{"x": 1}g"{";'
+    assert text == 'system:Be brief.;assistant:f{"x": 1}g"{"h{}h{}i{};'
+
+
+REFUSALS: list[dict[str, Any]] = [
+    {"content": [{"type": "refusal", "refusal": "No."}]},
+    {"content": None, "refusal": "No."},
+    {"refusal": "No."},
+]
+
+
+@pytest.mark.parametrize("said", REFUSALS, ids=str)
+def test_what_an_assistant_refused_is_what_it_said(said: dict[str, Any]) -> None:
+    (job,) = jobs_of({"messages": [{"role": "assistant", **said}]}, CHAT)
+    (same,) = jobs_of({"messages": [{"role": "assistant", "content": "No."}]}, CHAT)
+    assert job.token_ids == same.token_ids
 
 
 def test_what_people_write_becomes_no_special_token() -> None:
@@ -226,16 +239,6 @@ def test_what_people_write_becomes_no_special_token() -> None:
         assert tokenizer.decode(job.token_ids, False) == tokenizer.apply_chat_template(messages)
     (job,) = jobs_of({"prompt": special})  # a prompt says all that the model reads
     assert job.token_ids == [end]
-
-
-def test_spellings_that_overlap_are_broken() -> None:
-    request = ChatRequest(messages=[{"role": "user", "content": "xabcd, bcd \ue000"}])
-    tokenizer = SimpleNamespace(special_spellings=re.compile("abc|bcd"))
-    marker = Marker(request, tokenizer)  # type: ignore[arg-type]
-    assert marker.mark == "\ue001"
-    assert marker.marked(["xabcd", {"bcd": 1}]) == ["xa\ue001b\ue001cd", {"b\ue001cd": 1}]
-    (plain,) = Marker(ChatRequest(messages=[{"role": "user"}]), tokenizer).marked(["abc"])  # type: ignore[arg-type]
-    assert plain == "abc"
 
 
 def test_limits_of_a_server_are_set() -> None:
