@@ -147,7 +147,7 @@ def test_what_appears_meanwhile_is_replaced_only_by_force(tmp_path, monkeypatch)
     monkeypatch.setattr(ingot.compiling, "compile_checked", compile_checked)
     for given in ([], ["--force"]):
         assert main(["compile", "m", "-o", str(tmp_path / "x.ingot"), *given]) == 0
-    assert seen == [{"replace": False}, {"replace": True}]
+    assert [each["replace"] for each in seen] == [False, True]
 
 
 def test_targets_are_added_to_what_is_there(calls, tmp_path, monkeypatch, capsys):

@@ -24,7 +24,7 @@ def given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[Path, C
     seen: list[tuple[Path, CompileOptions]] = []
 
     def compile_checked(
-        model: Path, out: Path, options: CompileOptions, progress: object, *, replace: bool
+        model: Path, out: Path, options: CompileOptions, progress: object, **_: object
     ) -> None:
         seen.append((out, options))
         raise Stopped("stopped")
@@ -47,6 +47,10 @@ def given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[Path, C
         ("--group-size channel", "group_size", "channel"),
         ("--keep lm_head=bf16 --keep a=none", "keep", ("lm_head=bf16", "a=none")),
         ("--calibrate text", "calibrate", Path("text")),
+        ("--quality-text text", "quality_text", Path("text")),
+        ("--quality-positions 1k", "quality_positions", 1000),
+        ("--max-kl 0.25", "max_kl", 0.25),
+        ("--no-quality", "quality", False),
         ("--kv-dtype int8", "kv_dtype", "int8"),
         ("--cuda-reach new", "cuda_reach", "new"),
         ("--max-model-len 2K", "max_model_len", 2048),
@@ -70,6 +74,11 @@ def test_an_option_is_one_field(given, words: str, field: str, value: object) ->
     ("words", "said"),
     [
         ("--target ,", "at least one target"),
+        ("--max-kl much", "--max-kl: invalid float value: 'much'"),
+        ("--max-kl -1", "max_kl is -1.0"),
+        ("--max-kl nan", "max_kl is nan"),
+        ("--quality-positions 0", "'0' is not a positive number"),
+        ("--quality-positions 1M", "quality_positions is 1048576"),
         ("--dtype float8", "--dtype is 'float8'"),
         ("--quantize int2", "--quantize is 'int2'"),
         ("--kv-dtype int4", "--kv-dtype is 'int4'"),

@@ -35,7 +35,7 @@ HANGS_SECONDS = 60
         ("compile m --dtype = f", ["float32", "float16"]),
         ("compile m --nonsense=b", []),
         ("compile --max-n", ["--max-num-seqs", "--max-num-batched-tokens"]),
-        ("compile --force --q", ["--quantize"]),
+        ("compile --force --q", ["--quantize", "--quality-text", "--quality-positions"]),
         ("compile ", []),  # a path
         ("compile --output ", []),
         ("compile m --max-model-len ", []),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ingot.errors import RequestError
+from ingot.errors import RequestError, TokenizerError
 from ingot.runtime import chat_sandbox
-from ingot.runtime.chat import template_source
+from ingot.runtime.template_names import named_templates, template_source
 from ingot.runtime.tokenizer import Tokenizer
 from tests.runtime.fake_tokenizer import byte_level
 from tests.runtime.test_chat import USER, both
@@ -26,7 +26,7 @@ def test_a_template_that_does_not_end_is_ended(template, monkeypatch):
     tokenizer = Tokenizer(byte_level().to_str().encode())
     with pytest.raises(RequestError, match=r"more than 0\.2 seconds"):
         tokenizer.apply_chat_template([USER], chat_template=template)
-    assert tokenizer.apply_chat_template([USER], chat_template="again") == "again"
+    assert tokenizer.apply_chat_template([USER], chat_template="{{ 'again' }}") == "again"
 
 
 HUGE = [
@@ -95,16 +95,23 @@ def test_what_python_cannot_compile_is_an_error_of_the_request(template):
 
 
 @pytest.mark.parametrize(
-    "templates", [5, [], {}, [5], [{"name": "default"}], [{"name": 1, "template": "x"}]], ids=str
+    "templates", [5, [5], [{"name": "default"}], [{"name": 1, "template": "x"}]], ids=str
 )
-def test_templates_of_another_form_are_none(templates):
-    with pytest.raises(RequestError, match="has no chat template"):
-        template_source({"chat_template": templates}, None, None, with_tools=False)
+def test_templates_of_another_form_are_an_error_of_the_tokenizer(templates):
+    with pytest.raises(TokenizerError, match="chat_template is"):
+        named_templates({"chat_template": templates}, None)
+
+
+@pytest.mark.parametrize("templates", [None, [], {}], ids=str)
+def test_no_template_is_none(templates):
+    named = named_templates({"chat_template": templates}, None)
+    with pytest.raises(RequestError, match="the model has no chat template"):
+        template_source(named, None, with_tools=False)
 
 
 def test_of_several_templates_one_must_be_the_default():
-    config = {"chat_template": {"tool_use": "T", "rag": "R"}}
-    assert template_source(config, None, None, with_tools=True) == "T"
-    assert template_source(config, None, "rag", with_tools=False) == "R"
+    named = named_templates({"chat_template": {"tool_use": "T", "rag": "R"}}, None)
+    assert template_source(named, None, with_tools=True) == "T"
+    assert template_source(named, "rag", with_tools=False) == "R"
     with pytest.raises(RequestError, match="is the default: rag, tool_use"):
-        template_source(config, None, None, with_tools=False)
+        template_source(named, None, with_tools=False)
