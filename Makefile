@@ -30,7 +30,7 @@ PYTHON  ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do 
              "$$p" -c '$(IS_NEW)' >/dev/null 2>&1 && { echo "$$p"; exit; }; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo smoke affected test test-all test-slow slow-report test-triton tour real lint bench golden docs size wheel clean
+.PHONY: help setup demo smoke affected test test-all test-slow slow-report test-triton tour real real-quick lint bench golden docs size wheel clean
 
 help:  ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -100,6 +100,9 @@ tour: $(CUDA)  ## Do what a new user does, from the wheel to a page in Chromium 
 
 real: $(TOOLS) build/llama/.done  ## Prove all on real models, which are fetched, and write their page
 	@$(PY) -m tools.real $(ARGS)
+
+real-quick: $(TOOLS)  ## Prove the smallest real model, in two minutes and without a judge
+	@$(PY) -m tools.real --quick $(ARGS)
 
 # llama.cpp, which is built for this machine and judges how real models are run.
 build/llama/.done:

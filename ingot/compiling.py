@@ -142,7 +142,7 @@ def conversation(folder: Path) -> list[int]:
     from ingot.compiler.quality_text import CONVERSATION
 
     tokenizer = tokenizer_in(folder)
-    if not tokenizer.has_chat_template:
+    if tokenizer is None:
         return []
     try:
         text = tokenizer.apply_chat_template(CONVERSATION, add_generation_prompt=False)

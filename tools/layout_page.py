@@ -18,7 +18,8 @@ from ingot.artifact.codec import encode_plan
 from ingot.artifact.manifest import GroupEntry
 from ingot.artifact.reader import Artifact
 from ingot.artifact.writer import ArtifactWriter
-from ingot.compiler.compile import describe, write_parts
+from ingot.compiler.compile import write_parts
+from ingot.compiler.describe import describe
 from ingot.compiler.lower_model import lower_model
 from ingot.compiler.model import read_model
 from ingot.compiler.options import Clock, CompileOptions, silent
@@ -69,7 +70,7 @@ def compile_bundled(folder: Path) -> None:
         Builder() as compiler,
         ArtifactWriter(out) as writer,
     ):
-        (part,) = write_parts(writer, model, front, compiler, clock)
+        (part,), _ = write_parts(writer, model, front, compiler, clock)
         writer.seal(describe(model, front, [part]))
         writer.publish()
     prompt = model.tokenizer.encode(PROMPT, add_special_tokens=False).ids

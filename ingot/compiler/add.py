@@ -21,7 +21,8 @@ from ingot.artifact.reader import Artifact
 from ingot.artifact.target import Target
 from ingot.artifact.writer import ArtifactWriter, refuse_missing
 from ingot.compiler.choose_targets import resolve_targets
-from ingot.compiler.compile import describe, report_of, target_plan, write_parts
+from ingot.compiler.compile import report_of, target_plan, write_parts
+from ingot.compiler.describe import describe
 from ingot.compiler.front import Front
 from ingot.compiler.golden import loosest, outputs_agree
 from ingot.compiler.kept_front import front_of

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from ingot.artifact.codec import encode_plan
-from ingot.artifact.golden import GOLDEN, decode_golden, encode_golden, format_name, model_of
 from ingot.artifact.layer_graphs import FILE as LAYERS
 from ingot.artifact.layer_graphs import encode_layers
 from ingot.artifact.manifest import (
-    FORMAT_VERSION,
     STEP,
     GroupEntry,
     Manifest,
-    ModelInfo,
-    Numerics,
     ProgramEntry,
     TargetEntry,
 )
@@ -28,29 +23,24 @@ from ingot.artifact.reader import weights_name
 from ingot.artifact.select import abi_of
 from ingot.artifact.target import Target
 from ingot.artifact.writer import ArtifactWriter
-from ingot.compiler.beside import OnRead, beside
+from ingot.compiler.beside import beside
+from ingot.compiler.describe import Part, describe
 from ingot.compiler.front import Front
-from ingot.compiler.golden import golden_outputs, golden_prompts
-from ingot.compiler.golden_text import TEXT, added_before
+from ingot.compiler.gates import add_golden, mean_allowed, measured_quality
 from ingot.compiler.kept_front import front_of
 from ingot.compiler.model import Model, kept_integers, read_model
 from ingot.compiler.options import Check, Clock, CompileOptions, Progress, Report, silent
 from ingot.compiler.preflight import check_disk, check_tools, prepare
-from ingot.compiler.quality import Setting, measure, seconds_of
-from ingot.compiler.quality_gate import better_way, check_quality
-from ingot.compiler.quality_texts import Conversation, own_texts, pieces_of
+from ingot.compiler.quality_gate import better_way
+from ingot.compiler.quality_texts import Conversation
 from ingot.compiler.quantization.kept import stored_already
 from ingot.compiler.quantization.quantize import quantize_weights
 from ingot.compiler.quantization.store import QuantizedWeights
-from ingot.compiler.reference import ReadParameter
-from ingot.compiler.rounding import Rounded, Roundings, roundings_of
-from ingot.compiler.tokenizer import copy_tokenizer
+from ingot.compiler.tokenizer import write_tokenizer
 from ingot.compiler.torch_threads import torch_threads
 from ingot.compiler.verify import PlanChecker
-from ingot.models.config_file import model_name
 from ingot.targets.compilers import Builder, raise_failed
 from ingot.targets.target import TargetKind, kind_of
-from ingot.version import __version__
 
 
 def compile_model(
@@ -117,15 +107,6 @@ def report_of(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One target's part of the artifact: its own plan of the step, and its manifest entry."""
-
-    target: Target
-    plan: Plan
-    entry: TargetEntry
-
-
 def write_parts(
     writer: ArtifactWriter,
     model: Model,
@@ -145,18 +126,10 @@ def write_parts(
         parts = [add_sources(writer, model, front, t) for t in model.resolved.targets]
     builds = [compiler.submit(add_kernels, writer, part) for part in parts]
     writer.write(LAYERS, encode_layers(front.layers))
-    copy_tokenizer(model.model_dir, writer.directory / "tokenizer", model.config.vocab_size)
+    write_tokenizer(model.tokenizer_files, writer.directory / "tokenizer")
     with QuantizedWeights(model.checkpoint.read, writer.directory) as weights:
         if front.storage:
-            chosen = {name: sizes.get(name, 0) for name in front.storage}
-            with clock.stage_over("quantize", front.quantization, chosen) as weights.on_read:
-                quantize_weights(
-                    front.reference,
-                    weights,
-                    front.storage,
-                    model.calibration,
-                    kept_integers(model),
-                )
+            quantize(model, front, weights, clock)
         raise_failed(builds)
         with beside(partial(add_golden, writer, model, front, parts, weights)) as golden:
             stage = clock.stage_over("pack", ", ".join(layouts(parts)), sizes)
@@ -174,6 +147,16 @@ def write_parts(
         for job in builds:
             job.result()
     return parts, quality
+
+
+def quantize(model: Model, front: Front, weights: QuantizedWeights, clock: Clock) -> None:
+    """Rounds the matrices that are to be integers."""
+    sizes = {name: parameter.numel() for name, parameter in model.module.named_parameters()}
+    chosen = {name: sizes.get(name, 0) for name in front.storage}
+    with clock.stage_over("quantize", front.quantization, chosen) as weights.on_read:
+        quantize_weights(
+            front.reference, weights, front.storage, model.calibration, kept_integers(model)
+        )
 
 
 def add_sources(writer: ArtifactWriter, model: Model, front: Front, target: Target) -> Part:
@@ -226,125 +209,3 @@ def add_weights(writer: ArtifactWriter, parts: Sequence[Part], weights: Quantize
         name = weights_name(layout)
         with writer.growing(name) as path:
             kind_of(part.target).pack(path, part.plan, weights.read, weights)
-
-
-def add_golden(
-    writer: ArtifactWriter,
-    model: Model,
-    front: Front,
-    parts: Sequence[Part],
-    weights: QuantizedWeights,
-    on_read: OnRead,
-) -> None:
-    """Runs the float32 reference, in any thread, and writes what it says."""
-    own = weights.beside(model.checkpoint.beside().read)
-    own.on_read = on_read
-    resolved, name = model.resolved, stored_format(model, front)
-    text, whole = (
-        model.tokenizer.encode(TEXT, add_special_tokens=special).ids for special in (False, True)
-    )
-    prompts = golden_prompts(
-        text or [0],
-        added_before(text, whole),
-        page_size=resolved.limits.page_size,
-        max_model_len=resolved.limits.max_model_len,
-        windows=model.config.windows,
-    )
-    golden = golden_outputs(
-        front.reference,
-        own.stored,
-        prompts,
-        model_of(model_info(model, front)),
-        {name: ways_to_round(parts, own.stored)},
-    )
-    writer.write(GOLDEN, encode_golden(golden))
-
-
-def measured_quality(
-    model: Model,
-    front: Front,
-    parts: Sequence[Part],
-    weights: QuantizedWeights,
-    conversation: Sequence[int],
-    clock: Clock,
-) -> Quality | None:
-    """What the number formats cost on text; None where the model takes no text.
-
-    Raises QualityError where it is more than is allowed.
-    """
-    options, longest = model.options, model.resolved.limits.max_model_len
-    texts = model.quality_text or own_texts(model.tokenizer, conversation)
-    pieces = pieces_of(texts, options.quality_positions, longest)
-    if not pieces:
-        return None
-    setting = Setting(
-        front.reference, model.checkpoint.read, ways_to_round(parts, weights.stored), pieces
-    )
-    sizes = {name: parameter.numel() for name, parameter in model.module.named_parameters()}
-    seconds = seconds_of(setting, sizes)
-    told = f"{setting.positions} positions of text, about {seconds:.0f} s"
-    with clock.stage_over("quality", told, sizes) as weights.on_read:
-        quality = measure(setting)
-    check_quality(quality, options.max_kl, model.config.vocab_size, setting)
-    return quality
-
-
-def ways_to_round(parts: Sequence[Part], read: ReadParameter) -> list[Rounded]:
-    """How targets round, those that do it alike once."""
-    found: list[Roundings] = []
-    for part in parts:
-        roundings = roundings_of(part.plan)
-        if roundings not in found:
-            found.append(roundings)
-    return [Rounded(roundings, read) for roundings in found]
-
-
-def stored_format(model: Model, front: Front) -> str:
-    """The name by which goldens know how this compile stores numbers."""
-    return format_name(numerics(model, front), int8_cache=model.resolved.kv_dtype == "int8")
-
-
-def mean_allowed(writer: ArtifactWriter) -> float:
-    """What the golden outputs that were written allow."""
-    golden = decode_golden(writer.file(GOLDEN).read_bytes(), GOLDEN)
-    (tolerance,) = golden.tolerances.values()
-    return tolerance.mean
-
-
-def describe(
-    model: Model,
-    front: Front,
-    parts: Sequence[Part],
-    tolerance: float = 0.0,
-    quality: Quality | None = None,
-) -> Manifest:
-    """The manifest, without the hashes that the writer adds; `tolerance` is the goldens'."""
-    return Manifest(
-        format=FORMAT_VERSION,
-        ingot_version=__version__,
-        model=model_info(model, front),
-        limits=model.resolved.limits,
-        numerics=replace(numerics(model, front), tolerance=tolerance, quality=quality),
-        targets=tuple(part.entry for part in parts),
-        ledger=front.ledger,
-    )
-
-
-def model_info(model: Model, front: Front) -> ModelInfo:
-    """The model in the words of the manifest."""
-    config = model.config
-    return ModelInfo(
-        name=model_name(model.model_dir),
-        architecture=config.architecture,
-        vocab_size=config.vocab_size,
-        num_layers=config.num_layers,
-        num_parameters=sum(parameter.numel() for parameter in model.module.parameters()),
-        bos_token_ids=config.bos_token_ids,
-        eos_token_ids=config.eos_token_ids,
-        kv_bytes_per_token=front.plan.kv_bytes_per_token,
-    )
-
-
-def numerics(model: Model, front: Front) -> Numerics:
-    """How the model is stored, in the words of the manifest."""
-    return Numerics(dtype=model.resolved.dtype, quantization=front.quantization, tolerance=0.0)

@@ -19,15 +19,15 @@ import torch
 from torch.fx import GraphModule
 
 from ingot.artifact.golden import INT8_CACHE, encode_golden, model_of
-from ingot.compiler.compile import model_info, stored_format
+from ingot.compiler.compile import quantize
 from ingot.compiler.continuing import Continuing
+from ingot.compiler.describe import model_info, stored_format
 from ingot.compiler.front import Front
 from ingot.compiler.golden import Prompt, golden_outputs
 from ingot.compiler.kept_front import front_of
-from ingot.compiler.model import Model, kept_integers, read_model
+from ingot.compiler.model import Model, read_model
 from ingot.compiler.options import Clock, CompileOptions, Progress, silent
 from ingot.compiler.prompt_file import read_prompts
-from ingot.compiler.quantization.quantize import quantize_weights
 from ingot.compiler.quantization.store import QuantizedWeights
 from ingot.compiler.record_options import RecordOptions
 from ingot.compiler.rounding import Rounded, roundings_of
@@ -184,12 +184,5 @@ def _way(
     plan = kind_of(model.resolved.targets[0]).rewrite(front.plan)
     weights = stack.enter_context(QuantizedWeights(model.checkpoint.read, folder))
     if front.storage:
-        _quantize(model, front, weights, clock)
+        quantize(model, front, weights, clock)
     return stored_format(model, front), Rounded(roundings_of(plan), weights.stored)
-
-
-def _quantize(model: Model, front: Front, weights: QuantizedWeights, clock: Clock) -> None:
-    sizes = {name: parameter.numel() for name, parameter in model.module.named_parameters()}
-    chosen_sizes = {name: sizes.get(name, 0) for name in front.storage}
-    with clock.stage_over("quantize", front.quantization, chosen_sizes) as weights.on_read:
-        quantize_weights(front.reference, weights, front.storage, kept=kept_integers(model))

@@ -16,7 +16,7 @@ from ingot.compiler.quantization.calibrate import calibration_sequences
 from ingot.compiler.quantization.kept import holds, kept_storage
 from ingot.compiler.quantization.quantize import Kept
 from ingot.compiler.resolve import Resolved, resolve
-from ingot.compiler.tokenizer import load_tokenizer
+from ingot.compiler.tokenizer import checked_files, parsed_tokenizer
 from ingot.errors import UsageError
 from ingot.models import registry
 from ingot.models.checkpoint import Checkpoint, closing_on_error
@@ -41,6 +41,7 @@ class Model:
     checkpoint: Checkpoint
     calibration: list[list[int]]
     quality_text: dict[str, list[int]]
+    tokenizer_files: dict[str, bytes]
 
     @property
     def ignored(self) -> tuple[str, ...]:
@@ -68,7 +69,8 @@ def read_model(model_dir: Path, options: CompileOptions, clock: Clock) -> Model:
         resolved = resolve(options, config)
         rules = [rule for target in resolved.targets for rule in kind_of(target).rules]
         check_disabled(options.disable_passes, rules)
-        tokenizer = load_tokenizer(model_dir, config.vocab_size)
+        files = checked_files(model_dir, config.vocab_size)
+        tokenizer = parsed_tokenizer(model_dir, files, config.vocab_size)
         longest = resolved.limits.max_model_len
         calibration = calibration_sequences(options.calibrate, tokenizer, max_model_len=longest)
         quality_text = {}
@@ -90,6 +92,7 @@ def read_model(model_dir: Path, options: CompileOptions, clock: Clock) -> Model:
         checkpoint,
         calibration,
         quality_text,
+        files,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -27,9 +27,20 @@ def load_tokenizer(model_dir: Path, vocab_size: int | None) -> Tokenizer:
         TokenizerError: there is none, one of its files cannot be read, it cannot encode the text
             of the golden prompts, or it has other ids beyond the vocabulary.
     """
-    path = model_dir / TOKENIZER
+    return parsed_tokenizer(model_dir, checked_files(model_dir, vocab_size), vocab_size)
+
+
+def checked_files(model_dir: Path, vocab_size: int | None) -> dict[str, bytes]:
+    """As `tokenizer_files`. Raises TokenizerError also where there is no tokenizer."""
     check_tokenizer(model_dir)
-    files = tokenizer_files(model_dir, vocab_size)
+    return tokenizer_files(model_dir, vocab_size)
+
+
+def parsed_tokenizer(
+    model_dir: Path, files: Mapping[str, bytes], vocab_size: int | None
+) -> Tokenizer:
+    """The tokenizer that the files of a model directory make; as `load_tokenizer`."""
+    path = model_dir / TOKENIZER
     hint = "The file must be a tokenizer.json written by the `tokenizers` library."
     with _refusing(f"{path} cannot be read", hint):
         tokenizer = Tokenizer.from_str(files[TOKENIZER].decode())
@@ -57,8 +68,13 @@ def copy_tokenizer(model_dir: Path, out: Path, vocab_size: int | None) -> None:
 
     Raises TokenizerError as `load_tokenizer` does.
     """
+    write_tokenizer(tokenizer_files(model_dir, vocab_size), out)
+
+
+def write_tokenizer(files: Mapping[str, bytes], out: Path) -> None:
+    """Writes the files of a tokenizer into a folder."""
     out.mkdir(exist_ok=True)
-    for name, data in tokenizer_files(model_dir, vocab_size).items():
+    for name, data in files.items():
         (out / name).write_bytes(data)
 
 

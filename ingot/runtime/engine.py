@@ -239,8 +239,7 @@ class Engine:
         stopped: Callable[[], bool] = lambda: False,
         first: list[int] | None = None,
     ) -> list[Float32]:
-        """Logits [T - first, V] of each sequence from its `first` position on, by
-        default all; see `forced`."""
+        """Logits [T - first, V] of each sequence from its `first` position on; see `forced`."""
         forced = list(sequences)
         for token_ids in forced:
             self.check(token_ids)

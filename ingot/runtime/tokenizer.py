@@ -62,18 +62,20 @@ class TokenizerFiles:
         )
 
 
-def tokenizer_in(folder: Path) -> Tokenizer:
-    """The tokenizer whose files lie in a folder, as in an artifact that is being written. Raises
-    TokenizerError."""
+def tokenizer_in(folder: Path) -> Tokenizer | None:
+    """The tokenizer in a folder of an artifact that is being written; None without a chat template.
+
+    Raises TokenizerError.
+    """
     names = (Path(name).name for name in (_FILE, _CONFIG, _TEMPLATE))
     data, config, template = (
         (folder / name).read_bytes() if (folder / name).exists() else None for name in names
     )
-    return Tokenizer(
-        data or b"",
-        parsed_config(config or b"{}", _CONFIG),
-        chat_template=None if template is None else template.decode(),
-    )
+    settings = parsed_config(config or b"{}", _CONFIG)
+    text = None if template is None else template.decode()
+    if not named_templates(settings, text):
+        return None  # to parse a large vocabulary takes seconds
+    return Tokenizer(data or b"", settings, chat_template=text)
 
 
 class Encoding(dict[str, Any]):

@@ -45,7 +45,7 @@ def write(folder: Path, name: str, content: Any) -> None:
     path = folder / name
     path.parent.mkdir(exist_ok=True)
     text = content if isinstance(content, (str, bytes)) else json.dumps(content)
-    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    path.write_bytes(text if isinstance(text, bytes) else text.encode(errors="surrogatepass"))
 
 
 def change(folder: Path, **values: Any) -> None:

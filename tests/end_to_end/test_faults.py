@@ -139,7 +139,7 @@ def test_two_compiles_at_once_do_not_clash(model: Path, tmp_path: Path) -> None:
     assert not list(tmp_path.glob(".*.tmp-*"))
 
 
-@pytest.mark.parametrize("part", ["add_weights", "add_golden", "copy_tokenizer", "add_kernels"])
+@pytest.mark.parametrize("part", ["add_weights", "add_golden", "write_tokenizer", "add_kernels"])
 def test_a_full_disk_is_said_and_nothing_remains(
     part: str,
     model: Path,

@@ -86,12 +86,28 @@ class _Cursor:
         not check it, and some converters cut descriptions and tokens inside of a character."""
         return self.take(self.u8()).decode(errors="replace")
 
+    def texts(self, count: int) -> list[str]:
+        """So many of them, cut from one view: a vocabulary has hundreds of thousands."""
+        found: list[str] = []
+        data = self._file.bytes(self.at, min(self.size, MAX_HEADER_BYTES)).data
+        at = 0
+        for _ in range(count):
+            begin = at + 8
+            end = begin + int.from_bytes(data[at:begin], "little")
+            if end > len(data):
+                self.at += at
+                self.text()  # raises
+            found.append(str(data[begin:end], errors="replace"))
+            at = end
+        self.at += at
+        return found
+
     def values(self, kind: int, count: int, key: str) -> Any:
         """So many values of a kind, one after the other."""
         if kind == _TEXT:
             if 8 * count > self.size - self.at:
                 raise damaged(self.path, f"is truncated: {key} has {count} texts")
-            return [self.text() for _ in range(count)]
+            return self.texts(count)
         if kind not in _SCALARS:
             what = "an array in an array" if kind == _ARRAY else f"values of kind {kind}"
             raise damaged(self.path, f"has {what} in {key}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 from ingot.errors import TokenizerError
@@ -96,13 +97,14 @@ class Vocabulary:
 
     def derived_merges(self, ranks: Mapping[str, float]) -> list[list[str]]:
         """All merges that give a token, those of the highest rank first, as transformers does."""
-        found = []
-        for token, rank in ranks.items():
-            cuts = ((token[:i], token[i:]) for i in range(1, len(token)))
-            pairs = [pair for pair in cuts if pair[0] in self.ids and pair[1] in self.ids]
-            pairs.sort(key=lambda pair: (self.ids[pair[0]], self.ids[pair[1]]))
-            found += [(rank, len(left), len(right), left, right) for left, right in pairs]
-        found.sort(key=lambda merge: merge[:3], reverse=True)
+        known = self.ids
+        found = [
+            (rank, cut, len(token) - cut, left, right)
+            for token, rank in ranks.items()
+            for cut in range(1, len(token))
+            if (left := token[:cut]) in known and (right := token[cut:]) in known
+        ]
+        found.sort(key=itemgetter(0, 1, 2), reverse=True)
         return [[left, right] for *_, left, right in found]
 
     def added(self) -> list[dict[str, Any]]:

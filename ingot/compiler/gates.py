@@ -1,0 +1,100 @@
+"""What the two gates of a compile go by: golden outputs, and what number formats cost on text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ingot.artifact.golden import GOLDEN, decode_golden, encode_golden, model_of
+from ingot.artifact.quality import Quality
+from ingot.artifact.writer import ArtifactWriter
+from ingot.compiler.beside import OnRead
+from ingot.compiler.describe import Part, model_info, stored_format
+from ingot.compiler.front import Front
+from ingot.compiler.golden import golden_outputs, golden_prompts
+from ingot.compiler.golden_text import TEXT, added_before
+from ingot.compiler.model import Model
+from ingot.compiler.options import Clock
+from ingot.compiler.quality import Setting, measure, seconds_of
+from ingot.compiler.quality_gate import check_quality
+from ingot.compiler.quality_texts import own_texts, pieces_of
+from ingot.compiler.quantization.store import QuantizedWeights
+from ingot.compiler.reference import ReadParameter
+from ingot.compiler.rounding import Rounded, Roundings, roundings_of
+
+
+def add_golden(
+    writer: ArtifactWriter,
+    model: Model,
+    front: Front,
+    parts: Sequence[Part],
+    weights: QuantizedWeights,
+    on_read: OnRead,
+) -> None:
+    """Runs the float32 reference, in any thread, and writes what it says."""
+    own = weights.beside(model.checkpoint.beside().read)
+    own.on_read = on_read
+    resolved, name = model.resolved, stored_format(model, front)
+    text, whole = (
+        model.tokenizer.encode(TEXT, add_special_tokens=special).ids for special in (False, True)
+    )
+    prompts = golden_prompts(
+        text or [0],
+        added_before(text, whole),
+        page_size=resolved.limits.page_size,
+        max_model_len=resolved.limits.max_model_len,
+        windows=model.config.windows,
+    )
+    golden = golden_outputs(
+        front.reference,
+        own.stored,
+        prompts,
+        model_of(model_info(model, front)),
+        {name: ways_to_round(parts, own.stored)},
+    )
+    writer.write(GOLDEN, encode_golden(golden))
+
+
+def mean_allowed(writer: ArtifactWriter) -> float:
+    """What the golden outputs that were written allow."""
+    golden = decode_golden(writer.file(GOLDEN).read_bytes(), GOLDEN)
+    (tolerance,) = golden.tolerances.values()
+    return tolerance.mean
+
+
+def ways_to_round(parts: Sequence[Part], read: ReadParameter) -> list[Rounded]:
+    """How targets round, those that do it alike once."""
+    found: list[Roundings] = []
+    for part in parts:
+        roundings = roundings_of(part.plan)
+        if roundings not in found:
+            found.append(roundings)
+    return [Rounded(roundings, read) for roundings in found]
+
+
+def measured_quality(
+    model: Model,
+    front: Front,
+    parts: Sequence[Part],
+    weights: QuantizedWeights,
+    conversation: Sequence[int],
+    clock: Clock,
+) -> Quality | None:
+    """What the number formats cost on text; None where the model takes no text.
+
+    Raises QualityError where it is more than is allowed.
+    """
+    options, longest = model.options, model.resolved.limits.max_model_len
+    texts = model.quality_text or own_texts(model.tokenizer, conversation)
+    pieces = pieces_of(texts, options.quality_positions, longest)
+    if not pieces:
+        return None
+    setting = Setting(
+        front.reference, model.checkpoint.read, ways_to_round(parts, weights.stored), pieces
+    )
+    sizes = {name: parameter.numel() for name, parameter in model.module.named_parameters()}
+    seconds = seconds_of(setting, sizes)
+    told = f"{setting.positions} positions of text, about {seconds:.0f} s"
+    with clock.stage_over("quality", told, sizes) as weights.on_read:
+        quality = measure(setting)
+    check_quality(quality, options.max_kl, model.config.vocab_size, setting)
+    return quality
