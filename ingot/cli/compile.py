@@ -96,7 +96,7 @@ ARGUMENTS: Arguments = (
         "conversation where the model has a chat template)",
         Path,
     ),
-    Argument("--quality-positions N", "tokens of text to score (default: 640)", human_int),
+    Argument("--quality-positions N", "tokens of text to score (default: 512)", human_int),
     Argument(
         "--max-kl X",
         "refuse formats whose mean KL to the checkpoint's own numbers is larger, in nats (default: "

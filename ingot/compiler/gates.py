@@ -12,6 +12,7 @@ from ingot.compiler.describe import Part, model_info, stored_format
 from ingot.compiler.front import Front
 from ingot.compiler.golden import golden_outputs, golden_prompts
 from ingot.compiler.golden_text import TEXT, added_before
+from ingot.compiler.lazy_rows import by_rows
 from ingot.compiler.model import Model
 from ingot.compiler.options import Clock
 from ingot.compiler.quality import Setting, measure, seconds_of
@@ -89,7 +90,7 @@ def measured_quality(
     if not pieces:
         return None
     setting = Setting(
-        front.reference, model.checkpoint.read, ways_to_round(parts, weights.stored), pieces
+        front.reference, by_rows(model.checkpoint), ways_to_round(parts, weights.stored), pieces
     )
     sizes = {name: parameter.numel() for name, parameter in model.module.named_parameters()}
     seconds = seconds_of(setting, sizes)

@@ -110,7 +110,7 @@ class CompileOptions:
     cuda_reach: str = field(default="wide", metadata=_TEXT)
     quality: bool = field(default=True, metadata=_FLAG)
     quality_text: Path | None = field(default=None, metadata=_PATH)
-    quality_positions: int = field(default=640, metadata=_INTEGER)
+    quality_positions: int = field(default=512, metadata=_INTEGER)
     max_kl: float | None = field(default=None, metadata=_NUMBER)
     max_model_len: int | None = field(default=None, metadata=_INTEGER)
     max_num_seqs: int = field(default=64, metadata=_INTEGER)

@@ -117,7 +117,7 @@ def _with(way: Rounded, read_as: dict[str, Storage | None], exact: ReadParameter
         owner = name if name in read_as else stack_of(name)[0]
         if owner not in read_as:
             return way.read(name)
-        storage, value = read_as[owner], exact(name)
+        storage, value = read_as[owner], exact(name)[:]
         assert isinstance(value, torch.Tensor)
         return value if storage is None else quantize_rows(value, storage.of(value.shape[-1]))
 
