@@ -98,10 +98,10 @@ build/optimum: $(TOOLS)
 tour: $(CUDA)  ## Do what a new user does, from the wheel to a page in Chromium if there is one
 	@$(PY) -m tools.tour $(ARGS)
 
-real: $(TOOLS) build/llama/.done  ## Prove all on real models, which are fetched, and write their page
+real: $(CUDA) build/llama/.done  ## Prove all on real models, which are fetched, and write their page
 	@$(PY) -m tools.real $(ARGS)
 
-real-quick: $(TOOLS)  ## Prove the smallest real model, in two minutes and without a judge
+real-quick: $(CUDA)  ## Prove the smallest real model, in two minutes and without a judge
 	@$(PY) -m tools.real --quick $(ARGS)
 
 # llama.cpp, which is built for this machine and judges how real models are run.

@@ -24,7 +24,7 @@ SHOW_DATES = {
     "ingot/serve/metrics/tracing.py": 1,  # the end of a span
     "ingot/serve/edge/logs.py": 2,  # the beginning of a line
     "ingot/runtime/metrics.py": 1,  # the date by which moments are shown, taken once
-    "ingot/runtime/chat.py": 1,  # what templates write into prompts
+    "ingot/runtime/chat_sandbox.py": 1,  # what templates write into prompts
 }
 
 

@@ -75,7 +75,7 @@ def test_logits_equal_those_of_transformers(
         ("attention_bias", "yes"),
         ("hidden_act", "xielu"),
         ("partial_rotary_factor", 0.5),
-        ("sliding_window", 12),
+        ("attention_multiplier", 0.5),
     ],
 )
 def test_what_it_does_not_know_is_refused(

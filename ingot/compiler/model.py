@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -40,8 +40,8 @@ class Model:
     module: nn.Module
     checkpoint: Checkpoint
     calibration: list[list[int]]
-    quality_text: dict[str, list[int]]
-    tokenizer_files: dict[str, bytes]
+    quality_text: dict[str, list[int]] = field(default_factory=dict)
+    tokenizer_files: dict[str, bytes] = field(default_factory=dict)
 
     @property
     def ignored(self) -> tuple[str, ...]:

@@ -45,7 +45,7 @@ def given_text(path: Path, tokenizer: Tokenizer, positions: int) -> dict[str, li
     tokens = encode(tokenizer, text, f"{what} {path}", add_special_tokens=True)
     if len(tokens) <= LEAST:
         raise UsageError(
-            f"{what} {path} is too short: {len(tokens)} tokens",
+            f"the quality text {path} is too short: {len(tokens)} tokens",
             hint="Give a text that resembles what the model is for; several hundred tokens tell "
             "more than the least that is taken, 17.",
         )

@@ -56,7 +56,7 @@ def tokenizer_files(model_dir: Path, vocab_size: int | None) -> dict[str, bytes]
         texts += files.get(TEMPLATE, b"").decode(errors="replace")
         files[TOKENIZER] = within(files[TOKENIZER], vocab_size, config, texts)
     if config != before:
-        files[TOKENIZER_CONFIG] = json.dumps(config, ensure_ascii=False, indent=2).encode()
+        files[TOKENIZER_CONFIG] = json.dumps(config, indent=2).encode()
     return files
 
 

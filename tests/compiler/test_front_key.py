@@ -17,7 +17,7 @@ import torch
 from ingot.artifact.formats import Storage
 from ingot.artifact.target import Target
 from ingot.compiler import kept_front
-from ingot.compiler.kept_front import front_key
+from ingot.compiler.kept_front import NOT_READ, front_key
 from ingot.compiler.model import Model, read_model
 from ingot.compiler.options import Clock, CompileOptions, silent
 from ingot.compiler.resolve import Resolved
@@ -65,6 +65,11 @@ GIVEN = {
 }
 
 
+OTHERS: dict[str, Any] = {
+    "quality": False, "quality_text": Path("a.txt"), "quality_positions": 9, "max_kl": 0.1,
+}  # fmt: skip
+
+
 @pytest.mark.cases(core=3)
 @pytest.mark.parametrize("name", RESOLVED)
 def test_the_key_changes_with_every_choice(model: Model, name: str) -> None:
@@ -82,7 +87,7 @@ def test_the_key_changes_with_every_option(model: Model, name: str) -> None:
 def test_no_choice_and_no_option_was_forgotten() -> None:
     asked = {field.name for field in fields(CompileOptions)}
     # Where to dump and whether to verify: front_of takes nothing from the cache for these.
-    assert asked - GIVEN.keys() == {"calibrate", "verify_passes", "dump_dir"}
+    assert asked - GIVEN.keys() == {"calibrate", "verify_passes", "dump_dir", *NOT_READ}
     assert {field.name for field in fields(Resolved)} - RESOLVED.keys() == {"limits"}
 
 
@@ -168,6 +173,8 @@ def test_the_key_changes_with_the_module_and_with_a_calibration(model: Model) ->
     keys.add(front_key(calibrated))
     assert len(keys) == 3
     # The text itself decides about weights alone.
+    assert {front_key(replace(model, options=replace(model.options, **{name: value})))
+            for name, value in OTHERS.items()} == {front_key(model)}  # fmt: skip
     text = replace(model.options, calibrate=Path("a.txt"))
     assert front_key(replace(calibrated, options=text)) == front_key(calibrated)
 

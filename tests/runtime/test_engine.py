@@ -346,6 +346,24 @@ def test_sequences_side_by_side_have_the_logits_of_each_alone(tmp_path, chunk, m
     assert run(engine, [running]) == [greedy([1, 2, 3], 12)]
 
 
+@pytest.mark.parametrize("chunk", [None, 1, 3, 7])
+@pytest.mark.parametrize("first", [[0, 4, 29, 15], [0, 0, 11, 3]], ids=str)
+def test_logits_from_a_position_on_are_those_of_the_whole(fake_artifact, chunk, first):
+    rng = random.Random(1)
+    sequences = [[rng.randrange(300) for _ in range(n)] for n in (1, 5, 30, 16)]
+    engine = make_engine(fake_artifact, max_model_len=32)
+    found = engine.logits(sequences, chunk, first=first)
+    for rows, tokens, start in zip(found, sequences, first, strict=True):
+        assert np.array_equal(rows, logits(tokens)[start:])
+    engine.pages.check()
+
+
+def test_tokens_before_the_wanted_ones_are_computed_at_once(fake_artifact):
+    engine, asked = make_engine(fake_artifact), []
+    engine.logits([[1] * 30], 1, lambda: bool(asked.append(0)), first=[28])
+    assert len(asked) == 1 + 4  # before the first step, and before each of three and the end
+
+
 def test_of_no_sequence_there_are_no_logits(fake_artifact):
     assert make_engine(fake_artifact).logits([]) == []
 
