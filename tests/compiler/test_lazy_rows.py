@@ -39,4 +39,4 @@ def test_rows_are_those_of_the_whole(
 
 def test_what_is_small_or_stored_as_it_is_comes_whole(checkpoint: Checkpoint) -> None:
     read = by_rows(checkpoint)
-    assert all(isinstance(read(name), torch.Tensor) for name in checkpoint.names())
+    assert all(isinstance(read(name), torch.Tensor) for name in checkpoint.names)

@@ -361,7 +361,7 @@ def test_logits_from_a_position_on_are_those_of_the_whole(fake_artifact, chunk, 
 def test_tokens_before_the_wanted_ones_are_computed_at_once(fake_artifact):
     engine, asked = make_engine(fake_artifact), []
     engine.logits([[1] * 30], 1, lambda: bool(asked.append(0)), first=[28])
-    assert len(asked) == 1 + 4  # before the first step, and before each of three and the end
+    assert len(asked) == 6  # not one for each of the tokens
 
 
 def test_of_no_sequence_there_are_no_logits(fake_artifact):
