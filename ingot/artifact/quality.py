@@ -47,5 +47,5 @@ def quality_line(quality: Quality | None) -> str:
         f"mean KL {quality.kl:.2g} ± {quality.kl_error:.1g}, 99 % {quality.kl_p99:.2g}, "
         f"largest {quality.kl_largest:.2g}; same top token {quality.same_top:.1%}; "
         f"perplexity {quality.perplexity:.4g}, of the checkpoint {quality.base_perplexity:.4g} "
-        f"({quality.positions} positions of {quality.text})"
+        f"({quality.positions} positions)"
     )

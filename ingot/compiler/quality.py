@@ -19,7 +19,7 @@ from ingot.compiler.rounding import Rounded, SideBySide
 from ingot.ops import OPS
 from ingot.passes.graph import arguments, value
 
-DIGITS = 4
+DIGITS = 3
 EXPERTS = OPS["experts"].overload
 EMBEDDING = torch.ops.aten.embedding.default
 SIDE = 1024  # of the matrices whose product tells how fast this machine is

@@ -29,7 +29,7 @@ def test_figures_are_those_of_whole_distributions(part: int, scale: float) -> No
     p, q = base.log_softmax(-1), ours.log_softmax(-1)
     kl = (p.exp() * (p - q)).sum(-1)
     found = scored(base, ours, following, part)
-    near = {"rel": 1e-3, "abs": 1e-12}
+    near = {"rel": 6e-3, "abs": 1e-12}
     assert found.kl == pytest.approx(float(kl.mean()), **near)
     assert found.kl_error == pytest.approx(float(kl.std()) / math.sqrt(60), **near)
     assert found.kl_p99 == found.kl_largest == pytest.approx(float(kl.max()), **near)
@@ -65,7 +65,7 @@ def test_the_figures_read_as_llama_cpps_do() -> None:
     assert (
         line.startswith("mean KL 0.09 ± 0.03, 99 % 0.12")
         and "same top token" in line
-        and "4 positions" in line
+        and "(4 positions)" in line
     )
     assert "perplexity" in line and "of the checkpoint 3 (" in line
     assert "--no-quality" in quality_line(None)
