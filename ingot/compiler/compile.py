@@ -50,13 +50,14 @@ def compile_model(
     *,
     progress: Progress = silent,
     check: Check = lambda folder: None,
-    conversation: Conversation = lambda folder: (),
+    conversation: Conversation | None = None,
     replace: bool = True,
 ) -> Report:
     """Compiles a model directory into an artifact at `out`.
 
     `out` appears complete or not at all. An artifact that is there already is replaced in one step,
-    or refused without `replace`. Raises IngotError, whose type names the fault; see `ingot.errors`.
+    or refused without `replace`. `check` is the code gate, and without `conversation` there is no
+    quality gate. Raises IngotError, whose type names the fault; see `ingot.errors`.
     """
     clock = Clock(progress)
     waiting = partial(progress, "wait", f"another process writes {out}", None)

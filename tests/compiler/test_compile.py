@@ -85,7 +85,13 @@ def made(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Made:
     )
     with pytest.MonkeyPatch.context() as patch:
         no_compiler(patch)
-        report = compile_model(model, folder / "a.ingot", options, check=lambda path: 0.0)
+        report = compile_model(
+            model,
+            folder / "a.ingot",
+            options,
+            check=lambda path: 0.0,
+            conversation=lambda path: (),
+        )
     return Made(model, report)
 
 

@@ -53,6 +53,7 @@ def narrow(file: Path) -> set[str]:
     return half.intersection(node.input[1] for node in graph.node if node.op_type == "MatMul")
 
 
+@pytest.mark.thorough
 def test_no_other_product_is_in_float32(loud: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """onnxruntime on a CPU has no sums in float16, so the numbers do not tell."""
     few = narrow(exported(loud).folder / CACHED)
@@ -60,11 +61,13 @@ def test_no_other_product_is_in_float32(loud: Path, monkeypatch: pytest.MonkeyPa
     assert narrow(exported(loud, force=True).folder / CACHED) - few == {DOWN}
 
 
+@pytest.mark.thorough
 def test_integers_stay_in_float32_too(loud: Path) -> None:
     report = exported(loud, quantize="int8")
     assert report.wide == (DOWN,) and max(report.errors.values()) <= report.allowed
 
 
+@pytest.mark.thorough
 def test_a_quiet_model_has_none(tmp_path: Path) -> None:
     folder = save_random("llama", tmp_path / "model", tokenizer=True)
     report = exported(folder)
