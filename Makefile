@@ -29,6 +29,9 @@ IS_NEW  := import sys; sys.exit(sys.version_info < (3, 11))
 PYTHON  ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
              "$$p" -c '$(IS_NEW)' >/dev/null 2>&1 && { echo "$$p"; exit; }; done)
 
+# Every process that tests start would compile all of torch anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo smoke affected test test-all test-slow slow-report test-triton tour real real-quick lint bench golden docs size wheel clean
 

@@ -264,6 +264,7 @@ def test_times_of_the_core_are_kept(recorded: Callable[..., times.Times], tmp_pa
         (["-m", times.CORE, "-k", "rope"], False),
         (["-m", times.CORE, "tests/passes"], False),
         (["-m", times.CORE, "-x"], False),
+        (["-m", times.CORE, "--collect-only"], False),
         (["-m", "not slow"], False),
         (["-m", times.CORE, "--deselect=tests/a.py"], False),
     ],

@@ -13,7 +13,7 @@ from ingot.cli.output import json_text
 from ingot.compare.bisect import Walk
 from ingot.compare.bisect_sides import Bisection
 from ingot.compare.drift import Drift
-from tests.compare.test_kernel_check import READ, Machine, no_tail, number_of, placed
+from tests.compare.test_kernel_check import Machine, no_tail, number_of, placed, read
 
 MLP = "model.layers.1.mlp"
 
@@ -25,7 +25,7 @@ def bisection(*, spoilt: bool) -> Bisection:
     )
     kernels = machine.run()
     drift = [Drift(number=3, kernel="add", origin="model.layers.0", output="add", relative=0.25)]
-    found = list(Walk(kernels, read=READ).findings())
+    found = list(Walk(kernels, read=read).findings())
     return Bisection("a.ingot", "model", kernels, found, drift, ["a note"])
 
 

@@ -23,7 +23,7 @@ from ingot.compare.steps import steps_of
 from ingot.compare.stored import damage, sources_of, wanted
 from ingot.compiler.interpret import Step, Value, new_states, plan_weights
 from ingot.errors import UsageError
-from ingot.ops.scaled import Scaled
+from ingot.ops.scaled import Operand, Scaled
 from ingot.passes.verification import Weights
 from ingot.targets.cpu.kind import KIND
 from ingot.targets.cpu.work import work_of
@@ -37,8 +37,11 @@ FORMATS = {
     "int4": {"storage": Storage(4, 32)},
     "int8": {"storage": Storage(8, 32), "int8_states": True},
 }
-READ = Weights(tiny().reference).read
 Spoil = Callable[[Step, Seen], None]
+
+
+def read(name: str) -> Operand:
+    return Weights(tiny().reference).read(name)
 
 
 @dataclass
@@ -50,7 +53,7 @@ class Machine:
     spoil: Spoil = lambda step, seen: None
 
     def run(self) -> Kernels:
-        weights = plan_weights(READ)
+        weights = plan_weights(read)
         steps = steps_of(PROMPTS, self.plan.limits)
         states, seen = new_states(self.plan, steps.num_pages), {}
         arena = torch.full((self.plan.memory.arena_bytes,), 0xFF, dtype=torch.uint8)
@@ -82,7 +85,7 @@ def placed(name: str) -> Plan:
 
 
 def found(machine: Machine) -> list[Finding]:
-    return [each.finding for each in Walk(machine.run(), read=READ).findings()]
+    return [each.finding for each in Walk(machine.run(), read=read).findings()]
 
 
 @pytest.mark.parametrize("name", core("int4", further=FORMATS))
@@ -147,16 +150,16 @@ def test_groups_that_calibration_chose_are_damaged_only_far_beyond_what_search_l
     plan = placed("int4")
     name = "model.layers.0.mlp.down_proj.weight"
     buffer = plan.buffer(name)
-    assert wanted(buffer, READ, calibrated=True) is None
-    stored = wanted(buffer, READ, calibrated=False)
+    assert wanted(buffer, read, calibrated=True) is None
+    stored = wanted(buffer, read, calibrated=False)
     assert isinstance(stored, Scaled)
     values = stored.values.clone()
     values[3, :2] += torch.where(values[3, :2] > 0, -1, 1).to(torch.int8)  # as GPTQ may round
-    one, other = damage(buffer, Scaled(values, stored.multipliers, stored.scales), READ)
+    one, other = damage(buffer, Scaled(values, stored.multipliers, stored.scales), read)
     assert torch.equal(one, other)
     spoilt = stored.scales.clone()
     spoilt[5, 0] *= 4
-    one, other = damage(buffer, Scaled(stored.values, stored.multipliers, spoilt), READ)
+    one, other = damage(buffer, Scaled(stored.values, stored.multipliers, spoilt), read)
     assert (one != other).any(1).nonzero().flatten().tolist() == [5]
 
 

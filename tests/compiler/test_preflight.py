@@ -10,7 +10,6 @@ from types import SimpleNamespace
 import pytest
 
 from ingot.artifact.formats import Storage
-from ingot.artifact.plan import Plan
 from ingot.artifact.target import Target
 from ingot.compiler import cxx
 from ingot.compiler.preflight import check_disk, check_tools, weight_bytes
@@ -24,19 +23,23 @@ VECTORS = 5 * 64 + 4 * 32 + 16 + 4  # norms, those of queries and keys, frequenc
 
 
 @pytest.mark.parametrize(
-    ("plan", "whole", "scaled"),
+    ("dtype", "storage", "whole", "scaled"),
     [
-        (tiny().plan, 4 * MATRICES + 4 * VECTORS, 0),
-        (tiny("bfloat16").plan, 2 * MATRICES + 4 * VECTORS, 0),
+        ("float32", None, 4 * MATRICES + 4 * VECTORS, 0),
+        ("bfloat16", None, 2 * MATRICES + 4 * VECTORS, 0),
         (  # a scale of two bytes for every 32 integers
-            tiny("bfloat16", Storage(8, 32)).plan,
+            "bfloat16",
+            Storage(8, 32),
             MATRICES * 34 // 32 + 4 * VECTORS,
             MATRICES * 34 // 32,
         ),
     ],
     ids=["float32", "bfloat16", "int8"],
 )
-def test_weights_take_the_bytes_of_their_formats(plan: Plan, whole: int, scaled: int) -> None:
+def test_weights_take_the_bytes_of_their_formats(
+    dtype: str, storage: Storage | None, whole: int, scaled: int
+) -> None:
+    plan = tiny(dtype, storage).plan
     assert (weight_bytes(plan), weight_bytes(plan, scaled=True)) == (whole, scaled)
 
 

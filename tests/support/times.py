@@ -36,6 +36,7 @@ def is_whole(config: pytest.Config) -> bool:
     """Whether a run is of all tests of the core, as `make test` is."""
     asked = config.option
     parts = (asked.file_or_dir, asked.keyword, asked.deselect, asked.ignore, asked.maxfail)
+    parts += (asked.collectonly,)
     return asked.markexpr == CORE and not any(parts)
 
 
