@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import atexit
+import dataclasses
 import gc
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
 
 from ingot.artifact.host import available_memory
 from ingot.artifact.reader import Artifact
@@ -18,13 +20,14 @@ from ingot.artifact.writer import check_writable
 from ingot.errors import (
     CompileError,
     IncompatibleHostError,
+    IngotError,
     RequestError,
     ResourceError,
     VerificationError,
 )
 from ingot.models.config_file import check_model_dir, check_tokenizer, read_json_object
 from ingot.runtime.tokenizer import tokenizer_in
-from ingot.runtime.verify import compile_hint, replay
+from ingot.runtime.verify import FAULT, compile_hint, replay
 
 if TYPE_CHECKING:
     from ingot.compiler.options import CompileOptions, Progress, Report
@@ -33,6 +36,11 @@ if TYPE_CHECKING:
 # Gets the folder of an artifact whose code is wrong, and the model directory. Says which part is.
 Blame = Callable[[Path, Path], str]
 
+# What is tried where code is wrong: plainer kernels, and plainer numbers.
+REMEDIES: dict[str, dict[str, Any]] = {
+    "--target cpu:portable": {"targets": ("cpu:portable",)},
+    "--dtype float32": {"dtype": "float32"},
+}
 RARELY = (100_000, 20, 100)  # thresholds of Python's search for garbage
 
 
@@ -48,8 +56,8 @@ def compile_checked(
     """Compiles, and replays the golden prompts on this host before the artifact appears.
 
     Raises VerificationError, with nothing left at `out`, when they are not reproduced, which says
-    what `blame` finds; QualityError for formats that ruin the model; and without `replace`
-    UsageError for an artifact that is at `out` already.
+    what `blame` finds and which options help; QualityError for formats that ruin the model; and
+    without `replace` UsageError for an artifact that is at `out` already.
     """
     check_before_torch(model_dir, out, options)
     from ingot.compiler.early import compilers_begun
@@ -61,15 +69,37 @@ def compile_checked(
         import_torch()
         from ingot.compiler.compile import compile_model
 
-        return compile_model(
-            model_dir,
-            out,
-            options,
-            progress=progress,
-            check=partial(code_gate, model_dir=model_dir, blame=blame),
-            conversation=conversation,
-            replace=replace,
-        )
+        try:
+            return compile_model(
+                model_dir,
+                out,
+                options,
+                progress=progress,
+                check=partial(code_gate, model_dir=model_dir, blame=blame),
+                conversation=conversation,
+                replace=replace,
+            )
+        except VerificationError as error:
+            if error.hint != FAULT:
+                raise
+            helps = remedy(model_dir, out, options, progress)
+            raise VerificationError(error.found, hint=f"{FAULT}\n{helps}") from error
+
+
+def remedy(model_dir: Path, out: Path, options: CompileOptions, progress: Progress) -> str:
+    """Which options make the code gate pass, in words; they are tried in a folder beside `out`."""
+    from ingot.compiler.compile import compile_model
+
+    for words, changed in REMEDIES.items():
+        tried = dataclasses.replace(options, **changed)
+        progress("remedy", words, None)
+        with suppress(IngotError), TemporaryDirectory(dir=out.parent, prefix=".ingot-") as folder:
+            report = compile_model(
+                model_dir, Path(folder, "a.ingot"), tried, progress=progress, check=golden_error
+            )
+            if report.golden_error is not None:
+                return f"Until it is mended, this was tried, and its outputs are right: {words}"
+    return f"Tried, without success: {', '.join(REMEDIES)}"
 
 
 def add_checked(model_dir: Path, out: Path, options: CompileOptions, progress: Progress) -> Report:

@@ -56,7 +56,7 @@ def measure(setting: Setting) -> Quality:
     scores = [Scores(following) for _ in setting.ways]
     for base, *ours in runs.logits_by_parts():
         for score, rows in zip(scores, ours, strict=True):
-            score.add(base[0].double(), rows[0].double())
+            score.add(base[0], rows[0])
     name = ", ".join(dict.fromkeys(text.name for text in texts))
     return max((each.quality(name) for each in scores), key=lambda each: each.kl)
 
@@ -79,7 +79,10 @@ def seconds_of(setting: Setting, sizes: Mapping[str, int]) -> float:
 
 
 class Scores:
-    """The divergence of two models at each position, summed up over parts of the vocabulary."""
+    """The divergence of two models at each position, summed up over parts of the vocabulary.
+
+    A part is summed up in float32, and parts in float64.
+    """
 
     def __init__(self, following: Tensor) -> None:
         """`following` [N] are the tokens that follow in the text; NONE where it ends."""
@@ -93,7 +96,7 @@ class Scores:
         weights = self.base.add(base)
         self.ours.add(ours)
         self.apart *= _scale(before, self.base.highest)
-        self.apart += (weights * (base - ours)).sum(-1)
+        self.apart += (base - ours).mul_(weights).sum(-1)
 
     def quality(self, text: str) -> Quality:
         """The figures. KL is infinite where a number is none."""
@@ -120,10 +123,10 @@ class _Running:
     def __init__(self, following: Tensor) -> None:
         count = len(following)
         self.following = following
-        self.highest = torch.full((count,), -math.inf, dtype=torch.float64)
+        self.highest = torch.full((count,), -math.inf)
         self.total = torch.zeros(count, dtype=torch.float64)  # of exp(logit - highest)
         self.likeliest = torch.zeros(count, dtype=torch.int64)
-        self.found = torch.zeros(count, dtype=torch.float64)  # the logit of what follows
+        self.found = torch.zeros(count)  # the logit of what follows
         self.known = 0  # tokens of the vocabulary so far
 
     def add(self, logits: Tensor) -> Tensor:
@@ -132,7 +135,8 @@ class _Running:
         self.likeliest = torch.where(highest > self.highest, places + self.known, self.likeliest)
         before, self.highest = self.highest, torch.maximum(self.highest, highest)
         weights = (logits - self.highest[:, None]).exp_()
-        self.total = self.total * _scale(before, self.highest) + weights.sum(-1)
+        self.total *= _scale(before, self.highest)
+        self.total += weights.sum(-1)
         columns = self.following - self.known
         inside = (columns >= 0) & (columns < logits.shape[-1])
         here = logits.gather(1, columns.clamp(0, logits.shape[-1] - 1)[:, None])[:, 0]
@@ -150,7 +154,7 @@ class _Running:
 
 def _scale(before: Tensor, after: Tensor) -> Tensor:
     """What sums of exp(x - before) are multiplied with to be those of exp(x - after)."""
-    return (before - after).exp()
+    return (before - after).double().exp()
 
 
 def _short(value: Tensor) -> float:
