@@ -30,8 +30,14 @@ PROMPTS = [[(i * 37) % 2048 for i in range(33)], [5], [(i * 91) % 2048 for i in 
 PAGES = [[3, 7, 1], [2], [9, 4]]
 
 
-def graph() -> GraphModule:
-    """The bundled model as exported."""
+def graph(*, fresh: bool = False) -> GraphModule:
+    """The bundled model as exported, in a copy that can be edited; `fresh` exports it again."""
+    gm = (_graph.__wrapped__ if fresh else _graph)()
+    return GraphModule(gm, deepcopy(gm.graph))
+
+
+@cache
+def _graph() -> GraphModule:
     return export(_module(), registry.load_config(MODEL))
 
 
@@ -42,17 +48,20 @@ def final_graph(
     *,
     fresh: bool = False,
 ) -> GraphModule:
-    """The bundled model after all passes, in a copy that can be edited; `fresh` runs them again."""
+    """The bundled model after all passes, in a copy that can be edited; `fresh` exports the
+    model and runs them again."""
     make = _final_graph.__wrapped__ if fresh else _final_graph
-    gm = make(dtype, tuple(disable), frozenset(integers))
+    gm = make(dtype, tuple(disable), frozenset(integers), fresh=fresh)
     copy = GraphModule(gm, deepcopy(gm.graph))
     copy.meta = {name: dict(value) for name, value in gm.meta.items()}
     return copy
 
 
 @cache
-def _final_graph(dtype: str, disable: tuple[str, ...], integers: frozenset[str]) -> GraphModule:
-    gm = graph()
+def _final_graph(
+    dtype: str, disable: tuple[str, ...], integers: frozenset[str], *, fresh: bool
+) -> GraphModule:
+    gm = graph(fresh=fresh)
     passes = pipeline(dtype=dtype, disable=disable, integers=integers)
     runner.run(gm, passes, module_counts(_module()))
     return gm

@@ -74,11 +74,8 @@ def tiny(
     vocab_size: int = CONFIG.vocab_size,
 ) -> Tiny:
     """The tiny model, all of its matrices stored so, but those of routers."""
-    config = replace(with_experts(CONFIG) if experts else CONFIG, vocab_size=vocab_size)
-    with torch.device("meta"):
-        module = CausalLM(config, max_model_len=64)
-        gm = export(module, config)
-    reference = GraphModule(gm, deepcopy(gm.graph))
+    module, reference = _exported(experts, vocab_size)
+    gm = GraphModule(reference, deepcopy(reference.graph))
     matrices = [
         n for n, p in module.named_parameters() if p.dim() >= 2 and not n.endswith(".gate.weight")
     ]
@@ -86,6 +83,15 @@ def tiny(
     run(gm, pipeline(dtype=dtype, integers=set(names)), module_counts(module))
     stored = dict.fromkeys(names, storage) if storage else {}
     return Tiny(reference, gm, lower(gm, LIMITS, stored, int8_states=int8_states))
+
+
+@cache
+def _exported(experts: bool, vocab_size: int) -> tuple[CausalLM, GraphModule]:
+    """What models have in common that differ by how their numbers are stored."""
+    config = replace(with_experts(CONFIG) if experts else CONFIG, vocab_size=vocab_size)
+    with torch.device("meta"):
+        module = CausalLM(config, max_model_len=64)
+        return module, export(module, config)
 
 
 def with_experts(config: ModelConfig) -> ModelConfig:
