@@ -30,10 +30,14 @@ from tests.targets.sketch import Sketch
 ROWS = (1, DIRECT_ROWS + 1, MOST)  # without lists, with them, and with tiles of many rows
 SMALL = Experts(5, 2, 32, 32)
 FIRST = Mixture(Experts(2, 2, 32, 27, **CLAMPED))  # type: ignore[arg-type]
-# Matrices whose columns are cut, the last split shorter than the first.
+# Matrices whose columns are cut, the last split shorter than the first: those of both products, so
+# that rows are wider than a second stage takes at a time, of the first one, and of the second one.
 CUT = Mixture(Experts(3, 2, 576, 544, **CLAMPED), "float32")  # type: ignore[arg-type]
+CUT_FIRST = Mixture(Experts(3, 2, 544, 32, **CLAMPED), "float32")  # type: ignore[arg-type]
+CUT_SECOND = Mixture(Experts(3, 2, 32, 544, **CLAMPED), "float32")  # type: ignore[arg-type]
 ZEROS = Experts(2, 2, 32, 32, format=with_zeros(int4(32, 32)), down_format=with_zeros(int8(32)))
 FURTHER = (
+    CUT,
     Mixture(ZEROS),
     Mixture(Experts(2, 2, 512, 512, format=int4(32, 32), down_format=int8(512))),
     Mixture(Experts(3, 2, 64, 64, format=int4(32, 32), down_format=int8(64))),
@@ -52,19 +56,39 @@ SLOW = [
 ]
 
 
-@pytest.mark.cases(thorough=3)
-@pytest.mark.parametrize("case", core(FIRST, CUT, further=FURTHER, slow=SLOW), ids=str)
+@pytest.mark.cases(thorough=4)
+@pytest.mark.parametrize(
+    "case", core(FIRST, CUT_FIRST, CUT_SECOND, further=FURTHER, slow=SLOW), ids=str
+)
 def test_mixture(case: Mixture) -> None:
     """Rows are right in every class of rows, and equal to the bit in all of them."""
-    whole, right = case.results(MOST), case.right(MOST)
-    for name, found in whole.items():
+    whole = case.results(MOST)
+    assert_right(case, MOST, whole)
+    for rows in ROWS[:-1]:
+        for name, found in case.results(rows).items():
+            assert torch.equal(found, whole[name][:rows]), f"{name} of {rows} rows"
+
+
+def assert_right(case: Mixture, rows: int, results: dict[str, Tensor]) -> None:
+    right = case.right(rows)
+    for name, found in results.items():
         tolerance = LOOSE[found.dtype]
         torch.testing.assert_close(
             found, right[name].view_as(found), rtol=tolerance.rtol, atol=tolerance.atol
         )
-    for rows in ROWS[:-1]:
-        for name, found in case.results(rows).items():
-            assert torch.equal(found, whole[name][:rows]), f"{name} of {rows} rows"
+
+
+def test_parts_of_rows_that_are_wider_than_a_second_stage_takes() -> None:
+    assert_right(CUT, 1, CUT.results(1))
+
+
+@pytest.mark.parametrize(
+    ("case", "counts"), [(CUT, [2, 2]), (CUT_FIRST, [2, 1]), (CUT_SECOND, [1, 2])], ids=str
+)
+def test_the_products_that_are_to_be_cut_are(case: Mixture, counts: list[int]) -> None:
+    plan = case.sketch[0]
+    products = (i for i in plan.instructions if i.op in ("expert_gate", "expert_sum"))
+    assert [Stack(Operands(plan), each).splits.count for each in products] == counts
 
 
 @pytest.mark.cases(thorough=3)
