@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import cache
 
 import torch
 from torch import Tensor, nn
@@ -65,7 +67,13 @@ class Lab(nn.Module):
 
 
 def lab(body: Body) -> GraphModule:
-    """The exported graph of a body."""
+    """The exported graph of a body, in a copy that can be edited."""
+    gm = _exported(body)
+    return GraphModule(gm, deepcopy(gm.graph))
+
+
+@cache
+def _exported(body: Body) -> GraphModule:
     with torch.device("meta"):
         return export(Lab(body), Facts())
 

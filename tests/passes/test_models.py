@@ -1,9 +1,12 @@
 """Our own models: every option of a config ends in a graph of known ops, with its counts."""
 
+from copy import deepcopy
 from dataclasses import replace
+from functools import cache
 
 import pytest
 import torch
+from torch.fx import GraphModule
 
 from ingot.compiler.export import export
 from ingot.models.attention_config import AttentionConfig
@@ -100,6 +103,13 @@ def config_of(name):
 
 
 def graph_of(config):
+    """The model, and its exported graph in a copy that can be edited."""
+    module, gm = exported(config)
+    return module, GraphModule(gm, deepcopy(gm.graph))
+
+
+@cache
+def exported(config):
     with torch.device("meta"):
         module = CausalLM(config, max_model_len=64)
         return module, export(module, config)
