@@ -15,7 +15,7 @@ import pytest
 
 from ingot.artifact.architectures import ARCHITECTURES
 from ingot.artifact.drivers import cuda_of
-from ingot.artifact.launches import KernelSpec
+from ingot.artifact.launches import BuiltLaunches, KernelSpec
 from ingot.artifact.target import CUDA_REACHES, Target
 from ingot.errors import ToolchainError
 from ingot.targets import compilers
@@ -57,13 +57,20 @@ def spec_of(function: str) -> KernelSpec:
     return replace(DOUBLE, function=function)
 
 
+@pytest.fixture(scope="module")
+def usual() -> tuple[Path, BuiltLaunches]:
+    """Kernels that were built in the usual way. Of the module, it is made before a test sets
+    anything."""
+    return all_built(SM_90)
+
+
 @pytest.mark.usefixtures("no_cache", "temporary")
 def test_the_same_kernels_give_the_same_bytes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    usual: tuple[Path, BuiltLaunches], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In another folder, with other kernels before them, in a process of its own each."""
-    one = built(tmp_path / "one", *SPECS)
-    first = files(tmp_path / "one")
+    folder, one = usual
+    first = files(folder)
     for name, value in {
         "TRITON_INTERPRET": "1",
         "TRITON_CACHE_DIR": "/nowhere",
@@ -80,11 +87,14 @@ def test_the_same_kernels_give_the_same_bytes(
     (tmp_path / "triton.py").write_text("raise SystemExit('not this one')")
     two = built(tmp_path / "two" / "there", *reversed(SPECS))
     second = files(tmp_path / "two" / "there")
-    assert {n: first[n] for n in first if n != "kernels.json"} == (
-        {n: second[n] for n in second if n != "kernels.json"}
-    )
-    assert one.binaries == tuple(reversed(two.binaries))
-    assert not any(str(tmp_path).encode() in data for data in first.values())
+    names = {f"cubins/{binary_name(spec)}" for spec in SPECS}
+    assert second.keys() == {*names, "kernels.json"}
+    assert all(first[name] == second[name] for name in names)
+    assert {b.file: b for b in one.binaries if b.file in names} == {b.file: b for b in two.binaries}
+    assert [b.file for b in two.binaries] == [
+        f"cubins/{binary_name(spec)}" for spec in reversed(SPECS)
+    ]
+    assert not any(str(tmp_path).encode() in data for data in second.values())
 
 
 @pytest.mark.parametrize(
@@ -119,7 +129,6 @@ def test_names_are_readable_and_change_with_the_spec() -> None:
     assert all(name.startswith("small.double-") and name.endswith(".cubin") for name in names)
 
 
-@pytest.mark.usefixtures("no_cache")
 def test_equal_kernels_are_built_once(tmp_path: Path) -> None:
     found = built(tmp_path / "a", DOUBLE, DOUBLE)
     assert found.binaries[0] == found.binaries[1] and len(found.binaries) == 2
@@ -186,7 +195,7 @@ def test_whatever_a_binary_depends_on_has_another_key(
     assert toolchain._key(DOUBLE, elsewhere) == keys[-1]
 
 
-@pytest.mark.usefixtures("no_cache", "temporary")
+@pytest.mark.usefixtures("temporary")
 def test_an_argument_with_a_default_may_be_given_or_not(tmp_path: Path) -> None:
     without = spec_of("small.shifted")
     given = replace(without, arguments=(*without.arguments, ("shifts", "*fp32")))
