@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
 from itertools import accumulate
 from pathlib import Path
 
@@ -56,15 +58,34 @@ THIRD_PARTY: dict[str, set[str]] = {
 READS_ENVIRONMENT = "settings.py"
 
 
+@dataclass(frozen=True)
+class Facts:
+    """What a source says that several tests ask of it."""
+
+    imports: tuple[tuple[int, str], ...]  # lines and modules, see `imports`
+    environ: tuple[int, ...]  # the lines that read the environment
+
+
+@cache
+def facts(source: str) -> Facts:
+    """Those of a source. Parsing all of the package takes seconds, so it is done once."""
+    tree = ast.parse(source)
+    return Facts(tuple(imports(tree)), tuple(_environ(tree)))
+
+
+def facts_of(file: Path) -> Facts:
+    return facts(file.read_text(encoding="utf-8"))
+
+
 def breaches(package: Path) -> list[str]:
     """Every import or reading of the environment in the package that the rules forbid."""
     found: list[str] = []
-    for name, tree in _sources(package):
-        for line, what in _forbidden(tree, _room(name), package.name):
+    for name, each in _sources(package):
+        for line, what in _forbidden(each, _room(name), package.name):
             found.append(f"{package.name}/{name}:{line}: {what}")
         if name != READS_ENVIRONMENT:
             found += [
-                f"{package.name}/{name}:{line}: reads the environment" for line in _environ(tree)
+                f"{package.name}/{name}:{line}: reads the environment" for line in each.environ
             ]
     return found
 
@@ -72,8 +93,8 @@ def breaches(package: Path) -> list[str]:
 def arrows(package: Path) -> dict[str, set[str]]:
     """The rooms that each room of the package imports."""
     found: dict[str, set[str]] = {room: set() for room in ROOMS}
-    for name, tree in _sources(package):
-        others = (_imported_room(module, package.name) for _, module in imports(tree))
+    for name, each in _sources(package):
+        others = (_imported_room(module, package.name) for _, module in each.imports)
         if Path(name).stem not in SHARED:
             found[_room(name)] |= {other for other in others if other not in ("", _room(name))}
     return found
@@ -106,10 +127,9 @@ def _row(marks: Mapping[int, str]) -> str:
     return "".join(marks.get(column, " ") for column in range(max(marks) + 1))
 
 
-def _sources(package: Path) -> Iterator[tuple[str, ast.Module]]:
+def _sources(package: Path) -> Iterator[tuple[str, Facts]]:
     for file in sorted(package.rglob("*.py")):
-        name = file.relative_to(package).as_posix()
-        yield name, ast.parse(file.read_text(encoding="utf-8"))
+        yield file.relative_to(package).as_posix(), facts_of(file)
 
 
 def _room(name: str) -> str:
@@ -126,11 +146,11 @@ def _imported_room(module: str, package: str) -> str:
     return part if part in ROOMS else API
 
 
-def _forbidden(tree: ast.AST, room: str, package: str) -> Iterator[tuple[int, str]]:
+def _forbidden(each: Facts, room: str, package: str) -> Iterator[tuple[int, str]]:
     if room not in ROOMS:
         yield 1, f"{room} is no room of the table"
         return
-    for line, module in imports(tree):
+    for line, module in each.imports:
         top = module.partition(".")[0]
         if top == "":
             yield line, "relative import"

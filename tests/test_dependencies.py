@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import sys
 import tomllib
@@ -13,7 +12,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from tests.import_rules import API, ROOMS, THIRD_PARTY, imports
+from tests.import_rules import API, ROOMS, THIRD_PARTY, facts_of
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -48,8 +47,7 @@ def imported(*rooms: str) -> set[str]:
     for room in rooms:
         folder = ROOT / "ingot" if room == API else ROOT / "ingot" / room
         for file in folder.glob("*.py") if room == API else folder.rglob("*.py"):
-            modules = imports(ast.parse(file.read_text(encoding="utf-8")))
-            found |= {module.partition(".")[0] for _, module in modules}
+            found |= {module.partition(".")[0] for _, module in facts_of(file).imports}
     return found - {"ingot"} - sys.stdlib_module_names
 
 
@@ -109,8 +107,7 @@ def test_triton_is_imported_for_cuda_alone():
 
 
 def imports_triton(path: Path) -> bool:
-    modules = imports(ast.parse(path.read_text(encoding="utf-8")))
-    return any(module.partition(".")[0] == "triton" for _, module in modules)
+    return any(module.partition(".")[0] == "triton" for _, module in facts_of(path).imports)
 
 
 def test_the_page_names_every_package():
