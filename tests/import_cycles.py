@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from tests.import_rules import imports
+from tests.import_rules import facts_of
 
 
 def circles(package: Path) -> list[tuple[str, ...]]:
@@ -26,8 +25,8 @@ def arrows_of(package: Path) -> Mapping[str, list[str]]:
     files.pop("", None)
     found = {}
     for name, file in files.items():
-        tree = ast.parse(file.read_text(encoding="utf-8"))
-        wanted = [_longest(module, package.name, files) for _, module in imports(tree)]
+        modules = (module for _, module in facts_of(file).imports)
+        wanted = [_longest(module, package.name, files) for module in modules]
         found[name] = [other for other in wanted if other and other != name]
     return found
 
@@ -50,7 +49,7 @@ def _longest(module: str, package: str, known: Mapping[str, Path]) -> str:
 
 def _components(graph: Mapping[str, set[str]]) -> Iterator[set[str]]:
     """The strongly connected components: what reaches each other."""
-    reached = {name: _reach(graph, name) for name in graph}
+    reached = {name: reach(graph, name) for name in graph}
     done: set[str] = set()
     for name in graph:
         if name not in done:
@@ -59,7 +58,8 @@ def _components(graph: Mapping[str, set[str]]) -> Iterator[set[str]]:
             yield group
 
 
-def _reach(graph: Mapping[str, set[str]], start: str) -> set[str]:
+def reach(graph: Mapping[str, Iterable[str]], start: str) -> set[str]:
+    """The modules that one needs, directly or not."""
     found: set[str] = set()
     waiting = [start]
     while waiting:

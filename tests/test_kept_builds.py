@@ -9,10 +9,12 @@ import pytest
 from ingot.compiler import kept_front
 from ingot.targets import kept
 from ingot.targets.cpu import toolchain
+from tests.import_cycles import arrows_of, reach
 from tests.support import kept_builds
 from tests.support.kept_builds import BUILT, FRONTS, spoilt_by
 from tests.support.made_once import cache_folder
 
+ROOT = Path(__file__).resolve().parent.parent
 KEY = "0" * 64
 SUFFIXES = (".o", ".cubin", ".front")
 
@@ -82,6 +84,8 @@ def test_a_cache_of_a_test_is_its_own_business(outliving: Path, tmp_path: Path) 
         ("ingot.targets.cuda.toolchain.build", BUILT),
         ("ingot.targets.cpu.toolchain.build", frozenset()),  # it links
         ("ingot.targets.cpu.toolchain.compile_unit", BUILT),
+        ("ingot.compiler.compile.add_weights", frozenset()),  # fronts are made before
+        ("ingot.compiler.lower_model.lower", FRONTS),
         ("ingot.targets.cpu.groups.RULES", FRONTS),
         ("ingot.errors.shown", frozenset()),
         ("torch.export.export", frozenset()),
@@ -91,6 +95,12 @@ def test_a_cache_of_a_test_is_its_own_business(outliving: Path, tmp_path: Path) 
 def test_which_names_may_spoil_what(name: str, spoilt: frozenset[str]) -> None:
     assert spoilt_by(name) == spoilt
     assert set(kept_front.ROOMS) == set(kept_builds.MAKE_FRONTS)
+
+
+def test_no_front_is_made_by_what_only_uses_it() -> None:
+    """Else a patch of it could spoil one that is kept."""
+    needed = reach(arrows_of(ROOT / "ingot"), "compiler.kept_front")
+    assert "compiler.lower_model" in needed and "compiler.compile" not in needed
 
 
 def test_all_tests_share_the_folder() -> None:

@@ -8,7 +8,7 @@ from ingot.targets.cpu import toolchain
 
 
 def test_long_stages_tell_the_share_of_the_parameters(shakespeare_dir, tmp_path, monkeypatch):
-    def build(source_dir, out, target, flags=(), compile_unit=None):
+    def build(source, out, target, flags=(), compile_unit=None):
         out.write_bytes(b"no code")
 
     told: dict[str, list[float]] = {}
@@ -17,6 +17,7 @@ def test_long_stages_tell_the_share_of_the_parameters(shakespeare_dir, tmp_path,
         told.setdefault(stage, []).append(fraction)
 
     monkeypatch.setattr(toolchain, "build", build)
+    monkeypatch.setattr(toolchain, "compile_unit", build)
     monkeypatch.setenv("INGOT_CACHE", str(tmp_path / "empty"))
     options = CompileOptions(targets=("cpu:portable",), quantize="int8")
     compile_model(shakespeare_dir, tmp_path / "m.ingot", options, progress=progress)

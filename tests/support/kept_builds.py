@@ -21,7 +21,8 @@ FRONTS, BUILT = frozenset({".front"}), frozenset({".o", ".cubin"})
 MAKE_FRONTS = ("artifact", "compiler", "models", "ops", "passes", "targets")
 COMPILERS = ("compilers", "toolchain")
 IN_THE_KEY = ("KERNELS",)  # the folder of headers, of which keys have the content
-LINKS = "ingot.targets.cpu.toolchain.build"  # what it makes of objects is not kept
+# What is given objects and fronts, and makes others of neither.
+ONLY_USE = ("ingot.targets.cpu.toolchain.build", "ingot.compiler.compile.")
 
 _take, _keep = kept.take, kept.keep
 _setattr, _undo = pytest.MonkeyPatch.setattr, pytest.MonkeyPatch.undo
@@ -68,7 +69,7 @@ def undo_told(self: pytest.MonkeyPatch) -> None:
 
 def spoilt_by(name: str) -> frozenset[str]:
     """The suffixes of what may come out otherwise while that attribute is another."""
-    if name == LINKS:
+    if name.startswith(ONLY_USE):
         return frozenset()
     package, _, rest = name.partition(".")
     *modules, attribute = rest.split(".")
