@@ -36,6 +36,15 @@ def source_dir(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What is built of the source, for tests that only look at it."""
+    folder = tmp_path_factory.mktemp("library")
+    (folder / "step.cpp").write_text(SOURCE)
+    toolchain.build(folder, folder / "a.so", TARGET)
+    return folder / "a.so"
+
+
 def fake_compiler(folder: Path, script: str) -> Path:
     path = folder / "fake-c++"
     path.write_text(f"#!/bin/sh\n{script}\n")
@@ -43,23 +52,21 @@ def fake_compiler(folder: Path, script: str) -> Path:
     return path
 
 
-def test_the_same_source_gives_the_same_bytes(source_dir: Path, tmp_path: Path) -> None:
+def test_the_same_source_gives_the_same_bytes(library: Path, tmp_path: Path) -> None:
     other = tmp_path / "other" / "place"
     other.mkdir(parents=True)
     (other / "step.cpp").write_text(SOURCE)
-    toolchain.build(source_dir, source_dir / "a.so", TARGET)
     toolchain.build(other, other / "b.so", TARGET)
-    library = (source_dir / "a.so").read_bytes()
-    assert library == (other / "b.so").read_bytes()
-    assert str(tmp_path).encode() not in library
+    found = (other / "b.so").read_bytes()
+    assert library.read_bytes() == found
+    assert str(tmp_path).encode() not in found and str(library.parent).encode() not in found
 
 
-def test_only_libc_is_needed_at_run_time(source_dir: Path) -> None:
-    toolchain.build(source_dir, source_dir / "a.so", TARGET)
+def test_only_libc_is_needed_at_run_time(library: Path) -> None:
     readelf = shutil.which("readelf")
     assert readelf, "binutils come with the compiler"
     dynamic = subprocess.run(
-        [readelf, "-d", source_dir / "a.so"], capture_output=True, text=True, check=True
+        [readelf, "-d", library], capture_output=True, text=True, check=True
     ).stdout
     needed = [line.split("[")[1].rstrip("]") for line in dynamic.splitlines() if "NEEDED" in line]
     assert set(needed) <= {"libc.so.6", "libpthread.so.0", "libm.so.6"}
