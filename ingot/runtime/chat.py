@@ -9,7 +9,8 @@ import jinja2.meta
 
 from ingot.errors import RequestError
 from ingot.runtime.chat_parts import Chat, readable_parts
-from ingot.runtime.chat_sandbox import MAX_PROMPT_CHARS, Environment
+from ingot.runtime.chat_sandbox import Environment
+from ingot.runtime.chat_sizes import MAX_PROMPT_CHARS
 from ingot.runtime.field_checks import check_unicode
 
 _TAG = "CONTINUE_FINAL_MESSAGE_TAG "

@@ -7,7 +7,6 @@ plain data, and neither loops nor builds texts for ever.
 from __future__ import annotations
 
 import json
-import re
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -23,9 +22,15 @@ import jinja2.parser
 import jinja2.sandbox
 import jinja2.utils
 
-MAX_PROMPT_CHARS = 16 << 20
+from ingot.runtime.chat_sizes import (
+    MAX_PROMPT_CHARS,
+    SIZES_OF_FILTERS,
+    SIZES_OF_METHODS,
+    size_of,
+    size_of_operation,
+)
+
 MAX_SECONDS = 10.0
-_WIDE = re.compile(r"\d{6}|\*")  # a width in a format, or one that is given beside it
 
 
 class Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
@@ -35,12 +40,15 @@ class Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
 
     def __init__(self) -> None:
         super().__init__(
-            trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols]
+            trim_blocks=True,
+            lstrip_blocks=True,
+            extensions=[_Generation, jinja2.ext.loopcontrols],
+            finalize=_written,
         )
         self.code_generator_class = _Generator
         self._clock = threading.local()  # templates are rendered in several threads
         self.filters["tojson"] = _tojson
-        for name, size in _SIZES_OF_FILTERS.items():
+        for name, size in SIZES_OF_FILTERS.items():
             self.filters[name] = _bounded(self.filters[name], size)
         self.globals.pop("lipsum")  # as much text as one asks for
         self.globals.update(
@@ -61,15 +69,14 @@ class Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
 
     def concat_texts(self, parts: Sequence[Any]) -> str:
         """`a ~ b`."""
-        texts = [str(part) for part in parts]
-        _check(sum(map(len, texts)))
-        return "".join(texts)
+        _check(size_of(parts))
+        return "".join(map(str, parts))
 
     def call_binop(
         self, context: jinja2.runtime.Context, operator: str, left: Any, right: Any
     ) -> Any:
         """An operator whose result may be large."""
-        _check(_size_of_operation(operator, left, right))
+        _check(size_of_operation(operator, left, right))
         return super().call_binop(context, operator, left, right)
 
     def call(
@@ -79,8 +86,8 @@ class Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
         self.tick()
         method = getattr(function, "__wrapped__", function)  # the sandbox wraps `format`
         owner, name = getattr(method, "__self__", None), getattr(method, "__name__", "")
-        if isinstance(owner, (str, bytes)) and name in _SIZES_OF_METHODS:
-            _check(_SIZES_OF_METHODS[name](owner, *args, **kwargs))
+        if isinstance(owner, (str, bytes)) and name in SIZES_OF_METHODS:
+            _check(SIZES_OF_METHODS[name](owner, *args, **kwargs))
         return super().call(context, function, *args, **kwargs)
 
 
@@ -104,71 +111,10 @@ def _check(size: int) -> None:
         raise jinja2.exceptions.SecurityError(f"it makes more than {MAX_PROMPT_CHARS} characters")
 
 
-def _size_of_operation(operator: str, left: Any, right: Any) -> int:
-    """At most how large a result becomes; 0 where it is no larger than its parts."""
-    if operator == "%":
-        return _formatted(left) if isinstance(left, (str, bytes)) else 0
-    if operator == "**":
-        are_numbers = isinstance(left, int) and isinstance(right, int)
-        return int(left.bit_length() * right) if are_numbers else 0
-    sizes: list[int] = [
-        len(side) for side in (left, right) if isinstance(side, (str, bytes, list, tuple))
-    ]
-    if operator == "+":
-        return sum(sizes)
-    times: list[int] = [side for side in (left, right) if isinstance(side, int)]
-    return sizes[0] * times[0] if sizes and times else 0
-
-
-def _formatted(text: Any, *_: Any, **__: Any) -> int:
-    is_wide = _WIDE.search(text if isinstance(text, str) else str(text))
-    return MAX_PROMPT_CHARS + 1 if is_wide else 0
-
-
-def _padded(text: Any, width: int = 80, *_: Any, **__: Any) -> int:
-    return int(width)
-
-
-def _tabbed(text: Any, tabsize: int = 8) -> int:
-    return len(text) * max(tabsize, 1)
-
-
-def _indented(text: Any, width: Any = 4, *_: Any, **__: Any) -> int:
-    each = width if isinstance(width, int) else len(width)
-    return len(str(text)) + (str(text).count("\n") + 1) * each
-
-
-def _replaced(text: Any, old: Any, new: Any, *_: Any, **__: Any) -> int:
-    text = text if isinstance(text, (str, bytes)) else str(text)
-    count: int = text.count(old)
-    return len(text) + count * len(new)
-
-
-def _joined(text: Any, parts: Any, *_: Any, **__: Any) -> int:
-    known = parts if isinstance(parts, (list, tuple)) else ()
-    return sum(len(part) + len(text) for part in known if isinstance(part, (str, bytes)))
-
-
-def _batched(items: Any, count: int, *_: Any, **__: Any) -> int:
-    return int(count)
-
-
-_SIZES_OF_METHODS: dict[str, Callable[..., int]] = {
-    **dict.fromkeys(("ljust", "rjust", "center", "zfill"), _padded),
-    **dict.fromkeys(("format", "format_map"), _formatted),
-    "expandtabs": _tabbed,
-    "replace": _replaced,
-    "join": _joined,
-}
-_SIZES_OF_FILTERS: dict[str, Callable[..., int]] = {
-    "batch": _batched,
-    "center": _padded,
-    "format": _formatted,
-    "indent": _indented,
-    "join": lambda parts, d="", *_, **__: _joined(d, parts),
-    "replace": _replaced,
-    "slice": _batched,
-}
+def _written(value: Any) -> Any:
+    """What stands between {{ and }}."""
+    _check(size_of(value))
+    return value
 
 
 def _bounded(function: Callable[..., Any], size: Callable[..., int]) -> Callable[..., Any]:
@@ -230,7 +176,6 @@ def _tojson(
     sort_keys: bool = False,
 ) -> str:
     # Jinja's own escapes HTML and sorts keys; models were trained on this.
-    _check(1000 * indent if isinstance(indent, int) else 0)
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
