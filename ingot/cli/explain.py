@@ -127,6 +127,7 @@ def _identity(explanation: Explanation) -> str:
         ("absent", ", ".join(explanation.absent)),
         ("parameters", explanation.ways and _parameters(explanation)),
         ("compiled as", explanation.dtype),
+        *(("ignored", text) for text in explanation.ignored),
     )
     note = "\n  Equal keys would not make it one: what a model computes is in its code."
     return facts((name, value) for name, value in rows if value) + (note if near else "")

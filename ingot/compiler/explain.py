@@ -31,6 +31,7 @@ from ingot.errors import (
 from ingot.models import registry
 from ingot.models.blueprint import Blueprint
 from ingot.models.checkpoint_files import open_files
+from ingot.models.checkpoint_formats.cache_scales import ignored_scales
 from ingot.models.checkpoint_formats.quantized import QuantizedTensor
 from ingot.models.checkpoint_formats.resolve import with_quantized
 from ingot.models.config import ModelConfig
@@ -76,6 +77,7 @@ class Explanation:
         architecture: class name in config.json; family: name of the family that builds it.
         reasons: why it is not supported; all that can be told without reading weights.
         features: what the model is made of.
+        ignored: what its files have and what changes nothing, where that may be a surprise.
         nearest: the nearest supported architecture of an unknown one.
         differing: keys of config.json that the nearest family does not know or take.
         absent: keys that the nearest family reads and config.json lacks.
@@ -94,6 +96,7 @@ class Explanation:
     family: str = ""
     reasons: tuple[Reason, ...] = ()
     features: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
     nearest: str = ""
     differing: tuple[str, ...] = ()
     absent: tuple[str, ...] = ()
@@ -131,6 +134,7 @@ def explain(
     resolve_targets(options)
     check_model_dir(model_dir)
     faults: list[IngotError] = []
+    ignored: list[str] = []
     told: dict[str, Any] = {"architecture": ""}
     config = None
     with Noting(faults.append):
@@ -138,21 +142,21 @@ def explain(
         family = registry.known_family(values)
         told["architecture"] = values["architectures"][0]
         if family:
-            config = _read_config(family, values, model_dir, faults)
+            config = _read_config(family, values, model_dir, faults, ignored)
         else:
             told |= _nearest(values)
             faults.append(registry.unknown_architecture(values))
     with Noting(faults.append):
         load_tokenizer(model_dir, config.vocab_size if config else None)
     blueprint = registry.blueprint(config) if config else None
-    quantized = _check_weights(model_dir, config, blueprint, faults)
+    quantized = _check_weights(model_dir, config, blueprint, faults, ignored)
     if config and blueprint:
         told |= {"family": config.family, "features": features(config)}
         sound = not any(isinstance(f, (ConfigError, UnsupportedModelError)) for f in faults)
         if quantized is not None and sound:
             told |= _needs(config, blueprint, quantized, options, use.resolved(config), faults)
     reasons = tuple(map(_reason, faults))
-    return Explanation(supported=not reasons, reasons=reasons, **told)
+    return Explanation(supported=not reasons, reasons=reasons, ignored=tuple(ignored), **told)
 
 
 def _reason(error: IngotError) -> Reason:
@@ -170,11 +174,17 @@ def _nearest(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read_config(
-    family: Family, values: dict[str, Any], model_dir: Path, faults: list[IngotError]
+    family: Family,
+    values: dict[str, Any],
+    model_dir: Path,
+    faults: list[IngotError],
+    ignored: list[str],
 ) -> ModelConfig | None:
-    """The config of a known architecture, if its values make one; notes what is wrong with it."""
+    """The config of a known architecture, if its values make one; notes what is wrong with it, and
+    what changes nothing."""
     reading = registry.read_config(family, values)
     faults += reading.faults
+    ignored += reading.fields.ignored
     if reading.config is None:
         return None
     with Noting(faults.append):
@@ -187,13 +197,15 @@ def _check_weights(
     config: ModelConfig | None,
     blueprint: Blueprint | None,
     faults: list[IngotError],
+    ignored: list[str],
 ) -> dict[str, QuantizedTensor] | None:
     """The parameters that are stored quantized, by the headers of the files; None where a tensor
-    contradicts the config."""
+    contradicts the config. Notes what changes nothing."""
     unread: list[IngotError] = []
     with ExitStack() as stack:
         files = [stack.enter_context(f) for f in open_files(model_dir, unread.append)]
         infos = {name: info for file in files for name, info in file.tensors.items()}
+    ignored += ignored_scales(infos)
     wrong: list[IngotError] = []
     infos = with_quantized(model_dir, infos, wrong.append)
     sources: Mapping[str, Source | Stacked] = {}

@@ -5,7 +5,9 @@ import shlex
 
 import pytest
 
+from ingot.cli.explain import summary
 from ingot.cli.main import main
+from ingot.compiler.explain import Explanation
 from ingot.models import registry
 from tests.cli.sample_artifact import write_sample
 
@@ -109,3 +111,8 @@ def test_an_artifact_gets_the_command_that_shows_it(tmp_path, capsys):
     assert main(["explain", str(path)]) == 2
     hint = capsys.readouterr().err.splitlines()[-1]
     assert shlex.split(hint.partition(": ")[2])[-2:] == ["inspect", str(path)]
+
+
+def test_what_changes_nothing_is_shown():
+    told = Explanation(supported=True, architecture="Any", ignored=("config.json: a = 1",))
+    assert "ignored       config.json: a = 1" in summary("model", told)

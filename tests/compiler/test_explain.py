@@ -344,6 +344,19 @@ def test_this_host_tells_its_memory() -> None:
     assert free is not None and free > 10**8
 
 
+def test_what_changes_nothing_is_told(whole: Path, tmp_path: Path) -> None:
+    assert explain(whole / "single").ignored == ()
+    model_dir = Path(shutil.copytree(whole / "single", tmp_path / "model"))
+    rope = {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4, "beta_fast": 32}
+    change_config(model_dir, rope_parameters=rope)
+    scale = "model.layers.1.self_attn.k_scale"
+    edit(model_dir, lambda tensors: tensors.update({scale: torch.ones(1)}))
+    told = explain(model_dir)
+    assert told.supported
+    key, scales = told.ignored
+    assert "rope_parameters: beta_fast = 32" in key and scale in scales
+
+
 def test_keys_that_are_refused_hide_no_tensor(whole: Path, tmp_path: Path) -> None:
     """Without them the config is sound, so what it says of tensors counts; sizes do not."""
     model_dir = Path(shutil.copytree(whole / "single", tmp_path / "model"))
