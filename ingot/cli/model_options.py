@@ -1,16 +1,20 @@
-"""Options of a model that is served: how it is opened, and how long it stays."""
+"""Options of a model that is served: how it is opened, how long it stays, and how it chats."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ingot.cli.arguments import NUM_SPECULATIVE_TOKENS, SPECULATIVE, Argument
 from ingot.cli.numbers import human_bytes, human_int
 from ingot.cli.origins import field_of, parsed
 from ingot.cli.serve_options import seconds
+from ingot.cli.template_options import CHAT_TEMPLATE, given_template
 from ingot.errors import UsageError
+
+if TYPE_CHECKING:
+    from ingot.serve.openai.chat_defaults import ChatDefaults
 
 PIN = "pin"
 MODEL_OPTIONS = (
@@ -50,14 +54,37 @@ MODEL_OPTIONS = (
         seconds,
     ),
 )
-_OPTIONS = {field_of(option): option for option in MODEL_OPTIONS}
+CHAT_OPTIONS = (
+    CHAT_TEMPLATE,
+    Argument("--system TEXT", "the system message of those that have none"),
+    Argument(
+        "--think",
+        "whether models think before they answer, which their chat templates need a switch for "
+        "(default: as the templates have it)",
+        choices=("on", "off"),
+    ),
+)
+_SETTINGS = {field_of(option) for option in MODEL_OPTIONS} - {PIN}
+_OPTIONS = {field_of(option): option for option in (*MODEL_OPTIONS, *CHAT_OPTIONS)}
 _FIELDS = {"max_model_len": "context", "max_num_seqs": "seats", "kv_cache_bytes": "kv_bytes"}
 
 
 def given_settings(given: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of `ModelSettings` that options say, by the options' names."""
-    known = _OPTIONS.keys() - {PIN}
-    return {_FIELDS.get(n, n): v for n, v in given.items() if n in known and v is not None}
+    return {_FIELDS.get(n, n): v for n, v in given.items() if n in _SETTINGS and v is not None}
+
+
+def given_chats(given: Mapping[str, Any]) -> ChatDefaults:
+    """What options say of conversations, by their names. Raises UsageError for a template that is
+    none."""
+    from ingot.serve.openai.chat_defaults import ChatDefaults
+
+    think = given.get("think")
+    return ChatDefaults(
+        template=given_template(given.get("chat_template")),
+        system=given.get("system") or "",
+        thinks=None if think is None else think == "on",
+    )
 
 
 def own_options(texts: Sequence[str]) -> dict[str, dict[str, Any]]:

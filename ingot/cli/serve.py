@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, Any
 
 from ingot.cli.arguments import Argument, Arguments, Group
 from ingot.cli.model_options import (
+    CHAT_OPTIONS,
     MODEL_OPTIONS,
     PIN,
+    given_chats,
     given_options,
     given_settings,
     own_options,
 )
 from ingot.cli.numbers import human_bytes, human_int
 from ingot.cli.serve_options import EDGE_OPTIONS, edge_settings, port_number
-from ingot.cli.template_options import CHAT_TEMPLATE, given_template
 from ingot.errors import UsageError
 from ingot.settings import SERVE_PREFIX, serve_variables
 
 if TYPE_CHECKING:
     from ingot.cli.origins import Origin
-    from ingot.serve.openai.chat_defaults import ChatDefaults
     from ingot.serve.serving import Named, Serving
 
 MOST_EARLY = 8  # engine processes that are begun before the server is there
@@ -60,20 +60,7 @@ REQUESTS = Group(
         Argument("--trust-request-chat-template", "let requests bring a chat template"),
     ),
 )
-CHATS = Group(
-    "chats",
-    "What conversations get whose requests say nothing else.",
-    (
-        CHAT_TEMPLATE,
-        Argument("--system TEXT", "the system message of those that have none"),
-        Argument(
-            "--think",
-            "whether models think before they answer, which their chat templates need a switch for "
-            "(default: as the templates have it)",
-            choices=("on", "off"),
-        ),
-    ),
-)
+CHATS = Group("chats", "What conversations get whose requests say nothing else.", CHAT_OPTIONS)
 GRPC = Group(
     "gRPC",
     "The open inference protocol, and services of our own; needs the extra `grpc`.",
@@ -145,7 +132,8 @@ def serving(args: argparse.Namespace) -> Serving:
         )
 
     def kept(given: dict[str, Any]) -> Kept:
-        return Kept(ModelSettings(**given_settings(given)), bool(given.get(PIN)))
+        settings = ModelSettings(**given_settings(given))
+        return Kept(settings, bool(given.get(PIN)), given_chats(given))
 
     terms = ("max_n", "max_logprobs", "tool_call_parser")
     return Serving(
@@ -154,23 +142,11 @@ def serving(args: argparse.Namespace) -> Serving:
         terms=Terms(
             **_given(args, {name: name for name in terms}),
             trusts_request_template=bool(args.trust_request_chat_template),
-            chats=_chats(args),
         ),
         memory_bytes=args.memory,
         lazy=bool(args.lazy),
         in_process=bool(args.in_process),
         grpc_port=args.grpc_port,
-    )
-
-
-def _chats(args: argparse.Namespace) -> ChatDefaults:
-    """What the options say of conversations. Raises UsageError for a template that is none."""
-    from ingot.serve.openai.chat_defaults import ChatDefaults
-
-    return ChatDefaults(
-        template=given_template(args.chat_template),
-        system=args.system or "",
-        thinks=None if args.think is None else args.think == "on",
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ CHAT_TEMPLATE = Argument(
 )
 
 
+@cache
 def given_template(text: str | None) -> str | None:
     """What the option says: a template, read and tried, or a name as it is.
 

@@ -39,10 +39,12 @@ class Named(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """How a model is kept: its settings, and whether it stays loaded."""
+    """How a model is kept: its settings, whether it stays loaded, and what its conversations get
+    whose requests say nothing else."""
 
     settings: ModelSettings = ModelSettings()
     pinned: bool = False
+    chats: ChatDefaults = ChatDefaults()
 
 
 class Serving(Struct, frozen=True, kw_only=True):
@@ -84,11 +86,13 @@ async def serve(
     _refuse_unknown(serving.own, models)
     edge, spares = Edge(settings), spares or Spares(0)
     opener = LocalOpener() if serving.in_process else IsolatedOpener(spawn=spares.take)
+    chats: dict[str, ChatDefaults] = {}
     async with ModelRegistry(opener, memory_bytes=serving.memory_bytes) as registry:
         for name, source, aliases in models:
-            kept, pinned = serving.own.get(name, serving.model)
+            kept, pinned, chats[name] = serving.own.get(name, serving.model)
             registry.register(name, source, kept, aliases=aliases, pinned=pinned)
-        http = HttpSettings(terms=serving.terms, load_seconds=settings.limits.load_seconds)
+        load_seconds = settings.limits.load_seconds
+        http = HttpSettings(terms=serving.terms, chats=chats, load_seconds=load_seconds)
         site = Site(models=registry, gate=edge, settings=http)
         site.starting.update([] if serving.lazy else [model.name for model in models])
         edge.telemetry.poll = registry.counters
@@ -180,7 +184,7 @@ async def _load(registry: ModelRegistry, site: Site, edge: Edge) -> None:
 
 async def _check_chats(registry: ModelRegistry, site: Site, name: str) -> None:
     """Raises UsageError for a model that has not what the server says of conversations."""
-    chats = site.settings.terms.chats
+    chats = site.terms_of(name).chats
     if chats == ChatDefaults():
         return
     async with registry.lease(name) as engine:

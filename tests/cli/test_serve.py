@@ -136,7 +136,7 @@ def test_options_of_one_model_are_beside_those_of_all(tmp_path: Path) -> None:
     line = "--threads 4 --keep-alive 9 --set bard.threads=2 --set bard.pin=true"
     args, _ = filled(f"{line} --set a/b.1.watchdog=5 --set a/b.1.priority=-3")
     found = serve.serving(args)
-    every, pinned = found.model
+    every, pinned, _ = found.model
     assert (every.threads, every.keep_alive, every.watchdog, pinned) == (4, 9, None, False)
     bard, other = found.own["bard"], found.own["a/b.1"]
     assert (bard.settings.threads, bard.settings.keep_alive, bard.pinned) == (2, 9, True)
@@ -238,9 +238,22 @@ def test_options_of_chats_hold_for_all_requests(tmp_path: Path) -> None:
     own = tmp_path / "own.jinja"
     own.write_text("{{ messages }}")
     args, _ = filled(f"--chat-template {own} --think=off", {f"{PREFIX}SYSTEM": "Be brief, please"})
-    chats = serve.serving(args).terms.chats
+    chats = serve.serving(args).model.chats
     assert chats == ChatDefaults(template="{{ messages }}", system="Be brief, please", thinks=False)
-    assert serve.serving(filled("")[0]).terms.chats == ChatDefaults()
+    assert serve.serving(filled("")[0]).model.chats == ChatDefaults()
+
+
+def test_a_model_has_options_of_chats_of_its_own(tmp_path: Path) -> None:
+    own = tmp_path / "own.jinja"
+    own.write_text("{{ messages }}")
+    texts = f"--system all --set a.system=x=y --set a.think=on --set b.b.chat-template={own}"
+    serving = serve.serving(filled(texts)[0])
+    assert serving.model.chats == ChatDefaults(system="all")
+    assert serving.own["a"].chats == ChatDefaults(system="x=y", thinks=True)
+    assert serving.own["b.b"].chats == ChatDefaults(system="all", template="{{ messages }}")
+    for wrong in ("a.think=perhaps", f"a.chat-template={tmp_path}/no.jinja"):
+        with pytest.raises(UsageError, match=r"perhaps|no\.jinja"):
+            serve.serving(filled(f"--set {wrong}")[0])
 
 
 def test_a_server_does_not_start_with_a_template_that_is_none(tmp_path: Path, capsys: Any) -> None:

@@ -52,7 +52,7 @@ async def answering(
     name = site.named(request.model)
     caller = Caller(unique_id(), call.key)
     async with site.lease(name) as engine:
-        terms = site.settings.terms
+        terms = site.terms_of(name)
         order = await off_loop(partial(order_of, request, engine, caller, data, terms))
         asked = asked_of(order, call.key, site.models.name_of(name), engine)
         async with (

@@ -48,7 +48,7 @@ class Generate:
         # Unlike the id of the request, which a client may choose, this one is unique.
         caller = Caller(unique_id(), key)
         async with site.lease(name) as engine:
-            terms = site.settings.terms
+            terms = site.terms_of(name)
             make_order = partial(order_of, request, engine, caller, body, terms)
             order = make_order() if _is_small(request, body) else await off_loop(make_order)
             answer = self._begin(order, caller, name, engine)

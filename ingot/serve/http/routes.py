@@ -150,8 +150,9 @@ def _cards(site: Site) -> list[ModelCard]:
 
 async def _tokenize(site: Site, request: Request) -> Response:
     asked = await site.decode(await request.body(), TokenizeRequest)
-    async with site.lease(site.named(asked.model)) as engine:
-        work = partial(_tokens, asked, engine.tokenizer, engine.facts, site.settings.terms)
+    name = site.named(asked.model)
+    async with site.lease(name) as engine:
+        work = partial(_tokens, asked, engine.tokenizer, engine.facts, site.terms_of(name))
         async with site.tokenizing.take():
             return await off_loop(work)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -13,6 +13,7 @@ import msgspec
 from ingot.serve.engine import Engine
 from ingot.serve.http.gate import Gate, OpenGate
 from ingot.serve.http.models import Models
+from ingot.serve.openai.chat_defaults import ChatDefaults
 from ingot.serve.openai.decode import UnknownFields, decode
 from ingot.serve.openai.fields import FieldError
 from ingot.serve.openai.params import Terms
@@ -58,11 +59,12 @@ class Turns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpSettings:
-    """The switches of the HTTP front: what it lets requests ask for, after how many seconds a
-    stream that is silent gets a comment, and how many a request waits for its model to load; None:
-    as long as it takes."""
+    """The switches of the HTTP front: what it lets requests ask for, what conversations of single
+    models get instead, after how many seconds a stream that is silent gets a comment, and how many
+    a request waits for its model to load; None: as long as it takes."""
 
     terms: Terms = field(default_factory=Terms)
+    chats: Mapping[str, ChatDefaults] = field(default_factory=dict)
     ping_seconds: float = 15.0
     load_seconds: float | None = None
 
@@ -109,6 +111,12 @@ class Site:
                     retry_after=LOADING_RETRY_SECONDS,
                 ) from None
             yield engine
+
+    def terms_of(self, name: str) -> Terms:
+        """What requests for a model, which may be called by an alias, can ask for."""
+        terms = self.settings.terms
+        chats = self.settings.chats.get(self.models.name_of(name), terms.chats)
+        return msgspec.structs.replace(terms, chats=chats)
 
     def named(self, name: str | None) -> str:
         """The model that a request means: without a name, the only one that there is.

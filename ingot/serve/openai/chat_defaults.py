@@ -11,7 +11,7 @@ from ingot.runtime.tokenizer import Tokenizer
 _SYSTEM_ROLES = ("system", "developer")
 
 
-class ChatDefaults(Struct, frozen=True, kw_only=True):
+class ChatDefaults(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a server adds to conversations.
 
     template  another chat template than that of a model: the name of one that it has, or Jinja

@@ -74,18 +74,20 @@ def deployment_name(model: str) -> str:
 
 def _front_builder(args: Args) -> Any:
     """A function that makes the front's ASGI application, in its process."""
-    names = [model.name for model in args.models]
+    chats = {model.name: model.chats for model in args.models}
     key_file, open_health = args.api_key_file, args.open_health
 
     def front() -> Any:
         from ingot.serve.edge.edge import Edge
         from ingot.serve.edge.settings import EdgeSettings
         from ingot.serve.http.app import build_app
+        from ingot.serve.http.site import HttpSettings
         from ingot.serve.ray.remote import RemoteModels
 
-        handles = {name: serve.get_deployment_handle(deployment_name(name)) for name in names}
+        handles = {name: serve.get_deployment_handle(deployment_name(name)) for name in chats}
         keys = Path(key_file) if key_file else None
         edge = Edge(EdgeSettings(key_file=keys, open_health=open_health))
-        return edge.wrap(build_app(RemoteModels(handles), gate=edge, beside=edge.beating))
+        settings = HttpSettings(chats=chats)
+        return edge.wrap(build_app(RemoteModels(handles), settings, edge, edge.beating))
 
     return front

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from ingot.errors import UsageError, listed
+from ingot.serve.openai.chat_defaults import ChatDefaults
 from ingot.serve.ray.affinity import Balance
 from ingot.serve.settings import ModelSettings
 
@@ -30,6 +31,8 @@ class ModelArgs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     path            an artifact, at the same place on every machine
     settings        how a replica opens it
+    chats           what its conversations get whose requests say nothing else; a template is the
+                    name of one that it has, or Jinja
     num_cpus        processors that Ray sets aside for a replica; None: as many as its `threads`
     num_gpus        GPUs that it sets aside
     min_replicas    copies that always run
@@ -42,6 +45,7 @@ class ModelArgs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     name: Annotated[str, Meta(min_length=1)]
     path: Annotated[str, Meta(min_length=1)]
     settings: ReplicaSettings = ReplicaSettings()
+    chats: ChatDefaults = ChatDefaults()
     num_cpus: Amount | None = None
     num_gpus: Amount = 0.0
     min_replicas: Annotated[int, Meta(ge=0)] = 1

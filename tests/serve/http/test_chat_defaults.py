@@ -12,10 +12,10 @@ from ingot.errors import RequestError, UsageError
 from ingot.runtime.tokenizer import Tokenizer
 from ingot.serve.edge.settings import EdgeSettings
 from ingot.serve.http.app import build_app
-from ingot.serve.http.site import HttpSettings
+from ingot.serve.http.site import HttpSettings, Site
 from ingot.serve.openai.chat_defaults import ChatDefaults
 from ingot.serve.openai.params import Terms
-from ingot.serve.serving import Named, Serving, run
+from ingot.serve.serving import Kept, Named, Serving, run
 from tests.conftest import SHAKESPEARE
 from tests.support.asgi import Call, called
 from tests.support.fake_engine import FakeEngine, FakeModels, says
@@ -116,6 +116,27 @@ def test_a_template_that_takes_no_system_message_is_refused_at_the_start() -> No
         ChatDefaults(template="last", system="x").check(tokenizer_with(last="{{ 'L' }}"))
 
 
+def test_models_have_their_own_whatever_they_are_called_by() -> None:
+    engines = {"bard": FakeEngine(says("a")), "other": FakeEngine(says("a"))}
+    for engine in engines.values():
+        engine.tokenizer = tokenizer_with(default=SHOWS)
+    models = FakeModels(**engines)
+    models.name_of = lambda name: {"alias": "bard"}.get(name, name)  # type: ignore[method-assign]
+    every = Terms(chats=ChatDefaults(system="every"))
+    settings = HttpSettings(terms=every, chats={"bard": ChatDefaults(system="own")})
+    app = build_app(models, settings)
+    for name, said in (("bard", "own"), ("other", "every")):
+        body = {"model": name, "messages": [USER]}
+        assert asyncio.run(called(app, "POST", CHAT, body)).status == 200
+        (job,) = engines[name].jobs
+        text = f"system:{said};user:Hi;"
+        assert engines[name].tokenizer.decode(job.token_ids, False) == text
+        tokens = asyncio.run(called(app, "POST", TOKENIZE, body)).json()["tokens"]
+        assert tokens == job.token_ids
+    site = Site(models=models, settings=settings)
+    assert site.terms_of("alias").chats.system == "own"
+
+
 def test_a_model_that_has_all_of_it_or_no_template_is_served() -> None:
     has = tokenizer_with(default=SHOWS, thinker=f"{SHOWS}{THINKS}")
     for chats in (ChatDefaults(), ChatDefaults(template="thinker", thinks=False, system="x")):
@@ -126,6 +147,6 @@ def test_a_model_that_has_all_of_it_or_no_template_is_served() -> None:
 def test_a_server_ends_at_its_start_where_a_model_lacks_it(
     fake_artifact: Path, tmp_path: Path
 ) -> None:
-    serving = Serving(terms=Terms(chats=ChatDefaults(thinks=False)), in_process=True)
+    serving = Serving(model=Kept(chats=ChatDefaults(thinks=False)), in_process=True)
     with pytest.raises(UsageError, match=r"^m: the chat template has no switch for thinking"):
         run([Named("m", str(fake_artifact))], serving, EdgeSettings(uds=tmp_path / "s"))

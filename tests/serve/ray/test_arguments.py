@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from ingot.errors import UsageError
+from ingot.serve.openai.chat_defaults import ChatDefaults
 from ingot.serve.ray.arguments import Args, read_args
 
 
@@ -20,6 +21,8 @@ def test_what_is_left_out_has_its_usual_value():
     (model,) = found.models
     assert (model.settings.context, model.settings.threads, model.most_replicas) == (64, 1, 3)
     assert found == Args(models=[model]) and found.fronts_on_head
+    assert model.chats == ChatDefaults()
+    assert read_args(args(chats={"thinks": False})).models[0].chats.thinks is False
     assert read_args(args(min_replicas=0)).models[0].most_replicas == 1
 
 
@@ -34,6 +37,7 @@ def test_what_is_left_out_has_its_usual_value():
         (args(settings={"treads": 2}), r"unknown field `treads` - at `\$.models\[0\].settings`"),
         (args(settings={"threads": 0}), "settings of a model: threads is 0"),
         (args(settings={"threads": "two"}), "Expected `int`, got `str`"),
+        (args(chats={"sistem": "x"}), r"unknown field `sistem` - at `\$.models\[0\].chats`"),
         (args(max_ongoing=0), r"`\$.models\[0\].max_ongoing`"),
         (args(target_ongoing=0), r"`\$.models\[0\].target_ongoing`"),
         (args(min_replicas=3, max_replicas=2), "max_replicas is 2, and min_replicas 3"),
