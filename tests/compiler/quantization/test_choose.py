@@ -31,6 +31,7 @@ from ingot.models.layer_config import LayerConfig
 from ingot.models.mlp_config import MlpConfig
 from ingot.targets.cpu import weights as cpu
 from ingot.targets.cuda import weights as cuda
+from tests.compiler import plans
 
 MODEL = Path(__file__).parents[3] / "golden" / "models" / "shakespeare"
 CONFIG = registry.load_config(MODEL)
@@ -42,7 +43,7 @@ STORAGES = (*(Storage(8, n) for n in (32, 64, 128, 0)), *(Storage(4, n) for n in
 
 @pytest.fixture(scope="module")
 def graph() -> torch.fx.GraphModule:
-    return export(registry.build(CONFIG, max_model_len=256), CONFIG)
+    return plans.graph()
 
 
 def choose(graph: torch.fx.GraphModule, *keep: str, base: Storage = INT4) -> dict[str, Storage]:

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 
 import pytest
 
 from ingot.artifact.formats import Storage
 from ingot.artifact.plan import Limits, Plan
-from ingot.compiler.export import export
 from ingot.compiler.lower import lower
 from ingot.compiler.quantization.choose import choose_storage
-from ingot.models import registry
-from ingot.models.counts import module_counts
-from ingot.passes import runner
-from ingot.passes.pipeline import pipeline
 from ingot.targets.cpu.barriers import SIZES, barriers
 from ingot.targets.cpu.kind import KIND
 from ingot.targets.cpu.operands import Operands
+from tests.compiler import plans
 
-MODEL = Path(__file__).parents[3] / "golden" / "models" / "shakespeare"
 LIMITS = Limits(
     max_model_len=256, max_num_seqs=4, max_num_batched_tokens=64, max_logit_rows=4, page_size=16
 )
@@ -31,13 +25,8 @@ EPILOGUES = ("group_head_products", "group_gates", "group_rounding", "group_resi
 @cache
 def primitives(stored: str) -> Plan:
     """That of the bundled model: layers of Qwen3."""
-    config = registry.load_config(MODEL)
-    module = registry.build(config, max_model_len=256)
-    gm = export(module, config)
-    storage = choose_storage(gm, STORED[stored], (), "bfloat16")
-    passes = pipeline(dtype="bfloat16", integers=storage.keys())
-    runner.run(gm, passes, module_counts(module))
-    return lower(gm, LIMITS, storage)
+    storage = choose_storage(plans.graph(), STORED[stored], (), "bfloat16")
+    return lower(plans.final_graph("bfloat16", integers=storage), LIMITS, storage)
 
 
 @cache
