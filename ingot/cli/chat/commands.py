@@ -56,6 +56,8 @@ def _leave(chat: Chat, text: str) -> None:
 
 
 def _system(chat: Chat, text: str) -> None:
+    if text and text != NONE:
+        chat.partner.check_system()
     if text:
         chat.conversation.system = "" if text == NONE else text
     note(chat.conversation.system or "(There is no system message.)")

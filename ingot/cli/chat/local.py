@@ -41,6 +41,9 @@ class LocalPartner:
     def figures(self, answer: Answer) -> Figures:
         return answer.stats.figures(self._llm.artifact, self._load_seconds)
 
+    def check_system(self) -> None:
+        self._llm.get_tokenizer().check_system(self._template)
+
     def num_tokens(self, messages: list[Message]) -> int:
         if not messages:
             return 0

@@ -61,6 +61,10 @@ class Partner(Protocol):
 
     def figures(self, answer: Any) -> Figures: ...
 
+    def check_system(self) -> None:
+        """Raises RequestError where it is known that system messages are refused or left out."""
+        ...
+
     def num_tokens(self, messages: list[Message]) -> int | None:
         """Tokens of a conversation. Raises RequestError for one that is refused."""
         ...

@@ -155,6 +155,9 @@ class RemotePartner:
             tokens_per_second=later / seconds if later > 0 and seconds > 0 else None,
         )
 
+    def check_system(self) -> None:
+        """The server has the template."""
+
     def num_tokens(self, messages: list[Message]) -> int | None:
         return 0 if not messages else None  # the server tells it with an answer
 

@@ -116,6 +116,15 @@ def test_system_is_shown_set_and_removed(chat):
     ]
 
 
+def test_a_system_message_that_the_template_leaves_out_is_refused(chat):
+    lines = ("/system Be brief.", "/system", "one")
+    code, _, err = chat(*lines, options=("--chat-template=quiet",))
+    assert code == 2
+    assert err.startswith("error: the chat template leaves out the system message")
+    assert err.endswith("(There is no system message.)\n")
+    assert FakeLLM.prompts == ["<user>one"]
+
+
 def test_clear_keeps_the_system_message(chat):
     chat("/system Be brief.", "one", "/clear", "two")
     assert FakeLLM.prompts[1] == "<system>Be brief.<user>two"
