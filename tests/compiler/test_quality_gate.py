@@ -63,6 +63,12 @@ def setting() -> Setting:
     return Setting(export(module, config), checkpoint.read, [Rounded(roundings, stored)], texts)
 
 
+@pytest.fixture(scope="module")
+def healthy(setting: Setting) -> Quality:
+    """What int8 costs it where nothing is ruined."""
+    return measure(setting)
+
+
 def ruined(setting: Setting, ruin: Callable[[Scaled], Scaled], layer: str = WRONG) -> Setting:
     """The same, with the matrices whose names contain `layer` stored wrongly."""
     (way,) = setting.ways
@@ -81,22 +87,20 @@ def quality(**changes: float) -> Quality:
     return Quality(**{"positions": 9, "base_perplexity": 10.0, "text": "x", **figures, **changes})
 
 
-def test_what_integers_cost_a_trained_model_is_little(setting: Setting) -> None:
-    found = measure(setting)
-    assert found.positions == 200 and 0 < found.kl < 0.01
-    assert found.perplexity == pytest.approx(found.base_perplexity, rel=0.02)
-    check_quality(found, None, 2048, setting)
+def test_what_integers_cost_a_trained_model_is_little(setting: Setting, healthy: Quality) -> None:
+    assert healthy.positions == 200 and 0 < healthy.kl < 0.01
+    assert healthy.perplexity == pytest.approx(healthy.base_perplexity, rel=0.02)
+    check_quality(healthy, None, 2048, setting)
 
 
 @pytest.mark.parametrize("kind", RUIN)
 def test_the_matrix_that_is_ruined_is_named_with_a_remedy_that_was_tried(
-    setting: Setting, kind: str
+    setting: Setting, healthy: Quality, kind: str
 ) -> None:
     wrong = ruined(setting, RUIN[kind])
     found = measure(wrong)
-    healthy = measure(setting).kl
     with pytest.raises(QualityError) as caught:
-        check_quality(found, 2 * healthy, 2048, wrong)
+        check_quality(found, 2 * healthy.kl, 2048, wrong)
     assert f"of the matrices {WRONG} (" in caught.value.found
     assert "stands out" in caught.value.found and "quality gate" in caught.value.found
     option = "--keep 'model.layers.3.mlp.down_proj=bf16'"
@@ -112,16 +116,16 @@ def test_a_ruined_layer_is_refused_by_default(setting: Setting) -> None:
     assert "--quantize" in caught.value.hint
 
 
-def test_where_no_matrix_stands_out_none_is_blamed(setting: Setting) -> None:
+def test_where_no_matrix_stands_out_none_is_blamed(setting: Setting, healthy: Quality) -> None:
     with pytest.raises(QualityError, match="no matrix stands out; most in") as caught:
-        check_quality(measure(setting), 1e-6, 2048, setting)
+        check_quality(healthy, 1e-6, 2048, setting)
     assert "--quantize none" in caught.value.hint
 
 
-def test_nothing_that_was_tried_passes(setting: Setting) -> None:
+def test_nothing_that_was_tried_passes(setting: Setting, healthy: Quality) -> None:
     """A limit of zero: bfloat16 itself moves logits."""
     with pytest.raises(QualityError) as caught:
-        check_quality(measure(setting), 0.0, 2048, setting)
+        check_quality(healthy, 0.0, 2048, setting)
     assert "Nothing that was tried passes" in caught.value.hint
 
 
