@@ -122,8 +122,13 @@ def checkout(made: Repository, monkeypatch: pytest.MonkeyPatch) -> Path:
     ),
 )
 def test_a_planted_mistake_is_found_by_what_is_run(
-    checkout: Path, path: str, mistake: tuple[str, str], capfd: pytest.CaptureFixture[str]
+    checkout: Path,
+    path: str,
+    mistake: tuple[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.setattr(command.os, "cpu_count", lambda: 1)  # each process takes a second to start
     assert command.main([]) == 0
     assert capfd.readouterr().out == "nothing has changed since main\n"
     harmless = (checkout / path).read_text() + "# harmless\n"
@@ -208,13 +213,18 @@ def test_of_each_mistake_that_tests_find_one_of_them_is_run() -> None:
     forgotten = []
     for patch in PATCHES:
         text = patch.read_text()
-        changed = re.findall(r"^\+\+\+ b/(.+)$", text, re.M)
+        chosen = chosen_for(tuple(re.findall(r"^\+\+\+ b/(.+)$", text, re.M)))
         known = re.match(r"# tests: (.+)", text)
         finders = known[1].split() if known else ["tests"]
-        chosen, _ = fitting(affected(whole().reads, changed, {}), 2, 120)
-        if not any(is_of(finder, each.path) for finder in finders for each in chosen):
+        if not any(is_of(finder, each) for finder in finders for each in chosen):
             forgotten.append(patch.name)
     assert len(PATCHES) > 200 and forgotten == []
+
+
+@cache
+def chosen_for(changed: tuple[str, ...]) -> list[str]:
+    """Nearly half of the mistakes are in a file that has others, too."""
+    return [each.path for each in fitting(affected(whole().reads, changed, {}), 2, 120)[0]]
 
 
 def is_of(finder: str, path: str) -> bool:
