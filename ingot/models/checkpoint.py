@@ -28,7 +28,7 @@ from ingot.models.foreign.config import AnyConfig
 from ingot.models.mapped_file import MappedFile, TensorInfo
 from ingot.models.sources import Source, Stacked
 from ingot.models.stored_integers import scaled
-from ingot.models.tensor_reader import PIECE_BYTES, TensorReader
+from ingot.models.tensor_reader import PIECE_BYTES, Checked, TensorReader
 from ingot.models.weight_table import idle_biases, quantized_sources, resolve_sources
 from ingot.ops.scaled import Scaled, stack, stack_matrices
 from ingot.ops.stacks import stack_of
@@ -49,10 +49,11 @@ class Checkpoint:
         constants: dict[str, torch.Tensor],
         copies: dict[str, str],
         ignored: tuple[str, ...] = (),
+        checked: Checked | None = None,
     ) -> None:
         self.ignored = ignored
         self._files = files
-        self._reader = TensorReader(files)
+        self._reader = TensorReader(files, checked)
         self._sources = sources
         self._constants = constants
         self._copies = copies
@@ -173,7 +174,10 @@ class Checkpoint:
     def beside(self) -> Checkpoint:
         """The same checkpoint for another thread, which drops from memory what it has read itself;
         it is closed with this one."""
-        return Checkpoint(self._files, self._sources, self._constants, self._copies)
+        sources, checked = self._sources, self._reader.checked
+        return Checkpoint(
+            self._files, sources, self._constants, self._copies, self.ignored, checked
+        )
 
     def forget(self) -> None:
         """Drops all that was read from memory, whichever thread has read it."""
@@ -209,7 +213,7 @@ class Checkpoint:
         if isinstance(matrix := source.info, EncodedTensor):
             return torch.from_numpy(self._decoded(source, matrix, start, stop))
         view = self._reader.rows(source, start, stop)
-        self._reader.check(source.info, view, self._copies.get(source.info.name), start, stop)
+        self._reader.check(source, view, self._copies.get(source.info.name), start, stop)
         tensor = torch.from_numpy(view).view(_TORCH_DTYPES[source.info.dtype])
         return tensor.view(stop - start, *source.shape[1:])
 

@@ -34,10 +34,15 @@ class _Range:
     stop: int
 
 
-class TensorReader:
-    """Reads the tensors of open files, for one thread."""
+Checked = set[tuple[Source, int, int]]  # rows start..stop of each
 
-    def __init__(self, files: Iterable[MappedFile]) -> None:
+
+class TensorReader:
+    """Reads the tensors of open files, for one thread. Readers of the same files can share
+    `checked`, what was looked at already."""
+
+    def __init__(self, files: Iterable[MappedFile], checked: Checked | None = None) -> None:
+        self.checked: Checked = set() if checked is None else checked
         self._files = {name: file for file in files for name in file.tensors}
         self._last: list[_Range] = []
 
@@ -94,12 +99,16 @@ class TensorReader:
             used.file.forget(used.start, used.stop)
         self._last = []
 
-    def check(self, info: TensorInfo, view: Raw, copy: str | None, start: int, stop: int) -> None:
-        """Looks at every value of rows start..stop once, and at those of a copy if there is one.
+    def check(self, source: Source, view: Raw, copy: str | None, start: int, stop: int) -> None:
+        """Looks at every value of rows start..stop, and at those of a copy if there is one; once,
+        however often they are read.
 
         The pages of a large tensor are dropped as it goes. Raises CheckpointError for values that
         are not finite, and for a copy that differs.
         """
+        if (source, start, stop) in self.checked:
+            return
+        info = source.info
         twin = None if copy is None else self._view(self._files[copy].tensors[copy], start, stop)
         step = PIECE_BYTES // view.itemsize
         mask = _UNSIGNED[info.dtype](_EXPONENTS[info.dtype])
@@ -117,3 +126,4 @@ class TensorReader:
                 for used in self._last:
                     first = used.start + at * view.itemsize
                     used.file.forget(first, min(first + PIECE_BYTES, used.stop))
+        self.checked.add((source, start, stop))

@@ -277,6 +277,20 @@ def test_values_that_are_not_finite(
     assert "not finite" in caught.value.found and caught.value.hint
 
 
+def test_values_are_looked_at_once_by_all_who_read_them(
+    copy: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[str] = []
+    monkeypatch.setattr(
+        "ingot.models.tensor_reader.check_finite", lambda name, *_: looked.append(name)
+    )
+    with build(copy("single"))[0] as checkpoint:
+        for reader in (checkpoint, checkpoint, checkpoint.beside()):
+            reader.read(Q)
+            reader.read(Q, 0, 8)
+    assert looked == [Q, Q]  # the whole, and its first rows
+
+
 # Sizes
 
 
