@@ -90,6 +90,11 @@ def quiet(threads: int) -> tuple[int, int]:
     return 200 * MICROSECOND // threads, 0
 
 
+def large(threads: int) -> tuple[int, int]:
+    """As quiet, with more to do: a large team takes fewer steps in the same time."""
+    return 1600 * MICROSECOND // threads, 0
+
+
 def shared(threads: int) -> tuple[int, int]:
     """Others take a processor: threads that need each other stand still for most of the time."""
     if threads == 1:
@@ -114,7 +119,8 @@ def best(host: Host) -> float:
 
 def test_a_quiet_host_gives_every_step_all_threads() -> None:
     assert Run(2).on(quiet, 10).spent.keys() == {2}
-    assert Run(16).on(quiet, 10).spent.keys() == {16}
+    assert Run(16).on(quiet, 1).spent.keys() == {16}
+    assert Run(16).on(large, 10).spent.keys() == {16}
 
 
 def test_a_team_of_one_never_changes() -> None:
