@@ -83,15 +83,15 @@ def compile_checked(
             if error.hint != FAULT:
                 raise
             helps = remedy(model_dir, out, options, progress)
-            raise VerificationError(error.found, hint=f"{FAULT}\n{helps}") from error
+            raise VerificationError(error.found, hint=f"{FAULT}\n{helps}".strip()) from error
 
 
 def remedy(model_dir: Path, out: Path, options: CompileOptions, progress: Progress) -> str:
     """Which options make the code gate pass, in words; they are tried in a folder beside `out`."""
     from ingot.compiler.compile import compile_model
 
-    for words, changed in REMEDIES.items():
-        tried = dataclasses.replace(options, **changed)
+    remedies = remedies_for(options)
+    for words, tried in remedies.items():
         progress("remedy", words, None)
         with suppress(IngotError), TemporaryDirectory(dir=out.parent, prefix=".ingot-") as folder:
             report = compile_model(
@@ -99,7 +99,18 @@ def remedy(model_dir: Path, out: Path, options: CompileOptions, progress: Progre
             )
             if report.golden_error is not None:
                 return f"Until it is mended, this was tried, and its outputs are right: {words}"
-    return f"Tried, without success: {', '.join(REMEDIES)}"
+    return f"Tried, without success: {', '.join(remedies)}" if remedies else ""
+
+
+def remedies_for(options: CompileOptions) -> dict[str, CompileOptions]:
+    """The options of each remedy that differs from those given. No CPU stands in for a GPU."""
+    changed = {words: dataclasses.replace(options, **each) for words, each in REMEDIES.items()}
+    on_cpus = all(target.startswith("cpu:") for target in options.targets)
+    return {
+        words: tried
+        for words, tried in changed.items()
+        if tried != options and (on_cpus or tried.targets == options.targets)
+    }
 
 
 def add_checked(model_dir: Path, out: Path, options: CompileOptions, progress: Progress) -> Report:

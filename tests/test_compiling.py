@@ -58,7 +58,11 @@ def test_garbage_is_left_where_nobody_complains(module: str, frozen: str) -> Non
 
 
 def refused(
-    monkeypatch: pytest.MonkeyPatch, out: Path, right: dict[str, Any], hint: str = FAULT
+    monkeypatch: pytest.MonkeyPatch,
+    out: Path,
+    right: dict[str, Any],
+    hint: str = FAULT,
+    options: CompileOptions = CompileOptions(quantize="int8"),  # noqa: B008
 ) -> tuple[str, list[CompileOptions]]:
     """The hint of a compile whose code is wrong but with options that are `right`, which give a
     golden error; and what was tried."""
@@ -75,7 +79,7 @@ def refused(
     monkeypatch.setattr("ingot.compiler.compile.compile_model", compile_model)
     monkeypatch.setattr("ingot.compiling.check_before_torch", lambda *_: None)
     with pytest.raises(VerificationError, match="wrong") as caught:
-        compile_checked(Path("model"), out, CompileOptions(quantize="int8"))
+        compile_checked(Path("model"), out, options)
     assert not any(out.parent.iterdir())
     return caught.value.hint, tried
 
@@ -99,6 +103,23 @@ def test_where_code_is_wrong_a_remedy_is_told_that_was_tried(
     assert hint.startswith(f"{FAULT}\n") and hint.endswith(told)
     assert len(tried) == number
     assert {each.quantize for each in tried} == {"int8"}
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"targets": "cpu:portable"}, "\nTried, without success: --dtype float32"),
+        ({"targets": ("cpu:portable", "cuda:sm_90")}, "\nTried, without success: --dtype float32"),
+        ({"dtype": "float32"}, "\nTried, without success: --target cpu:portable"),
+        ({"targets": "cpu:portable", "dtype": "float32"}, ""),
+    ],
+)
+def test_only_what_differs_is_tried(
+    options: dict[str, Any], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = CompileOptions(**options)
+    hint, tried = refused(monkeypatch, tmp_path / "a.ingot", {}, options=given)
+    assert hint == f"{FAULT}{told}" and len(tried) == 1 + bool(told)
 
 
 def test_where_numbers_are_too_large_nothing_is_tried(
