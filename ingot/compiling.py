@@ -26,7 +26,7 @@ from ingot.errors import (
     VerificationError,
 )
 from ingot.models.config_file import check_model_dir, check_tokenizer, read_json_object
-from ingot.runtime.tokenizer import tokenizer_in
+from ingot.runtime.tokenizer_files import tokenizer_in
 from ingot.runtime.verify import FAULT, compile_hint, replay
 
 if TYPE_CHECKING:

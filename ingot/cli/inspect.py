@@ -263,15 +263,13 @@ def _model_facts(view: ArtifactView) -> list[tuple[str, str]]:
     model, limits = view.manifest.model, view.manifest.limits
     numerics = view.manifest.numerics
     quantized = "" if numerics.quantization == "none" else f", {numerics.quantization}"
+    tokens, sequences = limits.max_num_batched_tokens, limits.max_num_seqs
     return [
         ("model", f"{model.name} ({model.architecture})"),
         ("parameters", f"{format_count(model.num_parameters)} in {model.num_layers} layers"),
         ("vocabulary", f"{model.vocab_size} tokens"),
         ("sequence", f"at most {limits.max_model_len} tokens"),
-        (
-            "step",
-            f"at most {limits.max_num_batched_tokens} tokens of {limits.max_num_seqs} sequences",
-        ),
+        ("step", f"at most {tokens} tokens of {sequences} sequences"),
         ("numerics", f"{numerics.dtype}{quantized}; goldens within {numerics.tolerance:g}"),
         ("quality", quality_line(numerics.quality)),
     ]

@@ -14,7 +14,8 @@ from ingot.errors import TokenizerError, UsageError
 from ingot.runtime.arrays import Float32
 from ingot.runtime.llm import LLM
 from ingot.runtime.params import SamplingParams
-from ingot.runtime.tokenizer import Tokenizer, TokenizerFiles
+from ingot.runtime.tokenizer import Tokenizer
+from ingot.runtime.tokenizer_files import TokenizerFiles
 
 ROOM = 1024  # tokens that an engine is opened for at first: long contexts take much memory
 

@@ -247,13 +247,8 @@ class Engine:
         while self._flights:
             self._undelivered += self._flights.land()
         self.deliver()
-        steps = ForcedSteps(
-            self.scheduler,
-            self._executor,
-            self._builders[0],
-            self._executor.limits.max_num_seqs,
-            self._max_num_rows,
-        )
+        executor, most = self._executor, self._executor.limits.max_num_seqs
+        steps = ForcedSteps(self.scheduler, executor, self._builders[0], most, self._max_num_rows)
         return steps.logits(forced, first or [0] * len(forced), chunk_tokens, stopped)
 
     def touch_ahead(self) -> bool:

@@ -22,7 +22,8 @@ from ingot.runtime.params import SamplingParams
 from ingot.runtime.prompts import Messages, Prompt, integer_option, prompt_parts
 from ingot.runtime.session import OnStep, Session, Ticket
 from ingot.runtime.structured.compiler import GrammarCompiler
-from ingot.runtime.tokenizer import Tokenizer, TokenizerFiles
+from ingot.runtime.tokenizer import Tokenizer
+from ingot.runtime.tokenizer_files import TokenizerFiles
 from ingot.runtime.vllm_methods import Refusals
 
 

@@ -6,16 +6,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ingot.artifact.reader import Artifact
-from ingot.artifact.tokenizer_config import (
-    configure,
-    control_tokens,
-    parsed_config,
-    special_tokens,
-)
+from ingot.artifact.tokenizer_config import configure, control_tokens, special_tokens
 from ingot.errors import IngotError, RequestError, TokenizerError, describe
 from ingot.runtime.detokenizer import Detokenizer
 from ingot.runtime.field_checks import check_unicode
@@ -27,55 +20,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_FILE = "tokenizer/tokenizer.json"
-_CONFIG = "tokenizer/tokenizer_config.json"
-_TEMPLATE = "tokenizer/chat_template.jinja"
+FILE = "tokenizer/tokenizer.json"
+
 # The detokenizer starts from the last 6 tokens of the prompt that leave text, which is enough for
 # the beginning of a character. It looks for them among the last 64.
 _MAX_RECENT, _PROMPT_TOKENS = 64, 6
-
-
-class TokenizerFiles:
-    """An artifact's tokenizer, read but not parsed. After that the folder may be moved."""
-
-    def __init__(self, artifact: Artifact) -> None:
-        self._artifact = artifact
-        self._data, self._config, self._template = (
-            artifact.read(name) if name in artifact.manifest.files else None
-            for name in (_FILE, _CONFIG, _TEMPLATE)
-        )
-
-    @cached_property
-    def tokenizer(self) -> Tokenizer:
-        """Parsed. Raises TokenizerError where there is none, or one that cannot be read."""
-        if self._data is None:
-            raise TokenizerError(
-                f"{self._artifact.path} has no tokenizer",
-                hint='Give prompts as tokens: {"prompt_token_ids": [...]}, and '
-                "SamplingParams(detokenize=False).",
-            )
-        return Tokenizer(
-            self._data,
-            parsed_config(self._config or b"{}", _CONFIG),
-            chat_template=None if self._template is None else self._template.decode(),
-            vocab_size=self._artifact.manifest.model.vocab_size,
-        )
-
-
-def tokenizer_in(folder: Path) -> Tokenizer | None:
-    """The tokenizer in a folder of an artifact that is being written; None without a chat template.
-
-    Raises TokenizerError.
-    """
-    names = (Path(name).name for name in (_FILE, _CONFIG, _TEMPLATE))
-    data, config, template = (
-        (folder / name).read_bytes() if (folder / name).exists() else None for name in names
-    )
-    settings = parsed_config(config or b"{}", _CONFIG)
-    text = None if template is None else template.decode()
-    if not named_templates(settings, text):
-        return None  # to parse a large vocabulary takes seconds
-    return Tokenizer(data or b"", settings, chat_template=text)
 
 
 class Encoding(dict[str, Any]):
@@ -108,7 +57,7 @@ class Tokenizer:
         import tokenizers  # here, since programs that pass token ids never need it
 
         self.backend = _typed(
-            TokenizerError, _FILE, lambda: tokenizers.Tokenizer.from_str(data.decode())
+            TokenizerError, FILE, lambda: tokenizers.Tokenizer.from_str(data.decode())
         )
         self.config = dict(config or {})
         configure(self.backend, self.config, vocab_size)
@@ -123,7 +72,7 @@ class Tokenizer:
         largest = max(self.backend.get_vocab(with_added_tokens=True).values(), default=0)
         if largest >= vocab_size:
             raise TokenizerError(
-                f"{_FILE} has token {largest}; the model's vocabulary has {vocab_size}",
+                f"{FILE} has token {largest}; the model's vocabulary has {vocab_size}",
                 hint="The tokenizer is of another model.",
             )
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ingot.artifact.reader import Artifact
-from ingot.runtime.tokenizer import TokenizerFiles
+from ingot.runtime.tokenizer_files import TokenizerFiles
 from tests.support.made_once import cache_folder
 from tests.support.terminal import Terminal
 

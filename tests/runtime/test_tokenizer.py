@@ -9,7 +9,8 @@ from transformers import PreTrainedTokenizerFast
 
 from ingot.artifact.reader import Artifact
 from ingot.errors import RequestError, TokenizerError
-from ingot.runtime.tokenizer import Tokenizer, TokenizerFiles
+from ingot.runtime.tokenizer import Tokenizer
+from ingot.runtime.tokenizer_files import TokenizerFiles
 from tests.runtime import fake_tokenizer
 from tests.runtime.fake_model import write_fake
 from tests.support.fake_engine import bundled_tokenizer

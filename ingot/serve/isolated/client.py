@@ -9,7 +9,8 @@ from contextlib import suppress
 from ingot.artifact.reader import Artifact
 from ingot.errors import ArtifactError, TokenizerError
 from ingot.runtime.metrics import EngineCounters
-from ingot.runtime.tokenizer import Tokenizer, TokenizerFiles
+from ingot.runtime.tokenizer import Tokenizer
+from ingot.runtime.tokenizer_files import TokenizerFiles
 from ingot.serve.engine import Job, ModelFacts, Progress
 from ingot.serve.isolated.process import EngineProcess
 from ingot.serve.isolated.spawn import Spawn, spawned
