@@ -260,8 +260,8 @@ def kernels(view: ArtifactView, target: str) -> str:
 
 
 def _model_facts(view: ArtifactView) -> list[tuple[str, str]]:
-    model, limits = view.manifest.model, view.manifest.limits
-    numerics = view.manifest.numerics
+    manifest = view.manifest
+    model, limits, numerics = manifest.model, manifest.limits, manifest.numerics
     quantized = "" if numerics.quantization == "none" else f", {numerics.quantization}"
     tokens, sequences = limits.max_num_batched_tokens, limits.max_num_seqs
     return [
