@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("parts", nargs="*", metavar="PART")
     parser.add_argument("-o", "--options", type=shlex.split, default=[])
     parser.add_argument("--rev", default="HEAD")
-    args = parser.parse_args(argv)
+    args = parser.parse_intermixed_args(argv)
     parts = args.parts or [""]
     chosen = [
         read(patch)
