@@ -6,6 +6,7 @@ import pytest
 
 from ingot.errors import RequestError, TokenizerError
 from ingot.runtime import chat_sandbox
+from ingot.runtime.chat_sizes import size_of
 from ingot.runtime.template_names import named_templates, template_source
 from ingot.runtime.tokenizer import Tokenizer
 from tests.runtime.fake_tokenizer import byte_level
@@ -67,6 +68,11 @@ HUGE = [
     "{{ [1] | slice(10**9) | list }}",
     "{{ [[1]] | tojson(indent=10**9) }}",
 ]
+
+
+def test_what_is_no_text_counts_as_well():
+    """By itself, since millions of numbers take seconds to count."""
+    assert size_of([[1] * 9] * 9) > 81 and size_of({1: [None] * 9}) > 10
 
 
 @pytest.mark.parametrize("template", HUGE)
