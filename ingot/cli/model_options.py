@@ -105,7 +105,7 @@ def own_options(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 
 def given_options(args: argparse.Namespace) -> dict[str, Any]:
-    """The options of models that the command line says."""
-    values = {name: getattr(args, name) for name in _OPTIONS}
+    """The options of models that the command line says; some verbs have only those of opening."""
+    values = {name: getattr(args, name, None) for name in _OPTIONS}
     # Zero is a value, and equal to False.
     return {name: v for name, v in values.items() if v is not None and v is not False}

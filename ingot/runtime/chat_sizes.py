@@ -1,7 +1,7 @@
 """How much what chat templates call makes at most, known before it is made.
 
-A size is in characters, with one for each item of a list. What is larger than a prompt may be is
-not counted to its end.
+A size is in characters; an item of a list counts as some of them, since it takes memory and time.
+What is larger than a prompt may be is not counted to its end.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 MAX_PROMPT_CHARS = 16 << 20
 BEYOND = MAX_PROMPT_CHARS + 1
-_PER_ITEM = 16  # of a list that is made: an item takes more than a character
+_PER_ITEM = 16
 _PER_LETTER = 64  # of a text that Python's own code goes through
 _FIELD = re.compile(r"[%{]")
 _NUMBER = re.compile(r"\d+")
@@ -22,7 +22,7 @@ _TEXTS = (str, bytes)
 
 
 def size_of(value: Any, counted: int = 0) -> int:
-    """`counted`, and the characters of a value as a text."""
+    """`counted`, and the size of a value as a text."""
     if isinstance(value, _TEXTS):
         return counted + len(value)
     if isinstance(value, Mapping):
@@ -32,7 +32,7 @@ def size_of(value: Any, counted: int = 0) -> int:
     for item in value:
         if counted > MAX_PROMPT_CHARS:
             break
-        counted = size_of(item, counted + 1)
+        counted = size_of(item, counted + _PER_ITEM)
     return counted
 
 

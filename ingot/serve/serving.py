@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 import uvloop
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from ingot.errors import EngineDeadError, IngotError, UsageError, listed
 from ingot.serve.edge.edge import Edge
@@ -86,13 +86,11 @@ async def serve(
     _refuse_unknown(serving.own, models)
     edge, spares = Edge(settings), spares or Spares(0)
     opener = LocalOpener() if serving.in_process else IsolatedOpener(spawn=spares.take)
-    chats: dict[str, ChatDefaults] = {}
     async with ModelRegistry(opener, memory_bytes=serving.memory_bytes) as registry:
         for name, source, aliases in models:
-            kept, pinned, chats[name] = serving.own.get(name, serving.model)
+            kept, pinned, _ = serving.own.get(name, serving.model)
             registry.register(name, source, kept, aliases=aliases, pinned=pinned)
-        load_seconds = settings.limits.load_seconds
-        http = HttpSettings(terms=serving.terms, chats=chats, load_seconds=load_seconds)
+        http = http_settings(serving, settings)
         site = Site(models=registry, gate=edge, settings=http)
         site.starting.update([] if serving.lazy else [model.name for model in models])
         edge.telemetry.poll = registry.counters
@@ -111,6 +109,15 @@ async def serve(
         if isinstance(error, Exception):
             raise error
     return code
+
+
+def http_settings(serving: Serving, settings: EdgeSettings) -> HttpSettings:
+    """The switches of the HTTP front. A model that is registered later chats as all do."""
+    return HttpSettings(
+        terms=structs.replace(serving.terms, chats=serving.model.chats),
+        chats={name: kept.chats for name, kept in serving.own.items()},
+        load_seconds=settings.limits.load_seconds,
+    )
 
 
 def _refuse_unknown(own: Mapping[str, Kept], models: Sequence[Named]) -> None:

@@ -15,7 +15,7 @@ from ingot.serve.http.app import build_app
 from ingot.serve.http.site import HttpSettings, Site
 from ingot.serve.openai.chat_defaults import ChatDefaults
 from ingot.serve.openai.params import Terms
-from ingot.serve.serving import Kept, Named, Serving, run
+from ingot.serve.serving import Kept, Named, Serving, http_settings, run
 from tests.conftest import SHAKESPEARE
 from tests.support.asgi import Call, called
 from tests.support.fake_engine import FakeEngine, FakeModels, says
@@ -135,6 +135,14 @@ def test_models_have_their_own_whatever_they_are_called_by() -> None:
         assert tokens == job.token_ids
     site = Site(models=models, settings=settings)
     assert site.terms_of("alias").chats.system == "own"
+
+
+def test_a_model_that_comes_later_has_what_all_have() -> None:
+    every, own = ChatDefaults(system="every"), ChatDefaults(system="own")
+    serving = Serving(model=Kept(chats=every), own={"bard": Kept(chats=own)})
+    models = FakeModels(bard=FakeEngine(), later=FakeEngine())
+    site = Site(models=models, settings=http_settings(serving, EdgeSettings()))
+    assert (site.terms_of("bard").chats, site.terms_of("later").chats) == (own, every)
 
 
 def test_a_model_that_has_all_of_it_or_no_template_is_served() -> None:
