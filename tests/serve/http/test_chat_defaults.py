@@ -140,7 +140,7 @@ def test_models_have_their_own_whatever_they_are_called_by() -> None:
 def test_a_model_that_comes_later_has_what_all_have() -> None:
     every, own = ChatDefaults(system="every"), ChatDefaults(system="own")
     serving = Serving(model=Kept(chats=every), own={"bard": Kept(chats=own)})
-    models = FakeModels(bard=FakeEngine(), later=FakeEngine())
+    models = FakeModels(bard=FakeEngine(says("a")), later=FakeEngine(says("a")))
     site = Site(models=models, settings=http_settings(serving, EdgeSettings()))
     assert (site.terms_of("bard").chats, site.terms_of("later").chats) == (own, every)
 
