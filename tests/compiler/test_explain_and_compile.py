@@ -253,8 +253,8 @@ def test_heads_that_are_too_large_are_refused_by_both(tmp_path: Path) -> None:
 def test_the_answer_is_plain_data(good: Path) -> None:
     told = json.loads(json_text(explain(good)))
     assert list(told) == [
-        "supported", "architecture", "family", "reasons", "features", "nearest", "differing",
-        "absent", "num_parameters", "active_parameters", "dtype", "target", "compile_options",
+        "supported", "architecture", "family", "reasons", "features", "ignored", "nearest",
+        "differing", "absent", "num_parameters", "active_parameters", "dtype", "target", "compile_options",
         "context", "seats",
         "memory_bytes", "ways",
     ]  # fmt: skip
