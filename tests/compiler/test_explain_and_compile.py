@@ -254,9 +254,8 @@ def test_the_answer_is_plain_data(good: Path) -> None:
     told = json.loads(json_text(explain(good)))
     assert list(told) == [
         "supported", "architecture", "family", "reasons", "features", "ignored", "nearest",
-        "differing", "absent", "num_parameters", "active_parameters", "dtype", "target", "compile_options",
-        "context", "seats",
-        "memory_bytes", "ways",
+        "differing", "absent", "num_parameters", "active_parameters", "dtype", "target",
+        "compile_options", "context", "seats", "memory_bytes", "ways",
     ]  # fmt: skip
     assert list(told["ways"][0]) == [
         "name", "options", "default", "refused", "hint", "stored_as", "matrices", "weight_bytes",
