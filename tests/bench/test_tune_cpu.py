@@ -64,11 +64,11 @@ def test_real_kernels_of_other_sizes_store_the_same_bits(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(tune_cpu, "SHAPE", "tiny")
-    monkeypatch.setattr(tune_cpu, "TRIED", {"quad_rows": (("int8",), (2, 3))})
-    arguments = "--target cpu:portable --stored int8 --sizes quad_rows --layers 1 --rounds 1"
+    monkeypatch.setattr(tune_cpu, "TRIED", {"quad_rows": (("int8",), (3, 4))})
+    arguments = "--target cpu:x86-64-v3 --stored int8 --sizes quad_rows --layers 1 --rounds 1"
     assert tune_cpu.main(arguments.split()) == 0
     told = capsys.readouterr().out
-    assert str(tuning_of(Target.parse("cpu:portable"))) in told
+    assert str(tuning_of(Target.parse("cpu:x86-64-v3"))) in told
     assert "operations for each byte" in told
-    assert "quad_rows 2: prefill 512" in told and "  3: " in told
+    assert "quad_rows 4: prefill 512" in told and "  3: " in told
     assert "OTHER BITS" not in told
