@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ingot.errors import RequestError, UsageError
+from ingot.errors import RequestError
 from ingot.runtime.tokenizer import Tokenizer
 from ingot.serve.edge.settings import EdgeSettings
 from ingot.serve.http.app import build_app
 from ingot.serve.http.site import HttpSettings, Site
 from ingot.serve.openai.chat_defaults import ChatDefaults
 from ingot.serve.openai.params import Terms
-from ingot.serve.serving import Kept, Named, Serving, http_settings, run
+from ingot.serve.serving import Kept, Serving, http_settings
 from tests.conftest import SHAKESPEARE
 from tests.support.asgi import Call, called
 from tests.support.fake_engine import FakeEngine, FakeModels, says
@@ -150,11 +149,3 @@ def test_a_model_that_has_all_of_it_or_no_template_is_served() -> None:
     for chats in (ChatDefaults(), ChatDefaults(template="thinker", thinks=False, system="x")):
         chats.check(has)
     ChatDefaults(thinks=False, system="x").check(tokenizer_with())
-
-
-def test_a_server_ends_at_its_start_where_a_model_lacks_it(
-    fake_artifact: Path, tmp_path: Path
-) -> None:
-    serving = Serving(model=Kept(chats=ChatDefaults(thinks=False)), in_process=True)
-    with pytest.raises(UsageError, match=r"^m: the chat template has no switch for thinking"):
-        run([Named("m", str(fake_artifact))], serving, EdgeSettings(uds=tmp_path / "s"))
