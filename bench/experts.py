@@ -23,7 +23,8 @@ from ingot.artifact.cost import StepShape
 from ingot.artifact.formats import Format, Storage
 from ingot.artifact.host import host_flags
 from ingot.artifact.plan import Buffer, Instruction, Limits, Plan
-from ingot.artifact.step import TEXT_INPUTS, StepSpec
+from ingot.artifact.programs import STEP
+from ingot.artifact.spec import Spec
 from ingot.artifact.step_cost import kernel_costs
 from ingot.artifact.target import Target, native_target
 from ingot.artifact.tensors import read_header
@@ -31,7 +32,7 @@ from ingot.compiler.quantization.search import quantize_rows
 from ingot.ops.scaled import Scaled
 from ingot.runtime.arrays import StepInputs
 from ingot.runtime.devices.cpu import stacks_end, weight_offsets
-from ingot.runtime.devices.cpu_kernels import Kernels, ModelStruct, StepStruct
+from ingot.runtime.devices.cpu_kernels import Kernels, ModelStruct, step_struct
 from ingot.runtime.devices.memory import Region, ask_for_huge_pages, map_address
 from ingot.runtime.limits import ARITHMETIC, READ, MachineLimits
 from ingot.targets.target import kind_of
@@ -109,7 +110,7 @@ def make_plan(shape: Shape, layers: int, stored: str) -> Plan:
         max_logit_rows=1, page_size=16,
     )  # fmt: skip
     return Plan(
-        limits=limits, spec=StepSpec(inputs=TEXT_INPUTS), buffers=tuple(buffers),
+        limits=limits, spec=Spec(inputs=STEP.inputs), buffers=tuple(buffers),
         instructions=tuple(instructions),
     )  # fmt: skip
 
@@ -182,7 +183,7 @@ class Layers:
             num_pages=1, num_threads=threads, watches_host=0,
         )  # fmt: skip
         self.kernels.open(model)
-        self.inputs = StepInputs(plan.limits)
+        self.inputs = StepInputs(plan)
         self.times = np.zeros(len(plan.kernels) + 1, np.int64)
 
     def line(self, rows: int, steps: int) -> str:
@@ -213,7 +214,8 @@ class Layers:
         """Seconds of each kernel of experts in one step of random tokens."""
         rng = np.random.default_rng(seed)
         self.inputs["tokens"][:rows] = rng.integers(0, VOCABULARY, rows)
-        step = StepStruct(**self.inputs.addresses(), num_tokens=rows, num_seqs=1, num_rows=0)
+        self.inputs.num_tokens, self.inputs.num_seqs = rows, 1
+        step = step_struct(self.inputs, [])
         self.kernels.run_timed(step, self.times.ctypes.data)
         names = [kernel.kernel for kernel in self.plan.kernels]
         return [

@@ -7,14 +7,14 @@ from typing import Any
 
 from bench.make_model import write_config
 from ingot.artifact.plan import Plan
+from ingot.artifact.programs import STEP
 from ingot.artifact.target import Target
-from ingot.compiler.compile import target_plan
+from ingot.compiler.compile import target_plans
 from ingot.compiler.lower_model import lower_model
 from ingot.compiler.model import Model
 from ingot.compiler.options import Clock, CompileOptions, silent
 from ingot.compiler.resolve import resolve
 from ingot.models import registry
-from ingot.targets.target import kind_of
 
 
 def plan_of(
@@ -36,5 +36,5 @@ def plan_in(folder: Path, target: Target, **options: Any) -> Plan:
     module = registry.build(config, max_model_len=resolved.limits.max_model_len)
     # Nothing before packing looks at the tokenizer or the weights.
     model = Model(folder, chosen, config, resolved, None, module, None, [])  # type: ignore[arg-type]
-    plan, _ = target_plan(kind_of(target), lower_model(model, Clock(silent)), chosen)
+    plan, _ = target_plans(target, lower_model(model, Clock(silent)), chosen)[STEP.name]
     return plan

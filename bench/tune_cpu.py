@@ -30,12 +30,13 @@ from bench.plans import plan_in
 from bench.tuning.choose import GAIN
 from ingot.artifact.host import usable_processors
 from ingot.artifact.plan import Plan, aligned
+from ingot.artifact.programs import LOGITS
 from ingot.artifact.target import KIB, Target
 from ingot.runtime.arrays import StepInputs
 from ingot.runtime.batch import BatchBuilder
-from ingot.runtime.devices.cpu import vocab_size
-from ingot.runtime.devices.cpu_kernels import Kernels, ModelStruct, StepStruct
+from ingot.runtime.devices.cpu_kernels import Kernels, ModelStruct, StepStruct, step_struct
 from ingot.runtime.devices.memory import Region
+from ingot.runtime.executor import outputs_of
 from ingot.runtime.limits import ARITHMETIC, READ
 from ingot.targets.cpu.generate import generate, weight_layouts
 from ingot.targets.cpu.kept_objects import compile_once
@@ -95,7 +96,7 @@ class Trial:
         )
         self._arena = self._region(plan.memory.arena_bytes)
         self._caches = [self._region(size * self._num_pages) for size in plan.page_sizes()]
-        self._vocabulary = vocab_size(plan, "the plan")
+        self._vocabulary = outputs_of(plan, "the plan")[LOGITS]
         self._logits = self._region(16 * self._vocabulary * 4)
         self._addresses = [self._weights.address + int(begin) for begin in begins]
         self._inputs: list[StepInputs] = []  # that steps point to
@@ -144,14 +145,14 @@ class Trial:
 
     def _step(self, phase: Phase) -> tuple[StepStruct, int]:
         size = self._plan.limits.page_size
-        inputs = StepInputs(self._plan.limits)
+        inputs = StepInputs(self._plan)
         builder = BatchBuilder(inputs, size)
         self._inputs.append(inputs)
         needed = -(-(phase.context + phase.tokens) // size)
         for row in range(phase.sequences):
             pages = list(range(row * needed, (row + 1) * needed))
             builder.append([7] * phase.tokens, phase.context, pages, 1)
-        struct = StepStruct(**inputs.sizes(), **inputs.addresses(), logits=self._logits.address)
+        struct = step_struct(inputs, [self._logits.address])
         return struct, inputs.num_rows
 
 

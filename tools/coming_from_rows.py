@@ -127,5 +127,8 @@ TRANSFORMERS = (
     Row("TextIteratorStreamer", "llm.stream(text)"),
     Row("output_scores=True", "SamplingParams(logprobs=1)"),
     Row("model(input_ids).logits", "llm.logits(token_ids)"),
+    Row("model.model(input_ids).last_hidden_state[0, -1]",
+        "llm.embed(text, normalize=False)[0].outputs.embedding",
+        "Of an artifact with the program `hidden`."),
     Row("past_key_values", "", "Equal beginnings of prompts are computed once by themselves."),
 )  # fmt: skip

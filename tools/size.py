@@ -1,4 +1,4 @@
-"""Prints how large the project is: lines a folder, passes, ops, families. For the eye only."""
+"""Prints how large the project is, and how it is divided. For the eye only."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import ast
 from collections import Counter
 from pathlib import Path
 
+from tools.structure import Structure, table
+
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("ingot", "tests", "bench", "tools", "docs")
 SUFFIXES = {".py", ".h", ".cpp", ".md"}
-LONG_FILE, LONG_FUNCTION, MANY_PARAMETERS = 300, 40, 8
+LONG_FILE, LONG_FUNCTION, MANY_PARAMETERS = 400, 40, 8
 KERNELS = ROOT / "ingot/targets/cuda/kernels"  # Triton, which has no structures to hand over
 
 
@@ -72,6 +74,9 @@ def main() -> None:
     print(f"{lines.total():7,}  all")
     architectures = sum(len(family.architectures) for family in families().values())
     print(f"\n{len(pipeline())} passes, {len(ops.OPS)} ops, {architectures} architectures")
+    print()
+    for what, count in table(Structure.of(ROOT / "ingot"), "ingot.runtime"):
+        print(f"{count:7,}  {what}")
     if found := over_budget():
         print("\nover budget:\n  " + "\n  ".join(found))
 

@@ -1,11 +1,12 @@
-"""Writes the tables of a step's interface into docs/artifact.md; `make docs` runs it."""
+"""Writes the tables of what programs are given into docs/artifact.md; `make docs` runs it."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-from ingot.artifact.step import SYMBOLS, TEXT_INPUTS
+from ingot.artifact.programs import PROGRAMS
+from ingot.artifact.spec import SYMBOLS, Array
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "artifact.md"
 BEGIN, END = "<!-- step: written by `make docs` -->", "<!-- end of step -->"
@@ -20,17 +21,26 @@ def with_tables(page: str) -> str:
 
 
 def tables() -> str:
-    """The inputs of a step of text, and the symbols in their shapes."""
+    """The programs, the inputs of each, and the symbols in their shapes."""
+    programs = [
+        f"| `{each.name}` | {each.meaning} | {', '.join(f'`{o.name}`' for o in each.outputs)} |"
+        for each in PROGRAMS.values()
+    ]
+    arrays = {array: None for each in PROGRAMS.values() for array in each.inputs}
     inputs = [
         f"| `{array.name}` | {array.dtype} | [{', '.join(map(str, array.shape))}] "
-        f"| {array.meaning} |"
-        for array in TEXT_INPUTS
+        f"| {array.meaning} | {_takers(array)} |"
+        for array in arrays
     ]
     symbols = [f"| {key} | `{each.name}` | {each.meaning} |" for key, each in SYMBOLS.items()]
     return "\n".join(
         (
-            "| input | dtype | shape | meaning |",
-            "|---|---|---|---|",
+            "| program | what it does | fills |",
+            "|---|---|---|",
+            *programs,
+            "",
+            "| input | dtype | shape | meaning | of |",
+            "|---|---|---|---|---|",
             *inputs,
             "",
             "| symbol | name | counts |",
@@ -38,6 +48,12 @@ def tables() -> str:
             *symbols,
         )
     )
+
+
+def _takers(array: Array) -> str:
+    """The programs that take an input."""
+    takers = [each.name for each in PROGRAMS.values() if array in each.inputs]
+    return "all" if len(takers) == len(PROGRAMS) else ", ".join(takers)
 
 
 if __name__ == "__main__":

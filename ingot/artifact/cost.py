@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ingot.artifact.plan import Buffer, Instruction
-from ingot.artifact.step import Dim
+from ingot.artifact.spec import Dim
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

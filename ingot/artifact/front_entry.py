@@ -16,16 +16,24 @@ from ingot.artifact.plan import Plan
 NodeData = tuple[str, str, str, list[Any], dict[str, Any]]
 
 
-class FrontEntry(msgspec.Struct, forbid_unknown_fields=True):
-    """The exported graph as plain data, the plan, how weights are stored, the ledger, and what the
-    passes made of some layers."""
+class LoweredEntry(msgspec.Struct, forbid_unknown_fields=True):
+    """A program by name: the node that it ends with, its plan, the ledger, and what the passes made
+    of some layers."""
 
-    nodes: list[NodeData]
+    program: str
+    result: str
     plan: Plan
-    quantization: str
-    storage: dict[str, Storage]
     ledger: tuple[LedgerEntry, ...]
     layers: LayerGraphs
+
+
+class FrontEntry(msgspec.Struct, forbid_unknown_fields=True):
+    """The exported graph as plain data, how weights are stored, and every program."""
+
+    nodes: list[NodeData]
+    quantization: str
+    storage: dict[str, Storage]
+    programs: list[LoweredEntry]
 
 
 def encode_entry(entry: FrontEntry) -> bytes:

@@ -14,7 +14,7 @@ from ingot.artifact.codec import decode, encode
 
 Constant = bool | int | float | str
 
-# Sizes of a step that launches know besides the symbols of `ingot.artifact.step`.
+# Sizes of a step that launches know besides the symbols of `ingot.artifact.spec`.
 MOST_ROWS = "Q"  # tokens of the sequence that has most of them in this step
 MOST_KEYS = "C"  # tokens of the longest sequence, those of earlier steps included
 DRAWS = "D"  # tokens that are drawn

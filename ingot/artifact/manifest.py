@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ingot.artifact.plan import Limits
+from ingot.artifact.programs import STEP
 from ingot.artifact.quality import Quality
 
-FORMAT_VERSION = (3, 1)  # a reader refuses another major version, and reads a newer minor one
-STEP = "step"  # the program that advances text
+FORMAT_VERSION = (3, 2)  # a reader refuses another major version, and reads a newer minor one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,12 +27,13 @@ class ModelInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerEntry:
-    """How often a pass had to match, and did; `tier` is "exact" or "numeric"."""
+    """How often a pass had to match in a program, and did; `tier` is "exact" or "numeric"."""
 
     name: str
     tier: str
     expected: int | None
     matched: int
+    program: str = STEP.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +70,7 @@ class TargetEntry:
 
     @property
     def step(self) -> ProgramEntry:
-        return self.programs[STEP]
+        return self.programs[STEP.name]
 
 
 AS_STORED = ", as in the checkpoint"  # ends a quantization whose integers the checkpoint had
@@ -119,3 +120,7 @@ class Manifest:
     ledger: tuple[LedgerEntry, ...]
     files: dict[str, FileEntry] = field(default_factory=dict)
     digest: str = ""
+
+    def ledger_of(self, program: str) -> tuple[LedgerEntry, ...]:
+        """What the passes matched in a program."""
+        return tuple(entry for entry in self.ledger if entry.program == program)

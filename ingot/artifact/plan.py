@@ -2,7 +2,7 @@
 
 A plan lists the buffers of a program, the instructions that run over them in order, the groups of
 instructions that a target runs as one kernel, and the place of each temporary in the arena. It is
-written as JSON and read without torch. Shapes are over the symbols of `ingot.artifact.step`.
+written as JSON and read without torch. Shapes are over the symbols of `ingot.artifact.spec`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Literal
 
 from ingot.artifact.formats import DType, Format, stored_bytes
-from ingot.artifact.step import Array, Dim, State, StepSpec
+from ingot.artifact.spec import Array, Dim, Spec, State
 
 Kind = Literal["weight", "arena", "inner", "view", "state", "input", "output"]
 Attr = bool | int | float | str
@@ -141,14 +141,17 @@ class Plan:
     """One program of a model, as a target runs it.
 
     Buffers of the inputs, states and outputs follow from `spec` and are not among `buffers`.
+    `multiplied` are weights that products of other programs read: all programs of an artifact find
+    a weight packed in one way.
     """
 
     limits: Limits
-    spec: StepSpec
+    spec: Spec
     buffers: tuple[Buffer, ...]
     instructions: tuple[Instruction, ...]
     groups: tuple[Group, ...] = ()
     memory: MemoryPlan = MemoryPlan()
+    multiplied: tuple[str, ...] = ()
 
     def buffer(self, name: str) -> Buffer:
         """The buffer of that name; KeyError if there is none."""

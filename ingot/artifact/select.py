@@ -8,7 +8,7 @@ from ingot.artifact.manifest import Manifest, TargetEntry
 from ingot.artifact.target import CUDA_LEVELS, kind_of_name
 from ingot.errors import IncompatibleHostError
 
-ABI = 6  # of kernels.so, as the runtime calls it
+ABI = 7  # of kernels.so, as the runtime calls it
 CUDA_ABI = 2  # of kernels.json, as the runtime reads it
 ABIS = {"cpu": ABI, "cuda": CUDA_ABI}
 PREFERRED = "cuda"  # of several targets that a host can run

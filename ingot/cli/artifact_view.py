@@ -13,6 +13,7 @@ from ingot.artifact.layer_graphs import FILE as LAYERS
 from ingot.artifact.layer_graphs import LayerGraphs, decode_layers
 from ingot.artifact.manifest import Manifest, TargetEntry
 from ingot.artifact.plan import Buffer, Group, Plan
+from ingot.artifact.programs import STEP
 from ingot.artifact.reader import Artifact
 from ingot.artifact.target import CUDA_TARGETS
 from ingot.artifact.traits import origin_of
@@ -23,16 +24,22 @@ LAYER = re.compile(r"(?:^|\.)(\d+)(?=\.|$)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArtifactView:
-    """The manifest, the plan of every target, and the kernels of GPUs, by target name.
+    """The manifest, the plans of every target, and the kernels of GPUs, by target name.
 
-    `layers` is what the passes made of some layers; None in an artifact of an older ingot.
+    `programs` has the plan of each program, by its name. `layers` is what the passes made of some
+    layers; None in an artifact of an older ingot.
     """
 
     path: Path
     manifest: Manifest
-    plans: dict[str, Plan]
+    programs: dict[str, dict[str, Plan]]
     built: dict[str, BuiltLaunches] = field(default_factory=dict)
     layers: LayerGraphs | None = None
+
+    @property
+    def plans(self) -> dict[str, Plan]:
+        """Those of the step, by target name."""
+        return {target: plans[STEP.name] for target, plans in self.programs.items()}
 
     def folder_bytes(self) -> dict[str, int]:
         """Bytes of each folder of the artifact, as its manifest lists them."""
@@ -43,10 +50,10 @@ class ArtifactView:
 
     def code_bytes(self, target: TargetEntry) -> int:
         """Bytes of what a target runs: its file of kernels, and binaries that it names."""
-        kernels = target.step.kernels
-        binaries = f"{kernels.rpartition('/')[0]}/cubins/"
+        kernels = [program.kernels for program in target.programs.values()]
+        binaries = tuple(f"{name.rpartition('/')[0]}/cubins/" for name in kernels)
         files = self.manifest.files.items()
-        return sum(e.size for name, e in files if name == kernels or name.startswith(binaries))
+        return sum(e.size for name, e in files if name in kernels or name.startswith(binaries))
 
     def driver(self, target: str) -> str:
         """The driver that a target needs, in words; nothing for one that is no GPU."""
@@ -68,15 +75,27 @@ def read_artifact(path: Path) -> ArtifactView:
     """
     artifact = Artifact.open(path)
     entries = artifact.manifest.targets
-    plans = {entry.name: artifact.plan_of(entry) for entry in entries}
+    programs = {
+        entry.name: {program: artifact.plan_of(entry, program) for program in _in_order(entry)}
+        for entry in entries
+    }
     files = {entry.name: entry.step.kernels for entry in entries if entry.name in CUDA_TARGETS}
     built = {name: decode_built(artifact.read(file), file=file) for name, file in files.items()}
     layers = None
     if LAYERS in artifact.manifest.files:
         layers = decode_layers(artifact.read(LAYERS), file=LAYERS)
     return ArtifactView(
-        path=path, manifest=artifact.manifest, plans=plans, built=built, layers=layers
+        path=path,
+        manifest=artifact.manifest,
+        programs=programs,
+        built=built,
+        layers=layers,
     )
+
+
+def _in_order(entry: TargetEntry) -> list[str]:
+    """The programs of a target, the step first."""
+    return sorted(entry.programs, key=lambda program: (program != STEP.name, program))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ import argparse
 import os
 from collections.abc import Sequence
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,10 +25,10 @@ if TYPE_CHECKING:
     from ingot.compiler.options import CompileOptions, Report
 
 
-def _names(text: str) -> tuple[str, ...]:
+def _names(text: str, what: str) -> tuple[str, ...]:
     names = tuple(name.strip() for name in text.split(",") if name.strip())
     if not names:
-        raise argparse.ArgumentTypeError("name at least one target, such as cpu:native")
+        raise argparse.ArgumentTypeError(f"name at least one {what}")
     return names
 
 
@@ -51,8 +52,14 @@ ARGUMENTS: Arguments = (
         "targets, separated by commas: cpu:native (this machine, the default), cpu:x86-64-v4, "
         "cpu:x86-64-v3, cpu:portable; features can follow a level, as in cpu:x86-64-v3+avx_vnni; "
         f"{', '.join(CUDA_TARGETS)}, which need no GPU to compile, or cuda:native",
-        _names,
+        partial(_names, what="target, such as cpu:native"),
         dest="targets",
+    ),
+    Argument(
+        "--programs LIST",
+        "what the artifact can do, separated by commas: step (the default, and always there) "
+        "generates text; hidden gives the hidden states that embeddings are made of (LLM.embed)",
+        partial(_names, what="program, such as step"),
     ),
     Argument(
         "--from",
@@ -243,10 +250,15 @@ def better_format(report: Report) -> str:
 def ledger_table(ledger: tuple[LedgerEntry, ...]) -> str:
     """How often each pass matched, beside how often it had to."""
     rows = [
-        (entry.name, entry.matched, "-" if entry.expected is None else entry.expected, entry.tier)
+        (
+            entry.name, entry.matched, "-" if entry.expected is None else entry.expected,
+            entry.tier, entry.program,
+        )
         for entry in ledger
-    ]
-    return table(rows, ("pass", "matched", "expected", "tier"))
+    ]  # fmt: skip
+    columns = ("pass", "matched", "expected", "tier", "program")
+    width = len(columns) if len({entry.program for entry in ledger}) > 1 else len(columns) - 1
+    return table([row[:width] for row in rows], columns[:width])
 
 
 def groups_text(manifest: Manifest) -> str:

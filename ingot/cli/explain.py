@@ -8,6 +8,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
+from ingot.artifact.programs import STEP
 from ingot.cli.arguments import REVISION, SOURCE, Argument, Arguments
 from ingot.cli.matrices import name_of, shape_of
 from ingot.cli.numbers import format_bytes, format_count, human_bytes, human_int
@@ -127,10 +128,16 @@ def _identity(explanation: Explanation) -> str:
         ("absent", ", ".join(explanation.absent)),
         ("parameters", explanation.ways and _parameters(explanation)),
         ("compiled as", explanation.dtype),
+        *(("program", _program(name, text)) for name, text in explanation.programs.items()),
         *(("ignored", text) for text in explanation.ignored),
     )
     note = "\n  Equal keys would not make it one: what a model computes is in its code."
     return facts((name, value) for name, value in rows if value) + (note if near else "")
+
+
+def _program(name: str, meaning: str) -> str:
+    option = "" if name == STEP.name else f"; --programs {STEP.name},{name}"
+    return f"{name} {meaning}{option}"
 
 
 def _parameters(explanation: Explanation) -> str:

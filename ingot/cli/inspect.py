@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ingot.artifact.programs import STEP, meaning_of
 from ingot.artifact.quality import quality_line
 from ingot.cli.arguments import MODEL, REVISION, Argument, Arguments
 from ingot.cli.compile import groups_text, ledger_table
@@ -26,6 +27,7 @@ ARGUMENTS: Arguments = (
     MODEL,
     REVISION,
     Argument("--target NAME", "whose plan and kernels to show (default: the first)"),
+    Argument("--program NAME", "whose plan to show (default: step)"),
     Argument("--plan", "print the kernels of the plan"),
     Argument("--layer N", "the layer that --plan, --dot and --onnx show (default: all)", int),
     Argument(
@@ -63,17 +65,20 @@ def main(args: argparse.Namespace) -> int:
 
     view = read_artifact(resolve(model_path(args.model, args.revision)))
     target = _target(view, args.target, gpu=args.kernels)
-    _check_layer(view.plans[target], args.layer)
+    program = _program(view, target, args.program)
+    _check_layer(view.programs[target][program], args.layer)
     measured = _measured(view, args.bench)
     verified = _verified(view) if args.verify else None
-    found = Inspected(view=view, target=target, measured=measured, verified=verified)
+    found = Inspected(
+        view=view, target=target, program=program, measured=measured, verified=verified
+    )
     wrote = _write_files(found, args)
     if args.json:
         print_json(as_object(found))
     elif args.kernels:
         show(kernels(view, target))
     elif args.plan:
-        show(plan_table(view.plans[target], args.layer))
+        show(plan_table(found.plan, args.layer))
     elif not wrote:
         show(summary(found))
     return _exit_code(verified)
@@ -151,12 +156,13 @@ def summary(found: Inspected) -> str:
         "Cost\n" + facts(cost_facts(plan)),
         *_checked(found),
         "Targets\n" + _target_table(view),
+        "Programs\n" + _program_table(found),
         "Weights\n" + _weights_table(found),
         "Differs from the reference\n"
         + "\n".join(f"  - {each.what} [{each.tier}]" for each in found.differences),
         "Ledger\n" + ledger_table(view.manifest.ledger),
         "Groups\n" + groups_text(view.manifest),
-        f"Plan of {target}\n" + table(counts, ("count", "kernel")),
+        f"Plan of {found.program} for {target}\n" + table(counts, ("count", "kernel")),
         f"More: --plan prints the kernels,{binaries} --html FILE writes a page with pictures,\n"
         "--dot FILE and --onnx FILE the plan for Graphviz and Netron; --verify replays goldens.",
     ]
@@ -290,6 +296,28 @@ def _target_table(view: ArtifactView) -> str:
     columns = ("target", "weights", "code", "kernels", "arena", "needs")
     width = len(columns) if view.built else len(columns) - 1
     return table([row[:width] for row in rows], columns[:width])
+
+
+def _program_table(found: Inspected) -> str:
+    """What each program is for, takes and returns."""
+    rows = []
+    for name, plan in found.view.programs[found.target].items():
+        takes, gives = (
+            " ".join(array.name for array in arrays)
+            for arrays in (plan.spec.inputs, plan.spec.outputs)
+        )
+        arena = format_bytes(plan.memory.arena_bytes)
+        rows.append((name, meaning_of(name), len(plan.kernels), arena, takes, gives))
+    return table(rows, ("program", "what it does", "kernels", "arena", "takes", "gives"))
+
+
+def _program(view: ArtifactView, target: str, name: str | None) -> str:
+    programs = view.programs[target]
+    if name is not None and name not in programs:
+        raise UsageError(
+            f"no program {name!r} in {view.path}", hint=f"It has: {', '.join(programs)}."
+        )
+    return name or STEP.name
 
 
 def _target(view: ArtifactView, name: str | None, *, gpu: bool = False) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ingot.artifact.manifest import TargetEntry
 from ingot.artifact.plan import Plan
+from ingot.artifact.programs import STEP, meaning_of
 from ingot.artifact.reader import weights_name
 from ingot.cli.artifact_view import ArtifactView, kernel_counts, live_bytes
 from ingot.cli.layer_view import LayerView, layer_views
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inspected:
-    """An artifact, and one of its targets.
+    """An artifact, one of its targets, and a program of that.
 
     Attributes:
         measured: what a bench gave; None where nobody has measured.
@@ -29,12 +30,13 @@ class Inspected:
 
     view: ArtifactView
     target: str
+    program: str = STEP.name
     measured: Measured | None = None
     verified: Verification | None = None
 
     @property
     def plan(self) -> Plan:
-        return self.view.plans[self.target]
+        return self.view.programs[self.target][self.program]
 
     @property
     def entry(self) -> TargetEntry:
@@ -61,8 +63,8 @@ class Inspected:
     @property
     def layers(self) -> tuple[LayerView, ...] | None:
         """One layer of each kind; None where the artifact keeps no graphs."""
-        graphs = self.view.layers
-        return None if graphs is None else layer_views(graphs, self.view.manifest.ledger, self.plan)
+        graphs, ledger = self.view.layers, self.view.manifest.ledger_of(STEP.name)
+        return None if graphs is None else layer_views(graphs, ledger, self.plan)
 
 
 def as_object(found: Inspected) -> dict[str, Any]:
@@ -73,6 +75,11 @@ def as_object(found: Inspected) -> dict[str, Any]:
         "manifest": view.manifest,
         "folder_bytes": view.folder_bytes(),
         "target": found.target,
+        "program": found.program,
+        "programs": {
+            name: _program(meaning_of(name), plan)
+            for name, plan in view.programs[found.target].items()
+        },
         "memory": asdict(need)
         | {
             "fixed_bytes": need.fixed_bytes,
@@ -86,6 +93,15 @@ def as_object(found: Inspected) -> dict[str, Any]:
         "plans": {name: _plan(view, name, plan) for name, plan in view.plans.items()},
         "plan": found.plan,
         "layers": found.layers,
+    }
+
+
+def _program(meaning: str, plan: Plan) -> dict[str, Any]:
+    return {
+        "meaning": meaning,
+        "spec": plan.spec,
+        "kernels": len(plan.kernels),
+        "arena_bytes": plan.memory.arena_bytes,
     }
 
 

@@ -10,14 +10,19 @@ import torch
 from torch import Tensor
 
 from ingot.artifact.plan import Buffer, Plan, arrays_of
-from ingot.artifact.step import LOGITS
 from ingot.artifact.tensors import ALIGNMENT
 from ingot.compare.seen import Seen, Watching, copied
 from ingot.compare.step_arrays import fill
 from ingot.compiler.interpret import Step, Value
 from ingot.errors import InternalError
 from ingot.runtime.arrays import StepInputs
-from ingot.runtime.devices.cpu_kernels import Kernels, ModelStruct, StepStruct, Watcher
+from ingot.runtime.devices.cpu_kernels import (
+    Kernels,
+    ModelStruct,
+    Watcher,
+    pointers,
+    step_struct,
+)
 from ingot.runtime.devices.memory import Region, align
 from ingot.targets.cpu.unpack import pack_state, unpack_state
 from ingot.targets.cpu.work import work_of
@@ -49,12 +54,12 @@ class CpuStep:
         (output,) = plan.of_kind("output")
         limits = plan.limits
         self.logits = torch.full((limits.max_logit_rows, output.columns), torch.nan)
-        self.inputs = StepInputs(limits)
+        self.inputs = StepInputs(plan)
         self._values: dict[str, Tensor] = {}
         self._kernels = Kernels(code, name)
         arrays = [array for each in self.caches.values() for array in each]
         model = ModelStruct(arena=self.arena.data_ptr(), num_pages=num_pages, num_threads=1)
-        model.arrays = _pointers(weights), _pointers([a.data_ptr() for a in arrays])
+        model.arrays = pointers(weights), pointers([a.data_ptr() for a in arrays])
         model.weights, model.caches = (ctypes.addressof(array) for array in model.arrays)
         self._kernels.open(model)
 
@@ -103,8 +108,7 @@ class CpuStep:
     def _run(self, inputs: Mapping[str, Tensor], watcher: Watcher) -> None:
         self._values = dict(inputs)
         fill(self.inputs, inputs)
-        addresses = self.inputs.addresses() | {LOGITS: self.logits.data_ptr()}
-        step = StepStruct(**self.inputs.sizes(), **addresses)
+        step = step_struct(self.inputs, [self.logits.data_ptr()])
         times = np.zeros(len(self.work) + 1, np.int64)
         code = self._kernels.run_timed(step, times.ctypes.data, watcher)
         if code:
@@ -125,10 +129,6 @@ def _sizes(plan: Plan, num_pages: int) -> list[tuple[Buffer, list[int]]]:
         (state, [num_pages * next(sizes) for _ in arrays_of(state.format, (0,))])
         for state in plan.of_kind("state")
     ]
-
-
-def _pointers(addresses: Sequence[int]) -> ctypes.Array[ctypes.c_void_p]:
-    return (ctypes.c_void_p * len(addresses))(*addresses)
 
 
 def _none(buffer: Buffer) -> Value:

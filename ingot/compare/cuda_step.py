@@ -10,8 +10,8 @@ from torch import Tensor
 from ingot.artifact.formats import stored_bytes
 from ingot.artifact.launches import Argument
 from ingot.artifact.plan import Plan, arrays_of, scales_offset
+from ingot.artifact.programs import LOGITS
 from ingot.artifact.reader import Artifact
-from ingot.artifact.step import LOGITS
 from ingot.compare.seen import Seen, Watching, copied
 from ingot.compare.step_arrays import fill
 from ingot.compiler.interpret import Step, Value

@@ -10,7 +10,7 @@ from torch.fx import GraphModule, Node
 from ingot.artifact.formats import Storage
 from ingot.artifact.manifest import Manifest
 from ingot.artifact.plan import Instruction, Plan
-from ingot.artifact.step import LOGITS
+from ingot.artifact.programs import LOGITS
 from ingot.artifact.target import Target
 from ingot.artifact.traits import TRAITS, written_by
 from ingot.compiler.lower import lower

@@ -21,7 +21,7 @@ from ingot.artifact.reader import Artifact
 from ingot.artifact.target import Target
 from ingot.artifact.writer import ArtifactWriter, refuse_missing
 from ingot.compiler.choose_targets import resolve_targets
-from ingot.compiler.compile import report_of, target_plan, write_parts
+from ingot.compiler.compile import report_of, target_plans, write_parts
 from ingot.compiler.describe import describe
 from ingot.compiler.front import Front
 from ingot.compiler.golden import loosest, outputs_agree
@@ -31,7 +31,6 @@ from ingot.compiler.options import Check, Clock, CompileOptions, Progress, Repor
 from ingot.compiler.preflight import check_disk, check_tools, prepare
 from ingot.errors import ArtifactError, UsageError
 from ingot.targets.compilers import Builder
-from ingot.targets.target import kind_of
 from ingot.version import __version__
 
 _ANEW = "Compile it again, for all targets at once: --target LIST --force."
@@ -65,7 +64,9 @@ def add_targets(
         old = Artifact.open(out, flags=frozenset())
         new = new_targets(old.manifest, options, out)
         names = [target.name for target in (*targets_of(old.manifest), *new)]
-        model = read_model(model_dir, replace(options, targets=tuple(names)), clock)
+        programs = tuple(old.manifest.targets[0].programs)
+        same = replace(options, targets=tuple(names), programs=programs)
+        model = read_model(model_dir, same, clock)
         with model.checkpoint:
             check_choices(old.manifest, model)
             check_tools(new)
@@ -131,9 +132,10 @@ def check_front(old: Artifact, model: Model, front: Front) -> None:
         if found != given:
             raise another(f"{what} is another: {found} in the artifact, {given} here")
     for entry, target in zip(manifest.targets, targets_of(manifest), strict=True):
-        plan, _ = target_plan(kind_of(target), front, model.options)
-        if hashlib.sha256(encode_plan(plan)).hexdigest() != manifest.files[entry.step.plan].sha256:
-            raise another(f"{target.name} would have another plan than it has")
+        for program, (plan, _) in target_plans(target, front, model.options).items():
+            file = manifest.files[entry.programs[program].plan]
+            if hashlib.sha256(encode_plan(plan)).hexdigest() != file.sha256:
+                raise another(f"{target.name} would have another plan than it has")
 
 
 def another(found: str) -> UsageError:

@@ -10,7 +10,6 @@ from ingot.artifact.codec import encode_plan
 from ingot.artifact.layer_graphs import FILE as LAYERS
 from ingot.artifact.layer_graphs import encode_layers
 from ingot.artifact.manifest import (
-    STEP,
     GroupEntry,
     Manifest,
     ProgramEntry,
@@ -18,6 +17,7 @@ from ingot.artifact.manifest import (
 )
 from ingot.artifact.matrices import matrices_of
 from ingot.artifact.plan import Plan
+from ingot.artifact.programs import STEP
 from ingot.artifact.quality import WARN_KL, Quality
 from ingot.artifact.reader import weights_name
 from ingot.artifact.select import abi_of
@@ -40,7 +40,8 @@ from ingot.compiler.tokenizer import write_tokenizer
 from ingot.compiler.torch_threads import torch_threads
 from ingot.compiler.verify import PlanChecker
 from ingot.targets.compilers import Builder, raise_failed
-from ingot.targets.target import TargetKind, kind_of
+from ingot.targets.shared_weights import share_weights, with_all_weights
+from ingot.targets.target import kind_of
 
 
 def compile_model(
@@ -125,8 +126,12 @@ def write_parts(
     sizes = {name: parameter.numel() for name, parameter in model.module.named_parameters()}
     with clock.stage("generate", names):
         parts = [add_sources(writer, model, front, t) for t in model.resolved.targets]
-    builds = [compiler.submit(add_kernels, writer, part) for part in parts]
-    writer.write(LAYERS, encode_layers(front.layers))
+    builds = [
+        compiler.submit(add_kernels, writer, part.target, program)
+        for part in parts
+        for program in part.entry.programs.values()
+    ]
+    writer.write(LAYERS, encode_layers(front.step.layers))
     write_tokenizer(model.tokenizer_files, writer.directory / "tokenizer")
     with QuantizedWeights(model.checkpoint.read, writer.directory) as weights:
         if front.storage:
@@ -162,41 +167,53 @@ def quantize(model: Model, front: Front, weights: QuantizedWeights, clock: Clock
 
 def add_sources(writer: ArtifactWriter, model: Model, front: Front, target: Target) -> Part:
     """Lets a target rewrite and group the plan for itself. Writes its plan and its sources."""
-    kind = kind_of(target)
-    plan, groups = target_plan(kind, front, model.options)
-    folder = f"targets/{target.name.replace(':', '-')}"
-    writer.write(f"{folder}/plan.json", encode_plan(plan))
-    for name, text in kind.sources(plan, target).items():
-        writer.write(f"{folder}/source/{name}", text.encode())
-    program = ProgramEntry(
-        plan=f"{folder}/plan.json", kernels=f"{folder}/{kind.kernels}", groups=groups
-    )
+    kind, plans = kind_of(target), target_plans(target, front, model.options)
+    entries = {}
+    for program, (plan, groups) in plans.items():
+        folder = program_folder(target, program)
+        writer.write(f"{folder}/plan.json", encode_plan(plan))
+        for name, text in kind.sources(plan, target).items():
+            writer.write(f"{folder}/source/{name}", text.encode())
+        entries[program] = ProgramEntry(
+            plan=f"{folder}/plan.json", kernels=f"{folder}/{kind.kernels}", groups=groups
+        )
     entry = TargetEntry(
         name=target.name,
         requires=tuple(sorted(target.requires)),
         layout=f"{kind.layout}-{model.resolved.stored_as}",
         abi=abi_of(target.name),
-        programs={STEP: program},
+        programs=entries,
     )
-    return Part(target, plan, entry)
+    return Part(target, {program: plan for program, (plan, _) in plans.items()}, entry)
 
 
-def target_plan(
-    kind: TargetKind, front: Front, options: CompileOptions
-) -> tuple[Plan, tuple[GroupEntry, ...]]:
-    """The plan as a kind of target runs it, and the ledger of its groups."""
-    rewritten = kind.rewrite(front.plan)
-    grouped, groups = kind.group(rewritten, options.disable_passes)
-    placed = kind.place(grouped)
-    if options.verify_passes:
-        PlanChecker(front.reference).check_target(kind, front.plan, rewritten, placed)
-    return placed, groups
+def program_folder(target: Target, program: str) -> str:
+    """Where a target's program lies in an artifact."""
+    folder = f"targets/{target.name.replace(':', '-')}"
+    return folder if program == STEP.name else f"{folder}/{program}"
 
 
-def add_kernels(writer: ArtifactWriter, part: Part) -> None:
-    """Compiles the sources of one target."""
-    kernels = writer.file(part.entry.step.kernels)
-    kind_of(part.target).build(kernels.parent / "source", kernels, part.target)
+def target_plans(
+    target: Target, front: Front, options: CompileOptions
+) -> dict[str, tuple[Plan, tuple[GroupEntry, ...]]]:
+    """The plan of every program as a target runs it, and the ledger of its groups."""
+    kind = kind_of(target)
+    rewritten = {each.program.name: kind.rewrite(each.plan) for each in front.programs}
+    grouped = {
+        name: kind.group(plan, options.disable_passes)
+        for name, plan in share_weights(rewritten).items()
+    }
+    placed = {name: (kind.place(plan), groups) for name, (plan, groups) in grouped.items()}
+    for each in front.programs if options.verify_passes else ():
+        name, checker = each.program.name, PlanChecker(front.graph(each))
+        checker.check_target(kind, each.plan, rewritten[name], placed[name][0])
+    return placed
+
+
+def add_kernels(writer: ArtifactWriter, target: Target, program: ProgramEntry) -> None:
+    """Compiles the sources of a target's program."""
+    kernels = writer.file(program.kernels)
+    kind_of(target).build(kernels.parent / "source", kernels, target)
 
 
 def layouts(parts: Sequence[Part]) -> dict[str, Part]:
@@ -209,4 +226,5 @@ def add_weights(writer: ArtifactWriter, parts: Sequence[Part], weights: Quantize
     for layout, part in layouts(parts).items():
         name = weights_name(layout)
         with writer.growing(name) as path:
-            kind_of(part.target).pack(path, part.plan, weights.read, weights)
+            plan = with_all_weights([*part.plans.values()])
+            kind_of(part.target).pack(path, plan, weights.read, weights)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from ingot.artifact.golden import format_name
 from ingot.artifact.manifest import FORMAT_VERSION, Manifest, ModelInfo, Numerics, TargetEntry
 from ingot.artifact.plan import Plan
+from ingot.artifact.programs import STEP
 from ingot.artifact.quality import Quality
 from ingot.artifact.target import Target
 from ingot.compiler.front import Front
@@ -18,11 +19,16 @@ from ingot.version import __version__
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One target's part of the artifact: its own plan of the step, and its manifest entry."""
+    """One target's part of the artifact: its own plan of each program, and its manifest entry."""
 
     target: Target
-    plan: Plan
+    plans: dict[str, Plan]
     entry: TargetEntry
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of the step."""
+        return self.plans[STEP.name]
 
 
 def describe(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
 from typing import Any
 
 from ingot.artifact.formats import Storage
+from ingot.artifact.programs import PROGRAMS
 from ingot.compiler.choose_targets import resolve_targets
 from ingot.compiler.features import features
 from ingot.compiler.needs import Use, Way, options_for, ways_to_store, words_of
@@ -83,6 +84,8 @@ class Explanation:
         absent: keys that the nearest family reads and config.json lacks.
         num_parameters: parameters, a tied matrix counted once; active_parameters: those of them
             that compute a token, which has only some of the experts.
+        programs: what an artifact of it can do, by the names of programs; a compile makes the
+            first, and the others where --programs asks for them.
         dtype: what a compile computes in where no option says otherwise.
         target: what the sizes are for.
         compile_options: that a compile needs for that context and so many seats.
@@ -102,6 +105,7 @@ class Explanation:
     absent: tuple[str, ...] = ()
     num_parameters: int = 0
     active_parameters: int = 0
+    programs: dict[str, str] = field(default_factory=dict)
     dtype: str = ""
     target: str = ""
     compile_options: tuple[str, ...] = ()
@@ -151,7 +155,8 @@ def explain(
     blueprint = registry.blueprint(config) if config else None
     quantized = _check_weights(model_dir, config, blueprint, faults, ignored)
     if config and blueprint:
-        told |= {"family": config.family, "features": features(config)}
+        programs = {name: program.meaning for name, program in PROGRAMS.items()}
+        told |= {"family": config.family, "features": features(config), "programs": programs}
         sound = not any(isinstance(f, (ConfigError, UnsupportedModelError)) for f in faults)
         if quantized is not None and sound:
             told |= _needs(config, blueprint, quantized, options, use.resolved(config), faults)

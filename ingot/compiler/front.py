@@ -10,20 +10,52 @@ from ingot.artifact.formats import Storage
 from ingot.artifact.layer_graphs import LayerGraphs
 from ingot.artifact.manifest import LedgerEntry
 from ingot.artifact.plan import Plan
+from ingot.artifact.programs import Program
+from ingot.compiler.program_graphs import graph_of
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """A program as the passes leave it: its plan, the ledger, and one layer of each kind.
+
+    The plan consists of primitives, and is the same for every target. `result` is the node of the
+    exported graph that the program ends with.
+    """
+
+    program: Program
+    result: str
+    plan: Plan
+    ledger: tuple[LedgerEntry, ...]
+    layers: LayerGraphs
 
 
 @dataclass(frozen=True, slots=True)
 class Front:
-    """What the front end makes of a model: the exported graph, the plan, and the ledger.
+    """What the front end makes of a model: the exported graph, and its programs.
 
-    The plan consists of primitives, and is the same for every target. `storage` says which matrices
-    are stored in integers, and how; `quantization` says it in the words of the manifest. `layers`
-    is what the passes made of one layer of each kind.
+    `storage` says which matrices are stored in integers, and how; `quantization` says it in the
+    words of the manifest. The first program is the one that advances text.
     """
 
     reference: GraphModule
     storage: dict[str, Storage]
     quantization: str
-    plan: Plan
-    ledger: tuple[LedgerEntry, ...]
-    layers: LayerGraphs
+    programs: tuple[Lowered, ...]
+
+    def graph(self, lowered: Lowered) -> GraphModule:
+        """The part of the exported graph that a program computes, in a copy."""
+        return graph_of(self.reference, lowered.program, lowered.result)
+
+    @property
+    def step(self) -> Lowered:
+        return self.programs[0]
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of the step."""
+        return self.step.plan
+
+    @property
+    def ledger(self) -> tuple[LedgerEntry, ...]:
+        """What the passes matched, program by program."""
+        return tuple(entry for each in self.programs for entry in each.ledger)

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ingot.artifact.golden import GOLDEN, decode_golden, encode_golden, model_of
+from ingot.artifact.golden_rows import encode_rows, rows_file
+from ingot.artifact.programs import STEP, Program
 from ingot.artifact.quality import Quality
 from ingot.artifact.writer import ArtifactWriter
 from ingot.compiler.beside import OnRead
 from ingot.compiler.describe import Part, model_info, stored_format
 from ingot.compiler.front import Front
 from ingot.compiler.golden import golden_outputs, golden_prompts
+from ingot.compiler.golden_rows import golden_rows
 from ingot.compiler.golden_text import TEXT, added_before
 from ingot.compiler.lazy_rows import by_rows
 from ingot.compiler.model import Model
@@ -53,6 +56,11 @@ def add_golden(
         {name: ways_to_round(parts, own.stored)},
     )
     writer.write(GOLDEN, encode_golden(golden))
+    for each in front.programs[1:]:
+        program = each.program
+        ways = ways_to_round(parts, own.stored, program)
+        rows = golden_rows(program.name, front.graph(each), own.stored, prompts, ways)
+        writer.write(rows_file(program.name), encode_rows(rows))
 
 
 def mean_allowed(writer: ArtifactWriter) -> float:
@@ -62,11 +70,13 @@ def mean_allowed(writer: ArtifactWriter) -> float:
     return tolerance.mean
 
 
-def ways_to_round(parts: Sequence[Part], read: ReadParameter) -> list[Rounded]:
-    """How targets round, those that do it alike once."""
+def ways_to_round(
+    parts: Sequence[Part], read: ReadParameter, program: Program = STEP
+) -> list[Rounded]:
+    """How targets round in a program, those that do it alike once."""
     found: list[Roundings] = []
     for part in parts:
-        roundings = roundings_of(part.plan)
+        roundings = roundings_of(part.plans[program.name])
         if roundings not in found:
             found.append(roundings)
     return [Rounded(roundings, read) for roundings in found]

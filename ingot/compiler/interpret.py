@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ingot.artifact.formats import DType, Format
 from ingot.artifact.plan import Buffer, Instruction, Plan, scales_offset
-from ingot.artifact.step import Dim
+from ingot.artifact.spec import Dim
 from ingot.compiler.quantization.search import quantize_rows
 from ingot.ops import OPS
 from ingot.ops.dtypes import TORCH_DTYPES

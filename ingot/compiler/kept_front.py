@@ -19,8 +19,9 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
-from ingot.artifact.front_entry import FrontEntry, decode_entry, encode_entry
-from ingot.compiler.front import Front
+from ingot.artifact.front_entry import FrontEntry, LoweredEntry, decode_entry, encode_entry
+from ingot.artifact.programs import PROGRAMS
+from ingot.compiler.front import Front, Lowered
 from ingot.compiler.graph_data import graph_data, graph_of
 from ingot.compiler.layers import all_tensors
 from ingot.compiler.model import Model
@@ -113,11 +114,12 @@ def encode_front(front: Front) -> bytes:
     """
     entry = FrontEntry(
         nodes=graph_data(front.reference.graph),
-        plan=front.plan,
         quantization=front.quantization,
         storage=front.storage,
-        ledger=front.ledger,
-        layers=front.layers,
+        programs=[
+            LoweredEntry(each.program.name, each.result, each.plan, each.ledger, each.layers)
+            for each in front.programs
+        ],
     )
     if graph_data(graph_of(entry.nodes)) != entry.nodes:
         raise ValueError("the graph is another when it is read back")
@@ -133,9 +135,10 @@ def decode_front(data: bytes, model: Model) -> Front | None:
             reference=GraphModule(model.module, graph),
             storage=entry.storage,
             quantization=entry.quantization,
-            plan=entry.plan,
-            ledger=entry.ledger,
-            layers=entry.layers,
+            programs=tuple(
+                Lowered(PROGRAMS[each.program], each.result, each.plan, each.ledger, each.layers)
+                for each in entry.programs
+            ),
         )
     except Exception:  # of whatever sort: it is made anew
         return None

@@ -16,11 +16,11 @@ from torch.fx import GraphModule, Node
 
 from ingot.artifact.formats import DType, Format, Storage
 from ingot.artifact.plan import Attr, Buffer, Instruction, Limits, Plan
-from ingot.artifact.step import LOGITS, TEXT_INPUTS, Array, Dim, State, StepSpec
+from ingot.artifact.spec import Array, Dim, Spec, State
 from ingot.artifact.traits import TRAITS, Role
 from ingot.errors import CodegenError, InternalError, UsageError
 from ingot.ops.dtypes import NAMES
-from ingot.passes.graph import arguments, aten, op_name, origin
+from ingot.passes.graph import arguments, aten, op_name, origin, program_of, states_of
 from ingot.passes.weights import sources
 
 ROOT = "model"  # the origin of what no submodule does, such as selecting rows
@@ -67,7 +67,7 @@ class _Lowering:
     limits: Limits
     storage: Mapping[str, Storage]
     int8_states: bool
-    spec: StepSpec = field(default_factory=StepSpec)
+    spec: Spec = field(default_factory=Spec)
     values: dict[Node, _Value] = field(default_factory=dict)
     buffers: dict[str, Buffer] = field(default_factory=dict)
     instructions: list[Instruction] = field(default_factory=list)
@@ -91,7 +91,7 @@ class _Lowering:
         elif node.op == "get_attr":
             self.values[node] = self._weight(node)
         elif node.op == "output":
-            self._name_logits(node)
+            self._outputs(node)
         elif node.op != "call_function":
             raise InternalError(f"graph node {node.format_node()} cannot be lowered")
         elif op_name(node):
@@ -100,13 +100,14 @@ class _Lowering:
             self.values[node] = self._view(node)
 
     def _input(self, node: Node) -> _Value:
-        states: dict[str, State] = self.gm.meta.get("states", {})
-        known = {array.name: array for array in TEXT_INPUTS}
+        states, program = states_of(self.gm), program_of(self.gm)
+        known = {array.name: array for array in program.inputs}
         if node.name in states:
             state, plain = states[node.name], plain_format(node.meta["val"])
             return self._state(state if self.int8_states else replace(state, format=plain))
         if node.name not in known:
-            raise InternalError(f"the graph has an input {node.name} that no step is given")
+            found = f"the graph has an input {node.name}"
+            raise InternalError(f"{found} that the program {program.name} is not given")
         array = known[node.name]
         self.spec = replace(self.spec, inputs=(*self.spec.inputs, array))
         return _Value(array.name, array.dtype, array.shape[0], (), 0, 1)
@@ -211,19 +212,30 @@ class _Lowering:
         )
         return node.name
 
-    def _name_logits(self, node: Node) -> None:
-        """The graph's one result leaves the arena for an array of the caller's."""
-        (result,) = node.all_input_nodes
-        value = self.values[result]
-        last = self.instructions[-1]
-        if last.outputs != {"out": value.base} or not value.is_dense():
-            raise InternalError("the graph must end with the operation that computes the logits")
+    def _outputs(self, node: Node) -> None:
+        """The graph's results leave the arena for arrays of the caller's."""
+        program = program_of(self.gm)
+        results = node.all_input_nodes
+        if len(results) != len(program.outputs):
+            names = ", ".join(array.name for array in program.outputs)
+            raise InternalError(
+                f"{program.name} gives {names}, and the graph {len(results)} values"
+            )
+        for result, array in zip(results, program.outputs, strict=True):
+            self._output(self.values[result], array)
+
+    def _output(self, value: _Value, array: Array) -> None:
+        """The rows of a result, which nothing else may read, are written where the caller says."""
+        maker = next((i for i in self.instructions if value.base in i.outputs.values()), None)
+        read = any(value.base in i.inputs.values() for i in self.instructions)
+        if maker is None or read or not value.is_dense():
+            raise InternalError(f"no operation of the graph has {array.name} for its result alone")
         del self.buffers[value.base]
-        logits = Array(
-            name=LOGITS, dtype=value.dtype, shape=(value.rows, *value.inner), meaning="logits"
-        )
-        self.spec = replace(self.spec, outputs=(logits,))
-        self.instructions[-1] = replace(last, outputs={"out": LOGITS})
+        shape = (value.rows, *value.inner)
+        made = replace(array, dtype=value.dtype, shape=shape)
+        self.spec = replace(self.spec, outputs=(*self.spec.outputs, made))
+        index = self.instructions.index(maker)
+        self.instructions[index] = replace(maker, outputs={"out": array.name})
 
 
 def plain_format(value: torch.Tensor) -> Format:

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from copy import deepcopy
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 from torch.fx import GraphModule
 
+from ingot.artifact.formats import Storage
 from ingot.artifact.manifest import LedgerEntry
+from ingot.artifact.programs import PROGRAMS, STEP, Program
 from ingot.compiler.export import export
 from ingot.compiler.foreign import refusal, settle
-from ingot.compiler.front import Front
+from ingot.compiler.front import Front, Lowered
 from ingot.compiler.layers import first_of_each_kind
 from ingot.compiler.lower import lower
 from ingot.compiler.model import Model, keeps
 from ingot.compiler.options import Clock
+from ingot.compiler.program_graphs import blocks_of, graph_of, result_of
 from ingot.compiler.quantization.choose import check_calibration, choose_storage, label
 from ingot.compiler.verify import PlanChecker
 from ingot.errors import PassError
@@ -35,7 +40,6 @@ def lower_model(model: Model, clock: Clock, exported: GraphModule | None = None)
             exported = export(model.module, config)
             if isinstance(config, ForeignConfig):
                 exported = settle(exported, model.module)
-    graph = GraphModule(exported, deepcopy(exported.graph))
     reference = GraphModule(exported, deepcopy(exported.graph))
     fits = partial(all_fit, resolved.targets)
     storage = choose_storage(
@@ -49,34 +53,61 @@ def lower_model(model: Model, clock: Clock, exported: GraphModule | None = None)
     )
     if model.calibration:
         check_calibration(reference, storage)
-    log = LayerLog(first_of_each_kind(model.module))
-    with clock.stage("passes", resolved.dtype_reason):
-        ledger = run_passes(graph, model, storage.keys(), log)
-    with clock.stage("plan", f"{resolved.limits.max_num_batched_tokens} tokens a step"):
-        plan = lower(graph, resolved.limits, storage, int8_states=resolved.kv_dtype == "int8")
-        if options.verify_passes:
-            PlanChecker(reference).check_lowered(graph, plan)
+    programs = [PROGRAMS[name] for name in options.programs]
+    lowered = [lower_program(each, reference, model, storage, clock) for each in programs]
     quantization = label(storage, calibrated=bool(model.calibration), kept=keeps(model, storage))
-    return Front(reference, storage, quantization, plan, ledger, log.graphs)
+    return Front(reference, storage, quantization, tuple(lowered))
+
+
+def lower_program(
+    program: Program,
+    reference: GraphModule,
+    model: Model,
+    storage: Mapping[str, Storage],
+    clock: Clock,
+) -> Lowered:
+    """Applies a program's passes to its part of the graph, and makes its plan."""
+    resolved, result = model.resolved, result_of(reference, program)
+    graph = graph_of(reference, program, result)
+    used = {str(node.target) for node in graph.graph.find_nodes(op="get_attr")}
+    stored = {name: each for name, each in storage.items() if name in used}
+    log = LayerLog(first_of_each_kind(model.module))
+    of_program = "" if program is STEP else f"{program.name}, "
+    with clock.stage("passes", f"{of_program}{resolved.dtype_reason}"):
+        ledger = run_passes(graph, program, model, stored.keys(), log)
+    tokens = resolved.limits.max_num_batched_tokens
+    with clock.stage("plan", f"{of_program}{tokens} tokens a step"):
+        plan = lower(graph, resolved.limits, stored, int8_states=resolved.kv_dtype == "int8")
+        if model.options.verify_passes:
+            PlanChecker(graph_of(reference, program, result)).check_lowered(graph, plan)
+    return Lowered(program, result, plan, ledger, log.graphs)
 
 
 def run_passes(
-    graph: GraphModule, model: Model, integers: Set[str], log: LayerLog
+    graph: GraphModule, program: Program, model: Model, integers: Set[str], log: LayerLog
 ) -> tuple[LedgerEntry, ...]:
     """Applies the passes. Raises UnsupportedModelError for another library's module that computes
     what no op stands for."""
     options, is_ours = model.options, not isinstance(model.config, ForeignConfig)
-    passes = pipeline(dtype=model.resolved.dtype, disable=options.disable_passes, integers=integers)
+    passes = pipeline(
+        program, dtype=model.resolved.dtype, disable=options.disable_passes, integers=integers
+    )
     try:
-        return runner.run(
+        ledger = runner.run(
             graph,
             passes,
-            module_counts(model.module) if is_ours else None,
-            dump_dir=options.dump_dir,
+            module_counts(model.module, blocks_of(graph, program)) if is_ours else None,
+            dump_dir=dump_folder(options.dump_dir, program),
             log=log,
             verify=options.verify_passes,
         )
+        return tuple(replace(entry, program=program.name) for entry in ledger)
     except PassError as error:
         if is_ours:
             raise
         raise refusal(graph, model.config.architecture, error) from error
+
+
+def dump_folder(folder: Path | None, program: Program) -> Path | None:
+    """Where the graphs of a program go: those of the step lie at the top."""
+    return folder / program.name if folder and program is not STEP else folder

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 from ingot.artifact.manifest import Manifest
 from ingot.artifact.matrices import StoredMatrix
+from ingot.artifact.programs import PROGRAMS, STEP
 from ingot.errors import UsageError
 from ingot.files import as_path
 
@@ -66,6 +67,8 @@ class CompileOptions:
         library: whose module is compiled: "ingot", the one of a family, or "transformers", the one
             that the class of that name has there.
         targets: target names, `cpu:native` for this host.
+        programs: what the artifact can do: "step", which it must have, advances text, and "hidden"
+            gives the hidden states that `LLM.embed` pools.
         dtype: "float32", "bfloat16", "float16" (for GPUs alone), or "auto": that of the
             checkpoint, but bfloat16 instead of float16 where a target is no GPU. Of float16
             weights bfloat16 drops 3 bits, which float32 keeps.
@@ -100,6 +103,7 @@ class CompileOptions:
 
     library: str = field(default="ingot", metadata=_TEXT)
     targets: tuple[str, ...] = field(default=("cpu:native",), metadata=_TEXTS)
+    programs: tuple[str, ...] = field(default=(STEP.name,), metadata=_TEXTS)
     dtype: str = field(default="auto", metadata=_TEXT)
     quantize: str = field(default="none", metadata=_TEXT)
     group_size: str | int = field(default="", metadata=_TEXT_OR_INTEGER)
@@ -136,6 +140,13 @@ class CompileOptions:
             _refuse("max_kl", self.max_kl, "a number from 0 on")
         if not self.targets:
             _refuse("targets", self.targets, "at least one target, such as 'cpu:native'")
+        asked = {STEP.name, *self.programs}
+        if STEP.name not in self.programs or not asked <= PROGRAMS.keys():
+            known = ", ".join(name for name in PROGRAMS if name != STEP.name)
+            _refuse("programs", self.programs, f"{STEP.name!r}, and of {known} any")
+        # In one order, so that the same programs give the same artifact.
+        programs = tuple(name for name in PROGRAMS if name in asked)
+        object.__setattr__(self, "programs", programs)
 
 
 def _refuse(name: str, value: object, wanted: str) -> NoReturn:
@@ -200,7 +211,8 @@ class Clock:
         begun = time.monotonic()
         self.progress(name, detail, None)
         yield
-        self.stage_seconds[name] = time.monotonic() - begun
+        before = self.stage_seconds.get(name, 0.0)
+        self.stage_seconds[name] = before + time.monotonic() - begun
         self.progress(name, detail, 1.0)
 
     @contextmanager

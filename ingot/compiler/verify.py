@@ -23,6 +23,7 @@ from ingot.ops import OPS
 from ingot.ops.scaled import Operand
 from ingot.ops.stacks import stack_of
 from ingot.ops.steps import paged_step
+from ingot.passes.graph import program_of
 from ingot.passes.verification import (
     LENGTHS,
     ROWS,
@@ -106,7 +107,8 @@ class PlanChecker:
         of the exact run are given."""
         rng = torch.Generator().manual_seed(2)
         inputs, num_pages = paged_step(rng, [(n, n) for n in lengths], plan.limits.page_size)
-        inputs |= {"tokens": self.tokens[: sum(lengths)].int(), "logit_rows": torch.tensor(rows)}
+        wanted = program_of(self.reference).rows.name
+        inputs |= {"tokens": self.tokens[: sum(lengths)].int(), wanted: torch.tensor(rows)}
         states = new_states(plan, num_pages)
         references = {ROUTE.name: Routers(routed, MOST, rows).reference}
         return plan_logits(plan, self.weights, inputs, states, references).float()

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 from torch import nn
 
 from ingot.errors import UnsupportedModelError
 
 
-def module_counts(module: nn.Module) -> Counter[str]:
+def module_counts(module: nn.Module, called: Container[str] | None = None) -> Counter[str]:
     """How often each primitive must occur in the graph of a module.
+
+    `called` are the paths of the blocks that a part of the graph comes from; None counts all.
 
     Every block says in `becomes` what one call of it gives, without its children. A block that
     stands in two places counts twice; so does a weight that two blocks read. A module without
@@ -33,5 +35,6 @@ def module_counts(module: nn.Module) -> Counter[str]:
                 hint='give the class an attribute such as becomes = {"linear": 1}, or use a block '
                 "of ingot.models.blocks",
             )
-        counts.update(becomes or {})
+        if called is None or path in called:
+            counts.update(becomes or {})
     return counts

@@ -8,14 +8,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ingot.artifact.programs import STEP, Program
+
 
 def step_inputs(
     tokens: Sequence[Sequence[int]],
     contexts: Sequence[int],
     pages: Sequence[Sequence[int]],
     page_size: int,
+    program: Program = STEP,
 ) -> dict[str, Tensor]:
-    """The inputs of a step by name, int32, without a batch; every token's logits are wanted.
+    """The inputs of a step by name, int32, without a batch; a row is wanted of every token.
 
     Args:
         tokens: the new tokens of each sequence.
@@ -37,7 +40,7 @@ def step_inputs(
         "slots": slots,
         "spans": spans,
         "page_table": [[*own, *[0] * (longest - len(own))] for own in pages],
-        "logit_rows": range(len(slots)),
+        program.rows.name: range(len(slots)),
     }
     return {name: torch.tensor(list(value), dtype=torch.int32) for name, value in values.items()}
 

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from ingot.artifact.step import SYMBOLS, TEXT_INPUTS
-from ingot.passes.graph import origin, signature, value
+from ingot.artifact.spec import SYMBOLS
+from ingot.passes.graph import origin, program_of, signature, states_of, value
 
 SYMBOL = re.compile(r"[a-z]+\d+")
 STATE_SIZES = ("pages", "", "page_size")
@@ -98,9 +98,9 @@ def size_names(gm: GraphModule) -> dict[str, str]:
 
 def dims(gm: GraphModule, node: Node) -> tuple[str, ...]:
     """What the sizes of an input are called; nothing for those that are numbers."""
-    if node.name in gm.meta.get("states", {}):
+    if node.name in states_of(gm):
         return STATE_SIZES
-    for array in TEXT_INPUTS:
+    for array in program_of(gm).inputs:
         if node.name in (array.name, array.plain):
             batch = ("",) if array.plain else ()
             return (*batch, *(str(dim) if dim in SYMBOLS else "" for dim in array.shape))

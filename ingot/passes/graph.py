@@ -2,6 +2,9 @@
 
 A node's `meta` holds `val`, a fake tensor with its shape and dtype, and `nn_module_stack`, the
 module that it comes from. Edits keep both.
+
+A graph has in its `meta` the `program` that it becomes, the `states` among its inputs, and
+`weight_sources`: for each parameter that a pass made, those of the model that are stacked in it.
 """
 
 from __future__ import annotations
@@ -14,6 +17,8 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
+from ingot.artifact.programs import STEP, Program
+from ingot.artifact.spec import State
 from ingot.artifact.traits import TRAITS, Traits
 from ingot.ops import OPS
 
@@ -22,6 +27,18 @@ Target = Callable[..., Any]
 aten = torch.ops.aten
 
 NUMBER = re.compile(r"_\d+$")
+
+
+def program_of(gm: GraphModule) -> Program:
+    """The program that a graph becomes: the one that advances text, unless it says another."""
+    program: Program = gm.meta.get("program", STEP)
+    return program
+
+
+def states_of(gm: GraphModule) -> dict[str, State]:
+    """The states that passes have given a graph, by the names of its inputs."""
+    states: dict[str, State] = gm.meta.setdefault("states", {})
+    return states
 
 
 def origin(node: Node) -> str:

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from ingot.artifact.step import TEXT_INPUTS
 from ingot.artifact.traits import TRAITS, Role
 from ingot.passes.canonicalize_casts import ASSERTS, COPIES
 from ingot.passes.canonicalize_views import RESHAPES, SPLITS
@@ -17,7 +16,9 @@ from ingot.passes.graph import (
     aten,
     op_name,
     origin,
+    program_of,
     shape,
+    states_of,
     value,
 )
 
@@ -42,8 +43,9 @@ def tokens_before_heads(gm: GraphModule) -> list[str]:
 def step_inputs(gm: GraphModule) -> list[str]:
     """The inputs are those of a step, in order, and no op needs the whole sequence at once."""
     names = [n.name for n in gm.graph.find_nodes(op="placeholder")]
-    expected = [a.name for a in TEXT_INPUTS if a.name in names or "R" not in a.shape]
-    expected += gm.meta.get("states", {})
+    program = program_of(gm)
+    expected = [a.name for a in program.inputs if a.name in names or a != program.rows]
+    expected += states_of(gm)
     wrong = [] if names == expected else [f"inputs {', '.join(names)}"]
     whole = [n for n in gm.graph.nodes if op_name(n) and needs_whole_sequence(n)]
     return wrong + listed(whole)
@@ -58,8 +60,8 @@ def needs_whole_sequence(node: Node) -> bool:
 def rows_selected(gm: GraphModule) -> list[str]:
     """The result has a row for each token whose logits are wanted."""
     head: Any = gm.graph.output_node().args[0]
-    names = [array.name for array in TEXT_INPUTS if "R" in array.shape]
-    rows = [n for n in gm.graph.find_nodes(op="placeholder") if n.name in names]
+    wanted = program_of(gm).rows.name
+    rows = [n for n in gm.graph.find_nodes(op="placeholder") if n.name == wanted]
     if isinstance(head, Node) and rows and shape(head)[1:2] == shape(rows[0]):
         return []
     return [f"result {head}"]

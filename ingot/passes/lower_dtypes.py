@@ -20,6 +20,7 @@ from ingot.passes.graph import (
     routes,
     set_arguments,
     signature,
+    states_of,
     value,
 )
 from ingot.passes.inputs import new_value
@@ -59,7 +60,7 @@ def lower_dtypes(
     for node in weights_to_narrow(gm, integers):
         narrow_weight(gm, node, narrow)
     for node in gm.graph.find_nodes(op="placeholder"):
-        if node.name in gm.meta.get("states", {}):
+        if node.name in states_of(gm):
             node.meta["val"] = new_value(gm, tuple(value(node).shape), narrow)
     uses = dict.fromkeys(narrow_uses(gm, narrow))
     for node in op_calls(gm, "route"):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
 
 import torch
 
+from ingot.artifact.programs import HIDDEN, STEP, Program
 from ingot.errors import UsageError
 from ingot.ops import OPS
 from ingot.passes.canonicalize_casts import canonicalize_casts
@@ -49,15 +50,17 @@ REGROUPED = 1e-5  # the same arithmetic in another order, as in PyTorch's own ma
 # The same of values stored in 16 bits, of which 8 are digits, or 11.
 NARROW = {"bfloat16": (torch.bfloat16, 3e-2), "float16": (torch.float16, 4e-3)}
 
-PIPELINE: tuple[Pass, ...] = (
-    # one spelling for every idea
+# One spelling for every idea.
+SPELLINGS: tuple[Pass, ...] = (
     Pass(function=canonicalize_casts, gives=(no_noise,)),
     Pass(function=canonicalize_views, needs=(no_noise,), gives=(canonical_views,)),
     Pass(function=canonicalize_rows, needs=(canonical_views,)),
     Pass(function=canonicalize_positions, needs=(canonical_views,)),
     Pass(function=canonicalize_ops, needs=(canonical_views,)),
     Pass(function=canonicalize_spellings, needs=(canonical_views,), tolerance=REGROUPED),
-    # arithmetic to primitives
+)
+# Arithmetic to primitives.
+PRIMITIVES: tuple[Pass, ...] = (
     Pass(
         function=fuse_rms_norm,
         needs=(canonical_views,),
@@ -103,7 +106,9 @@ PIPELINE: tuple[Pass, ...] = (
     Pass(function=fuse_soft_cap, expect="soft_cap", anchors=(aten.tanh.default,)),
     Pass(function=lower_quotients, tolerance=REGROUPED),
     Pass(function=lower_scales, expect="mul", anchors=(aten.mul.Tensor, aten.mul.Scalar)),
-    # fewer, larger products
+)
+# Fewer, larger products.
+PRODUCTS: tuple[Pass, ...] = (
     Pass(
         function=merge_linears,
         expect="merged_linears",
@@ -111,7 +116,9 @@ PIPELINE: tuple[Pass, ...] = (
         anchors=(OPS["linear"].overload,),
         optional=True,
     ),
-    # from one sequence to a step of many
+)
+# From one sequence to a step of many, over pages.
+PAGES: tuple[Pass, ...] = (
     Pass(
         function=rewrite_attention,
         needs=(tokens_before_heads,),
@@ -128,7 +135,9 @@ PIPELINE: tuple[Pass, ...] = (
     ),
     # rows are selected before what experts make in between has a place
     Pass(function=lower_experts, expect="experts", anchors=(OPS["experts"].overload,)),
-    # where values are rounded
+)
+# Where values are rounded.
+ROUNDING: tuple[Pass, ...] = (
     Pass(
         function=lower_dtypes,
         needs=(rows_selected, only_known_ops),
@@ -139,11 +148,21 @@ PIPELINE: tuple[Pass, ...] = (
     ),
 )
 
+PIPELINES: Mapping[str, tuple[Pass, ...]] = {
+    STEP.name: (*SPELLINGS, *PRIMITIVES, *PRODUCTS, *PAGES, *ROUNDING),
+    HIDDEN.name: (*SPELLINGS, *PRIMITIVES, *PRODUCTS, *PAGES, *ROUNDING),
+}
+PIPELINE = PIPELINES[STEP.name]
+
 
 def pipeline(
-    *, dtype: str = "float32", disable: Sequence[str] = (), integers: Set[str] = frozenset()
+    program: Program = STEP,
+    *,
+    dtype: str = "float32",
+    disable: Sequence[str] = (),
+    integers: Set[str] = frozenset(),
 ) -> list[Pass]:
-    """The passes of a compile.
+    """The passes of a program.
 
     Args:
         dtype: what weights and activations are stored in, one of DTYPES.
@@ -159,7 +178,7 @@ def pipeline(
         )
     return [
         rounding(each, dtype, integers) if each.name == "lower_dtypes" else each
-        for each in PIPELINE
+        for each in PIPELINES[program.name]
         if dtype in each.dtypes and each.name not in disable
     ]
 

@@ -1,7 +1,6 @@
 """rewrite_attention: attention over one sequence becomes attention over the paged cache.
 
-`gm.meta["states"]` maps the names of the inputs that are states to what they are in int8; `lower`
-decides whether they are stored so.
+The graph's states say how they lie in int8; `lower` decides whether they are stored so.
 """
 
 from __future__ import annotations
@@ -14,10 +13,19 @@ import torch
 from torch.fx import GraphModule, Node
 
 from ingot.artifact.formats import rounded_rows
-from ingot.artifact.step import TEXT_INPUTS, Array, Dim, State
+from ingot.artifact.spec import Array, Dim, State
 from ingot.artifact.traits import TRAITS
 from ingot.ops.dtypes import TORCH_DTYPES
-from ingot.passes.graph import arguments, call_op, op_calls, replace, signature, value
+from ingot.passes.graph import (
+    arguments,
+    call_op,
+    op_calls,
+    program_of,
+    replace,
+    signature,
+    states_of,
+    value,
+)
 from ingot.passes.inputs import add_input, new_value
 from ingot.passes.torch_symbols import new_size
 
@@ -90,7 +98,7 @@ def add_caches(
         )
         shape = (pages, heads, page_size, size)
         caches[name] = add_input(gm, state.name, shape, torch.float32)
-        gm.meta.setdefault("states", {})[state.name] = state
+        states_of(gm)[state.name] = state
     return caches
 
 
@@ -99,11 +107,11 @@ def add_step_inputs(gm: GraphModule) -> dict[str, Node]:
     inputs: dict[str, Node] = {}
     sizes: dict[str, Any] = {}
     plain = {node.name: node for node in gm.graph.find_nodes(op="placeholder")}
-    for array in TEXT_INPUTS:
+    for array in program_of(gm).inputs:
         if array.plain:
             inputs[array.name] = rename_input(gm, plain[array.plain], array)
             sizes[str(array.shape[0])] = value(inputs[array.name]).shape[1]
-        elif "R" not in array.shape:  # select_logit_rows adds those
+        elif array != program_of(gm).rows:  # select_logit_rows adds those
             shape = tuple(size_of(gm, dim, sizes) for dim in array.shape)
             inputs[array.name] = add_input(gm, array.name, shape, TORCH_DTYPES[array.dtype])
     return inputs

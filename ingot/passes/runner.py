@@ -2,10 +2,6 @@
 
 After every pass: dead code goes, the graph is linted, matches are counted against what the model
 must have, invariants are checked, and, on request, the graph is dumped and run.
-
-A graph carries two things beside its nodes: `gm.meta["weight_sources"]`, for every parameter that a
-pass made the names of the model's parameters that are stacked in it (see `ingot.passes.weights`),
-and `gm.meta["states"]`, for every input that is a state what it is.
 """
 
 from __future__ import annotations

@@ -7,15 +7,21 @@ from typing import Any
 
 from torch.fx import GraphModule, Node
 
-from ingot.artifact.step import TEXT_INPUTS
 from ingot.artifact.traits import TRAITS
 from ingot.errors import PassError
 from ingot.ops.dtypes import TORCH_DTYPES
-from ingot.passes.graph import aten, call_op, is_call, op_name, origin, rank, value
+from ingot.passes.graph import (
+    aten,
+    call_op,
+    is_call,
+    op_name,
+    origin,
+    program_of,
+    rank,
+    value,
+)
 from ingot.passes.inputs import add_input, new_value
 from ingot.passes.torch_symbols import new_size
-
-ROWS = next(array for array in TEXT_INPUTS if array.shape == ("R",))
 
 
 def select_logit_rows(gm: GraphModule) -> int:
@@ -91,7 +97,8 @@ def row_inputs(node: Node) -> Iterable[Node]:
 def add_logit_rows(gm: GraphModule) -> Node:
     """The last input of the step, before the states."""
     placeholders = {node.name: node for node in gm.graph.find_nodes(op="placeholder")}
-    before = [array.name for array in TEXT_INPUTS if array.name in placeholders][-1]
+    program = program_of(gm)
+    before = [array.name for array in program.inputs if array.name in placeholders][-1]
     shape = (new_size(gm, "R", 4),)
-    dtype = TORCH_DTYPES[ROWS.dtype]
-    return add_input(gm, ROWS.name, shape, dtype, after=placeholders[before])
+    dtype = TORCH_DTYPES[program.rows.dtype]
+    return add_input(gm, program.rows.name, shape, dtype, after=placeholders[before])

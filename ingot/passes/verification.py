@@ -16,14 +16,13 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Interpreter
 
-from ingot.artifact.step import TEXT_INPUTS
 from ingot.artifact.traits import TRAITS, Role
 from ingot.errors import PassError
 from ingot.ops.registry import OPS
 from ingot.ops.stacks import stack_of
 from ingot.ops.steps import paged_step
 from ingot.passes.declaration import Pass
-from ingot.passes.graph import arguments, op_name, value
+from ingot.passes.graph import arguments, op_name, program_of, states_of, value
 from ingot.passes.weights import sources
 
 LENGTHS = (6, 3)  # tokens of the two sequences
@@ -140,7 +139,7 @@ def relative_error(got: Tensor, reference: Tensor) -> float:
 
 def example_inputs(gm: GraphModule) -> list[tuple[Tensor, ...]]:
     """The inputs of every run: one a sequence for a plain graph, one in all for a step."""
-    states = gm.meta.get("states", {})
+    states = states_of(gm)
     tokens = random_tokens(gm)
     if not states:
         positions = torch.cat([torch.arange(n) for n in LENGTHS])[None]
@@ -148,11 +147,11 @@ def example_inputs(gm: GraphModule) -> list[tuple[Tensor, ...]]:
         return list(zip(*parts, strict=True))
     rng = torch.Generator().manual_seed(2)
     step, num_pages = paged_step(rng, [(n, n) for n in LENGTHS], PAGE_SIZE)
-    known = step | {"tokens": tokens[0], "logit_rows": torch.tensor(ROWS)}
-    known |= {array.name: known[array.name][None] for array in TEXT_INPUTS if array.plain}
+    known = step | {"tokens": tokens[0], program_of(gm).rows.name: torch.tensor(ROWS)}
+    known |= {array.name: known[array.name][None] for array in program_of(gm).inputs if array.plain}
     for name, state in states.items():
         _, *shape = state.shape(PAGE_SIZE)
-        known[name] = torch.full((num_pages, *shape), torch.nan)
+        known[name] = torch.full((num_pages, *map(int, shape)), torch.nan)
     nodes = gm.graph.find_nodes(op="placeholder")
     return [tuple(known[node.name].to(value(node).dtype) for node in nodes)]
 

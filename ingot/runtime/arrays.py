@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from ingot.artifact.plan import Limits
-from ingot.artifact.step import SYMBOLS, TEXT_INPUTS
+from ingot.artifact.plan import Plan
+from ingot.artifact.programs import STEP
+from ingot.artifact.spec import SYMBOLS
 
 SIZES = tuple(symbol.name for symbol in SYMBOLS.values())
 
@@ -16,21 +17,26 @@ Float32 = npt.NDArray[np.float32]
 
 
 class StepInputs:
-    """The inputs of `ingot.artifact.step`, made once for the largest step and filled anew for each.
+    """The inputs of a program, made once for its largest step and filled anew for each.
 
     Of each array only the beginning counts, up to the step's sizes.
 
     Attributes:
+        program: its name.
+        rows: the input that says of which tokens a row is wanted.
         num_tokens, num_seqs, num_rows: the step's N, S and R.
         from_draws: {place in `tokens`: draw}, for tokens that are not known yet: the one that the
-            previous step draws by that index of its `Draws`.
+            previous step draws by that index of its `StepWants`.
     """
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, plan: Plan, program: str = STEP.name) -> None:
+        self._specs, limits = plan.spec.inputs, plan.limits
         self._arrays = {
             spec.name: np.zeros([limits.bound(dim) for dim in spec.shape], spec.dtype)
-            for spec in TEXT_INPUTS
+            for spec in self._specs
         }
+        self.program = program
+        self.rows = next((each.name for each in self._specs if each.shape == ("R",)), "")
         self.num_tokens = self.num_seqs = self.num_rows = 0
         self.num_columns = limits.max_pages_per_seq
         self.from_draws: dict[int, int] = {}
@@ -46,6 +52,14 @@ class StepInputs:
     def sizes(self) -> dict[str, int]:
         """The step's sizes, by the names that the symbols have on the host."""
         return {name: getattr(self, name) for name in SIZES}
+
+    def used(self) -> dict[str, Int32]:
+        """The beginnings that count, which are not copied."""
+        sizes = {symbol: getattr(self, each.name) for symbol, each in SYMBOLS.items()}
+        return {
+            spec.name: self[spec.name][tuple(slice(sizes.get(str(dim))) for dim in spec.shape)]
+            for spec in self._specs
+        }
 
     def addresses(self) -> dict[str, int]:
         """Where the arrays lie."""

@@ -75,7 +75,7 @@ class BatchBuilder:
         x["slots"][begin:end] = page_ids_of_row[positions // size] * size + positions % size
         x["spans"][row] = begin, end, start
         rows = x.num_rows + num_logit_rows
-        x["logit_rows"][x.num_rows : rows] = self._ramp[:num_logit_rows] + (end - num_logit_rows)
+        x[x.rows][x.num_rows : rows] = self._ramp[:num_logit_rows] + (end - num_logit_rows)
         x.num_seqs, x.num_tokens, x.num_rows = row + 1, end, rows
 
     def _singles(self, chunks: list[Chunk], page_ids_of: PageIds, draws: Mapping[int, int]) -> int:
@@ -106,7 +106,7 @@ class BatchBuilder:
         x["spans"][:count, 0] = self._ramp[:count]
         x["spans"][:count, 1] = self._ramp[1 : count + 1]
         x["spans"][:count, 2] = positions
-        x["logit_rows"][:count] = self._ramp[:count]
+        x[x.rows][:count] = self._ramp[:count]
         x.num_tokens = x.num_seqs = x.num_rows = count
         return count
 

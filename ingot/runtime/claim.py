@@ -67,7 +67,7 @@ def complete(thread: EngineThread, tickets: list[Ticket], *, progress: bool) -> 
 
     with Claim(thread) as claim:
         requests = thread.ask(claim.adding(tickets, listen))
-        if progress and sys.stderr is not None and sys.stderr.isatty():
+        if progress and _is_watched():
             _watch(requests, ended)
         else:
             ended.get()
@@ -83,8 +83,9 @@ def _watch(requests: list[Request], ended: SimpleQueue[None]) -> None:
         num_finished = sum(request.finished for request in requests)
         num_tokens = sum(request.num_generated for request in requests)
         rate = num_tokens / max(perf_counter() - began, 1e-9)
-        line = f"{num_finished}/{len(requests)} prompts, {num_tokens} tokens, {rate:.0f} tok/s"
-        print(f"\r{line:<60}", end="", file=sys.stderr, flush=True)
+        show_progress(
+            f"{num_finished}/{len(requests)} prompts, {num_tokens} tokens, {rate:.0f} tok/s"
+        )
 
     try:
         while True:
@@ -93,4 +94,20 @@ def _watch(requests: list[Request], ended: SimpleQueue[None]) -> None:
             show()
     finally:
         show()
+        end_progress()
+
+
+def show_progress(line: str) -> None:
+    """Writes a line over the last one, where stderr is a terminal."""
+    if _is_watched():
+        print(f"\r{line:<60}", end="", file=sys.stderr, flush=True)
+
+
+def end_progress() -> None:
+    """Leaves the line that was shown last."""
+    if _is_watched():
         print(file=sys.stderr)
+
+
+def _is_watched() -> bool:
+    return sys.stderr is not None and sys.stderr.isatty()

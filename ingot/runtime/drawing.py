@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from time import perf_counter
 from typing import Protocol
 
 import numpy as np
 
+from ingot.artifact.programs import LOGITS
 from ingot.errors import IngotError
 from ingot.runtime.arrays import Float32
-from ingot.runtime.executor import Draw, Drawn, Draws, Executor, Scoring
+from ingot.runtime.executor import Executor, Scoring, StepResult, StepWants, TokenScore
 from ingot.runtime.logits_cache import LogitsCache
 from ingot.runtime.metrics import Tally
 from ingot.runtime.output import FinishReason
@@ -51,7 +53,7 @@ class Drawing:
                 self._known.append((sequence, logits))
 
     def draw_known(self) -> list[Sequence]:
-        """Draws the first tokens of sequences whose prompts' logits were cached."""
+        """StepWants the first tokens of sequences whose prompts' logits were cached."""
         if not self._known:
             return []
         # Not all at once: their logits are copied.
@@ -71,37 +73,34 @@ class Drawing:
             self._accept(ready, tokens, perf_counter() - began)
         return ready
 
-    def wanted(self, chunks: list[Chunk]) -> Wanted:
-        """What is wanted of the logits of a step that computes these chunks."""
-        wanted, end = Wanted(), 0
+    def recipients(self, chunks: list[Chunk]) -> Recipients:
+        """Who gets what of the logits of a step that computes these chunks."""
+        found, end = Recipients(), 0
         for chunk in chunks:
             sequence = chunk.sequence
             end += chunk.num_rows
             if chunk.num_rows > chunk.draws:
-                wanted.score(chunk, end - chunk.num_rows)
+                found.score(chunk, end - chunk.num_rows)
             if chunk.draws:
                 begins = chunk.end == sequence.num_prompt
                 sequences = _family(sequence) if begins else [sequence]
-                wanted.sequences += sequences
-                wanted.draws.rows += [end - 1] * len(sequences)
-                wanted.draws.positions += [chunk.end] * len(sequences)
+                found.draw(sequences, end - 1, chunk.end)
                 if begins and not self._logits_cache.paused:
-                    wanted.cached.append(sequence)
-                    wanted.kept.append(end - 1)
+                    found.cached.append(sequence)
+                    found.keep([end - 1])
             if chunk.draft:
-                wanted.drafted.append((chunk, len(wanted.kept)))
-                wanted.kept += range(end, end + len(chunk.draft))
+                found.drafted.append((chunk, found.keep(range(end, end + len(chunk.draft)))))
                 end += len(chunk.draft)
-        return wanted
+        return found
 
-    def take(self, wanted: Wanted, drawn: Drawn) -> list[Sequence]:
+    def take(self, recipients: Recipients, result: StepResult) -> list[Sequence]:
         """Takes the results of a step; returns the sequences that got a token or an error.
 
         Sequences that ended while it ran get nothing. Where drafts were right, those are returned
         that got something with the last of their tokens; the others were delivered before.
         """
         failed: list[Sequence] = []
-        for sequence, scores in zip(wanted.scored, drawn.scores, strict=True):
+        for sequence, scores in zip(recipients.scored, result.scores, strict=True):
             if isinstance(scores, IngotError):
                 members = [] if sequence.finished else _family(sequence)
                 for member in members:
@@ -109,11 +108,11 @@ class Drawing:
                 failed += members
             else:
                 sequence.prompt_logprobs += scores
-        logits_of_prompts = drawn.logits[: len(wanted.cached)]  # those of drafts come last
-        for sequence, logits in zip(wanted.cached, logits_of_prompts, strict=True):
+        kept = result.rows[LOGITS]  # those of prompts come before those of drafts
+        for sequence, logits in zip(recipients.cached, kept, strict=False):
             self._logits_cache.put(sequence.prompt_ids, sequence.salt, logits)
-        taken = failed + self._accept(wanted.sequences, drawn.tokens, drawn.seconds)
-        return self._follow(wanted.drafted, drawn.logits, taken) if wanted.drafted else taken
+        taken = failed + self._accept(recipients.drawing, result.tokens, result.seconds)
+        return self._follow(recipients.drafted, kept, taken) if recipients.drafted else taken
 
     def _follow(
         self, drafted: list[tuple[Chunk, int]], logits: Float32, taken: list[Sequence]
@@ -140,7 +139,7 @@ class Drawing:
         return taken
 
     def _accept(
-        self, sequences: list[Sequence], draws: list[Draw | IngotError], seconds: float
+        self, sequences: list[Sequence], draws: list[TokenScore | IngotError], seconds: float
     ) -> list[Sequence]:
         self._tally["sampler_seconds"] += seconds
         now, accepted = perf_counter(), []
@@ -151,7 +150,7 @@ class Drawing:
                 accepted.append(sequence)
         return accepted
 
-    def _take(self, sequence: Sequence, draw: Draw | IngotError, now: float) -> None:
+    def _take(self, sequence: Sequence, draw: TokenScore | IngotError, now: float) -> None:
         """Appends a token; or ends the sequence with the error."""
         sequence.num_pending -= sequence.num_pending > 0  # siblings wait for their parent's step
         if isinstance(draw, IngotError):  # one request's trouble, not the others'
@@ -195,19 +194,34 @@ class Drawing:
                 self._owner.scheduler.fork(parent, sequence)
 
 
-class Wanted:
-    """What is wanted of a step's logits, and for whom.
+class Recipients:
+    """Who gets what of a step, and what is therefore wanted of it.
 
     The kept rows are for the cache, and those after the tokens of drafts.
     """
 
     def __init__(self) -> None:
-        self.sequences: list[Sequence] = []
+        self.wants = StepWants()
+        self.drawing: list[Sequence] = []
         self.scored: list[Sequence] = []
         self.cached: list[Sequence] = []
-        self.drafted: list[tuple[Chunk, int]] = []  # with the place of the first row in `kept`
-        self.kept: list[int] = []
-        self.draws = Draws(sequences=self.sequences, kept=self.kept)
+        self.drafted: list[tuple[Chunk, int]] = []  # with the place of the first kept row
+
+    def draw(self, sequences: list[Sequence], row: int, position: int) -> None:
+        """A token for each of these, from one row."""
+        wants, count = self.wants, len(sequences)
+        self.drawing += sequences
+        wants.sequences = self.drawing
+        wants.rows += [row] * count
+        wants.positions += [position] * count
+
+    def keep(self, rows: Iterable[int]) -> int:
+        """The logits of these rows; returns the place of the first among those that are kept."""
+        kept = self.wants.kept
+        assert isinstance(kept, list)
+        first = len(kept)
+        kept += rows
+        return first
 
     def score(self, chunk: Chunk, first_row: int) -> None:
         """Log-probabilities of the prompt tokens that follow those of the chunk's rows."""
@@ -218,7 +232,7 @@ class Wanted:
             self.scored.append(sequence)
             tokens = sequence.token_ids[begin + 1 : end + 1]
             count = sequence.params.prompt_logprobs or 0
-            self.draws.scorings.append(Scoring(first_row + begin - first, tokens, count))
+            self.wants.scorings.append(Scoring(first_row + begin - first, tokens, count))
 
 
 def _is_right(chunk: Chunk) -> bool:

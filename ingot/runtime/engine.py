@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from time import perf_counter
 
+import numpy as np
+
+from ingot.artifact.programs import PROGRAMS, STEP
 from ingot.errors import IngotError, InternalError
 from ingot.runtime.admission import Admission, check_priority
 from ingot.runtime.arrays import Float32
 from ingot.runtime.batch import Batch, BatchBuilder
 from ingot.runtime.config import EngineConfig, engine_config
-from ingot.runtime.drawing import Drawing, Wanted
+from ingot.runtime.drawing import Drawing, Recipients
 from ingot.runtime.executor import Executor
 from ingot.runtime.flights import Flights
-from ingot.runtime.forced import ForcedSteps
+from ingot.runtime.forced import ForcedSteps, Take
 from ingot.runtime.logits_cache import LogitsCache
 from ingot.runtime.metrics import EngineCounters, Tally
 from ingot.runtime.output import FinishReason
@@ -71,6 +74,7 @@ class Engine:
         )
         self._executor = executor
         self._builders = [BatchBuilder(inputs, limits.page_size) for inputs in executor.inputs]
+        self._other_builders: dict[str, BatchBuilder] = {}
         self._max_num_rows = min(limits.max_logit_rows, most_tokens)
         config = engine_config(config)
         self.scheduler = Scheduler(
@@ -196,10 +200,10 @@ class Engine:
         if not self._overlaps:
             self.deliver()  # a stop string may end what would run in this step
         if not self._flights:
-            batch, self._prepared = self._prepared or self._prepare(Wanted()), None
+            batch, self._prepared = self._prepared or self._prepare(Recipients()), None
             if batch is not None:
-                wanted = self._drawing.wanted(batch.chunks)
-                self._flights.submit(batch, wanted, beside=self._overlaps)
+                recipients = self._drawing.recipients(batch.chunks)
+                self._flights.submit(batch, recipients, beside=self._overlaps)
         if self._flights:
             drawn += self._land()
             if self._speculation is not None:
@@ -239,17 +243,50 @@ class Engine:
         stopped: Callable[[], bool] = lambda: False,
         first: list[int] | None = None,
     ) -> list[Float32]:
-        """Logits [T - first, V] of each sequence from its `first` position on; see `forced`."""
+        """Logits [T - first, V] of each sequence from its `first` position on."""
         forced = list(sequences)
-        for token_ids in forced:
+        begins, vocab_size = first or [0] * len(forced), self._executor.vocab_size
+        found = [
+            np.empty((len(ids) - begin, vocab_size), np.float32)
+            for ids, begin in zip(forced, begins, strict=True)
+        ]
+        takes = [_writer(array) for array in found]
+        self.rows(STEP.name, forced, begins, takes, chunk_tokens, stopped)
+        return found
+
+    def rows(
+        self,
+        program: str,
+        sequences: list[list[int]],
+        first: list[int],
+        takes: list[Take],
+        chunk_tokens: int | None = None,
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Gives the rows of a program's first output for each sequence from its `first` position
+        on; see `ForcedSteps.run`. Raises UsageError for a program that the artifact lacks."""
+        for token_ids in sequences:
             self.check(token_ids)
+        executor, limits = self._executor, self._executor.limits
+        builder = self._builder_of(program)
         self._prepared = None
         while self._flights:
             self._undelivered += self._flights.land()
         self.deliver()
-        executor, most = self._executor, self._executor.limits.max_num_seqs
-        steps = ForcedSteps(self.scheduler, executor, self._builders[0], most, self._max_num_rows)
-        return steps.logits(forced, first or [0] * len(forced), chunk_tokens, stopped)
+        output = PROGRAMS[program].outputs[0].name
+        steps = ForcedSteps(
+            self.scheduler, executor, builder, output, limits.max_num_seqs, self._max_num_rows
+        )
+        steps.run(sequences, first, takes, chunk_tokens, stopped)
+
+    def _builder_of(self, program: str) -> BatchBuilder:
+        """What fills in the inputs of a program. Its page tables are kept from step to step."""
+        if program == STEP.name:
+            return self._builders[0]
+        if program not in self._other_builders:
+            inputs, _ = self._executor.open(program).inputs
+            self._other_builders[program] = BatchBuilder(inputs, self.pages.page_size)
+        return self._other_builders[program]
 
     def touch_ahead(self) -> bool:
         """See `Pool.touch_ahead`; for when there is nothing else to do."""
@@ -260,13 +297,13 @@ class Engine:
         """Closes the executor; a second call does nothing."""
         self._executor.close()
 
-    def _prepare(self, under_way: Wanted) -> Batch | None:
+    def _prepare(self, under_way: Recipients) -> Batch | None:
         """Schedules a step and lays it out in the arrays that the last one does not use."""
         chunks = self.scheduler.schedule()
         if not chunks:
             return None
         self._builders.reverse()
-        return self._builders[0].build(chunks, self.pages.page_ids, under_way.draws.sequences)
+        return self._builders[0].build(chunks, self.pages.page_ids, under_way.drawing)
 
     def _land(self) -> list[Sequence]:
         """Waits for the first step that is under way; with overlap, works beside it."""
@@ -280,18 +317,30 @@ class Engine:
         self._undelivered += taken
         return taken
 
-    def _go_on(self, under_way: Wanted) -> None:
+    def _go_on(self, under_way: Recipients) -> None:
         """Delivers, and prepares the step that comes next; submits it if the executor takes it."""
         self.deliver()
         if self._speculation is not None and (under_way.drafted or self._speculation.waits):
             return
         self._prepared = batch = self._prepare(under_way)
         if batch is not None:
-            wanted = self._drawing.wanted(batch.chunks)
-            if self._executor.can_follow(wanted.draws):
+            recipients = self._drawing.recipients(batch.chunks)
+            if self._executor.can_follow(recipients.wants):
                 self._prepared = None
-                self._flights.submit(batch, wanted, beside=True)
+                self._flights.submit(batch, recipients, beside=True)
 
     def _forget(self, sequence: Sequence) -> None:
         self.scheduler.remove(sequence)
         self._prepared = None
+
+
+def _writer(array: Float32) -> Take:
+    """Writes rows into an array, one after the other."""
+    filled = 0
+
+    def take(rows: Float32) -> None:
+        nonlocal filled
+        array[filled : filled + len(rows)] = rows
+        filled += len(rows)
+
+    return take

@@ -6,17 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from ingot.artifact.plan import Limits
+from ingot.artifact.plan import Limits, Plan
+from ingot.artifact.programs import STEP
 from ingot.artifact.reader import Artifact
-from ingot.errors import IngotError
+from ingot.errors import ArtifactError, IngotError, UsageError
 from ingot.runtime.arrays import Float32, StepInputs
 from ingot.runtime.output import Logprob
 from ingot.runtime.sampling_state import SampledSequence
 
 
 @dataclass(slots=True)
-class Draw:
-    """A token, and the log-probabilities that were asked for with it (else empty)."""
+class TokenScore:
+    """A token that was drawn, and the log-probabilities that were asked for with it, or none."""
 
     token: int
     logprobs: dict[int, Logprob]
@@ -36,15 +37,15 @@ class Scoring:
 
 
 @dataclass(slots=True)
-class Draws:
-    """What is wanted of the logits of a step.
+class StepWants:
+    """What is wanted of the rows that a step returns. Only of logits tokens are drawn and scored.
 
     Attributes:
         sequences: each draws a token, by its sampling state.
         rows: the row of the logits that each of them draws from.
         positions: the place that the token of each will have in its sequence.
         scorings: the prompt tokens to score.
-        kept: the rows whose logits are handed back.
+        kept: the rows of all outputs that are handed back.
     """
 
     sequences: Sequence[SampledSequence] = ()
@@ -55,27 +56,37 @@ class Draws:
 
 
 @dataclass(slots=True)
-class Drawn:
-    """What came of them, in the same order. An error ends its request and no other.
+class StepResult:
+    """Tokens drawn, scores and kept rows of one step, in the order of its `StepWants`.
 
-    `logits` [kept rows, V] are valid until the next step. `seconds` went into drawing.
+    An error ends its request and no other. `rows` has the kept rows of each output by its name,
+    [kept rows, columns]; they are valid until the next step. `seconds` went into drawing.
     """
 
-    tokens: list[Draw | IngotError]
+    tokens: list[TokenScore | IngotError]
     scores: list[list[dict[int, Logprob]] | IngotError]
-    logits: Float32
+    rows: dict[str, Float32]
     seconds: float
 
     @property
     def token_ids(self) -> list[int]:
         """The tokens; 0 where a draw failed: its sequence is over, and nobody asks for it."""
-        return [draw.token if isinstance(draw, Draw) else 0 for draw in self.tokens]
+        return [draw.token if isinstance(draw, TokenScore) else 0 for draw in self.tokens]
+
+
+class Opened(Protocol):
+    """A program that an executor has opened."""
+
+    @property
+    def inputs(self) -> tuple[StepInputs, StepInputs]:
+        """The arrays to fill before `submit`: one is filled while the step in the other runs."""
+        ...
 
 
 class Pending(Protocol):
     """A step that an executor has accepted."""
 
-    def wait(self) -> Drawn:
+    def wait(self) -> StepResult:
         """Waits for the step and its draws. To be called once, in the order of submission.
 
         Raises UsageError after `close`, InternalError when the kernels refuse the step.
@@ -145,15 +156,24 @@ class Executor(Protocol):
         """The arrays to fill before `submit`: one is filled while the step in the other runs."""
         ...
 
-    def submit(self, inputs: StepInputs, draws: Draws, *, beside: bool = False) -> Pending:
-        """Accepts the step in one of `inputs`.
+    def open(self, program: str) -> Opened:
+        """A program of the artifact, over the same weights and pages.
+
+        It is opened when it is first asked for. Raises UsageError for one that the artifact does
+        not have, and ResourceError where there is no room for it.
+        """
+        ...
+
+    def submit(self, inputs: StepInputs, draws: StepWants, *, beside: bool = False) -> Pending:
+        """Accepts the step in one of the inputs of a program. Only the one that advances text draws
+        and scores; of the others rows are kept.
 
         With `beside` it runs while the caller goes on, else at the latest when the caller waits
         for it. Tokens that are `from_draws` of the previous step are filled in.
         """
         ...
 
-    def can_follow(self, draws: Draws) -> bool:
+    def can_follow(self, draws: StepWants) -> bool:
         """Whether a step with these draws can be submitted before the last one is waited for.
 
         Two steps can be under way, and no more.
@@ -162,7 +182,7 @@ class Executor(Protocol):
 
     def draw(
         self, logits: Float32, sequences: Sequence[SampledSequence]
-    ) -> list[Draw | IngotError]:
+    ) -> list[TokenScore | IngotError]:
         """Draws from logits [R, V] of the host, which may be overwritten. An executor that none
         of its steps can follow has no step under way."""
         ...
@@ -170,3 +190,34 @@ class Executor(Protocol):
     def close(self) -> None:
         """Frees everything; a second call does nothing."""
         ...
+
+
+def outputs_of(plan: Plan, file: str) -> dict[str, int]:
+    """How wide the rows of each output of a plan are. Raises ArtifactError for outputs that have no
+    row for each of the R tokens."""
+    outputs = plan.of_kind("output")
+    if not outputs or not all(len(o.shape) == 2 and o.shape[0] == "R" for o in outputs):
+        raise ArtifactError(f"{file}: a program returns rows, of shape (R, columns)")
+    return {output.name: output.columns for output in outputs}
+
+
+def program_of(artifact: Artifact, name: str) -> Plan:
+    """The plan of a program beside the step, on the artifact's target.
+
+    Raises UsageError for one that the artifact does not have, and ArtifactError for states that are
+    not the step's: it could not read the pages.
+    """
+    entry = artifact.target
+    if name not in entry.programs:
+        raise UsageError(
+            f"{artifact.path} was compiled without the program {name}",
+            hint=f"Compile the model again with --programs {STEP.name},{name}; in Python that is "
+            f"programs=[{STEP.name!r}, {name!r}] of ingot.compile, or in compile_options of LLM.",
+        )
+    plan = artifact.plan_of(entry, name)
+    if plan.spec.states != artifact.plan_of(entry).spec.states:
+        raise ArtifactError(
+            f"{entry.programs[name].plan}: its states are not those of the step",
+            hint="Compile the model again.",
+        )
+    return plan

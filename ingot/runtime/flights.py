@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from time import perf_counter
 
 from ingot.runtime.batch import Batch
-from ingot.runtime.drawing import Drawing, Wanted
+from ingot.runtime.drawing import Drawing, Recipients
 from ingot.runtime.executor import Executor, Pending
 from ingot.runtime.metrics import NO_STEPS, STEP_SIZES, Tally
 from ingot.runtime.scheduler import Chunk, Scheduler
@@ -21,7 +21,7 @@ class Flight:
     """A step that is under way."""
 
     chunks: list[Chunk]
-    wanted: Wanted
+    recipients: Recipients
     pending: Pending
     began: float
 
@@ -45,11 +45,11 @@ class Flights:
         return bool(self._flights)
 
     @property
-    def first(self) -> Wanted:
-        """What is wanted of the step that lands next."""
-        return self._flights[0].wanted
+    def first(self) -> Recipients:
+        """Who gets what of the step that lands next."""
+        return self._flights[0].recipients
 
-    def submit(self, batch: Batch, wanted: Wanted, *, beside: bool) -> None:
+    def submit(self, batch: Batch, recipients: Recipients, *, beside: bool) -> None:
         began = perf_counter()
         self._scheduler.advance(batch.chunks)
         for chunk in batch.chunks:
@@ -59,21 +59,21 @@ class Flights:
         self._tally["num_computed_tokens"] += num_tokens
         self.steps_by_size[bisect_left(STEP_SIZES, num_tokens)] += 1
         began = perf_counter()
-        pending = self._executor.submit(batch.inputs, wanted.draws, beside=beside)
-        self._flights.append(Flight(batch.chunks, wanted, pending, began))
+        pending = self._executor.submit(batch.inputs, recipients.wants, beside=beside)
+        self._flights.append(Flight(batch.chunks, recipients, pending, began))
 
     def land(self) -> list[Sequence]:
         """Waits for the first step, and takes what it has drawn; see `Drawing.take`."""
         flight = self._flights.popleft()
-        for sequence in flight.wanted.sequences:  # beside the kernels, where they run already
+        for sequence in flight.recipients.drawing:  # beside the kernels, where they run already
             sequence.sampling.advance(sequence.token_ids, sequence.num_prompt)
-        drawn = flight.pending.wait()
+        result = flight.pending.wait()
         began, self._landed = max(flight.began, self._landed), perf_counter()
-        self._tally["kernel_seconds"] += self._landed - began - drawn.seconds
+        self._tally["kernel_seconds"] += self._landed - began - result.seconds
         self._tally["num_steps"] += 1
         self._scheduler.complete(flight.chunks)
         self.landed = flight.chunks
-        return self._drawing.take(flight.wanted, drawn)
+        return self._drawing.take(flight.recipients, result)
 
     def abandon(self) -> None:
         """Waits for all steps, whatever comes of them: an earlier error tells of it."""

@@ -1,4 +1,4 @@
-"""Logits of given tokens, computed beside the requests: nothing is drawn, and nothing is kept."""
+"""Rows of given tokens, computed beside the requests: nothing is drawn, and nothing is kept."""
 
 from __future__ import annotations
 
@@ -6,25 +6,26 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 
-import numpy as np
-
 from ingot.runtime.arrays import Float32
 from ingot.runtime.batch import BatchBuilder
-from ingot.runtime.executor import Draws, Executor
+from ingot.runtime.executor import Executor, StepWants
 from ingot.runtime.page_table import PageTable
 from ingot.runtime.scheduler import Scheduler
+
+# Takes the rows of the next positions of a sequence.
+Take = Callable[[Float32], None]
 
 
 @dataclass
 class Forced:
     """Tokens that a step computes: those from `start` on, of a sequence that owns pages as `id`.
 
-    `logits` are those of the positions from `first` on.
+    `take` is given the rows of the positions from `first` on.
     """
 
     id: int
     token_ids: list[int]
-    logits: Float32
+    take: Take
     first: int
     start: int = 0
 
@@ -36,11 +37,15 @@ class Forced:
 @dataclass(frozen=True)
 class ForcedSteps:
     """Runs steps of given tokens. If pages are short, running requests give up theirs and are
-    computed again later."""
+    computed again later.
+
+    `builder` fills in the inputs of a program, and `output` is the one whose rows are given.
+    """
 
     scheduler: Scheduler
     executor: Executor
     builder: BatchBuilder
+    output: str
     max_num_seqs: int
     max_num_rows: int
 
@@ -48,27 +53,27 @@ class ForcedSteps:
     def pages(self) -> PageTable:
         return self.scheduler.pages
 
-    def logits(
+    def run(
         self,
         sequences: Sequence[list[int]],
         first: Sequence[int],
+        takes: Sequence[Take],
         chunk_tokens: int | None,
         stopped: Callable[[], bool],
-    ) -> list[Float32]:
-        """Logits [T - first, V] of each sequence from its `first` position on, in chunks of
+    ) -> None:
+        """Gives the rows of each sequence from its `first` position on, in chunks of
         `chunk_tokens`.
 
         As many sequences as fit run side by side. By default chunks are as large as they can be,
         and so are those of the tokens before `first`.
         Once `stopped` says so, no step runs and no request gives up its pages any more, and
-        what is returned is incomplete.
+        what was given is incomplete.
         """
         most = min(chunk_tokens or self.max_num_rows, self.max_num_rows)
         whole = chunk_tokens is None
-        vocab_size = self.executor.vocab_size
         forced = [
-            Forced(-1 - n, ids, np.empty((len(ids) - begin, vocab_size), np.float32), begin)
-            for n, (ids, begin) in enumerate(zip(sequences, first, strict=True))
+            Forced(-1 - n, *each)
+            for n, each in enumerate(zip(sequences, takes, first, strict=True))
         ]
         for group in self._groups(forced, stopped):
             try:
@@ -78,7 +83,6 @@ class ForcedSteps:
             finally:
                 for each in forced:
                     self.pages.release(each.id)
-        return [each.logits for each in forced]
 
     def _groups(self, forced: list[Forced], stopped: Callable[[], bool]) -> Iterator[list[Forced]]:
         """Parts of the list whose sequences have room beside one another, which is made."""
@@ -111,8 +115,7 @@ class ForcedSteps:
             self.builder.append(chunk, each.start, self.pages.page_ids(each.id), wanted)
             computed.append((each, end, slice(num_rows, num_rows + wanted)))
             num_rows += wanted
-        logits = self.executor.submit(inputs, Draws(kept=slice(None))).wait().logits
+        found = self.executor.submit(inputs, StepWants(kept=slice(None))).wait().rows[self.output]
         for each, end, rows in computed:
-            begin = max(each.start, each.first) - each.first
-            each.logits[begin : begin + rows.stop - rows.start] = logits[rows]
+            each.take(found[rows])
             each.start = end

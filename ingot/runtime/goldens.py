@@ -12,6 +12,7 @@ from ingot.artifact.golden import (
     format_name,
     tolerance_of,
 )
+from ingot.artifact.golden_rows import GoldenRows, decode_rows, rows_file
 from ingot.artifact.reader import Artifact
 from ingot.errors import ArtifactError, GoldenError, TokenizerError
 from ingot.files import read_regular
@@ -36,6 +37,17 @@ def read_golden(artifact: Artifact) -> Golden:
     except GoldenError as error:
         raise ArtifactError(error.found, hint="Compile it again.") from error
     return golden
+
+
+def read_rows(artifact: Artifact, program: str) -> GoldenRows:
+    """The golden rows of a program. Raises ArtifactError when they are missing or malformed."""
+    name = rows_file(program)
+    if name not in artifact.manifest.files:
+        raise ArtifactError(f"{artifact.path} has no {name}", hint="Compile it again.")
+    try:
+        return decode_rows(artifact.read(name), name)
+    except GoldenError as error:
+        raise ArtifactError(error.found, hint="Compile it again.") from error
 
 
 def golden_file(path: Path) -> Golden:

@@ -13,6 +13,7 @@ from ingot.runtime.arrays import Float32
 from ingot.runtime.completion import Completion
 from ingot.runtime.config import EngineConfig
 from ingot.runtime.engine import Engine
+from ingot.runtime.forced import Take
 from ingot.runtime.metrics import EngineCounters
 from ingot.runtime.output import RequestOutput
 from ingot.runtime.params import SamplingParams
@@ -135,6 +136,19 @@ class Session:
         """Logits of each sequence from a position on; see `Engine.logits`."""
         self.refuse_closed()
         return self._engine.logits(sequences, chunk_tokens, stopped, first)
+
+    def rows(
+        self,
+        program: str,
+        sequences: list[list[int]],
+        first: list[int],
+        takes: list[Take],
+        chunk_tokens: int | None,
+        stopped: Callable[[], bool],
+    ) -> None:
+        """Gives what a program returns for each sequence; see `Engine.rows`."""
+        self.refuse_closed()
+        self._engine.rows(program, sequences, first, takes, chunk_tokens, stopped)
 
     def output(self, request: Request) -> RequestOutput:
         """The request so far. Raises the error that ended it."""

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 
 from ingot.artifact.golden import GOLDEN, Golden, GoldenPrompt, Tolerance, tolerance_of
 from ingot.artifact.golden_error import GoldenDifference, difference
+from ingot.artifact.golden_rows import relative_error
+from ingot.artifact.programs import STEP
 from ingot.artifact.reader import Artifact
 from ingot.errors import VerificationError
 from ingot.runtime.arrays import Float32
-from ingot.runtime.goldens import number_format, read_golden
+from ingot.runtime.embedding import Pool
+from ingot.runtime.goldens import number_format, read_golden, read_rows
 from ingot.runtime.llm import LLM
 
 # Tokens of a chunk: one prefill as large as fits, odd chunks, token by token. Prompts in chunks run
@@ -42,6 +45,24 @@ class Mismatch:
 
 
 @dataclass(frozen=True, slots=True)
+class RowsDifference:
+    """How far the rows of a program are from the golden ones, relatively, and may be."""
+
+    error: float
+    allowed: float
+    bitwise_equal: bool
+
+    @property
+    def passed(self) -> bool:
+        return self.error <= self.allowed and self.bitwise_equal
+
+    def told(self, program: str) -> str:
+        """What is wrong, in words."""
+        error = f"relative error {self.error:.3g}, tolerance {self.allowed:.3g}"
+        return f"{program}: {error}" + ("" if self.bitwise_equal else "; the ways differ")
+
+
+@dataclass(frozen=True, slots=True)
 class Verification:
     """What a replay found.
 
@@ -51,6 +72,7 @@ class Verification:
         differences: how far each way is from the goldens.
         bitwise_equal: all ways gave the same bits.
         other_tokens: the prompts whose text this artifact's tokenizer turns into other tokens.
+        programs: how far the rows are of each program that gives no logits, by its name.
     """
 
     num_prompts: int
@@ -61,6 +83,7 @@ class Verification:
     mismatches: tuple[Mismatch, ...]
     bitwise_equal: bool
     other_tokens: tuple[int, ...] = ()
+    programs: dict[str, RowsDifference] = field(default_factory=dict)
 
     @property
     def mean_error(self) -> float:
@@ -93,7 +116,9 @@ class Verification:
     @property
     def passed(self) -> bool:
         within = all(each.within(self.allowed) for each in self.differences.values())
-        return within and self.bitwise_equal and not self.faults and not self.other_tokens
+        rows_are_right = all(each.passed for each in self.programs.values())
+        is_right = within and rows_are_right and self.bitwise_equal
+        return is_right and not self.faults and not self.other_tokens
 
     def raise_if_failed(self, hint: str = CHECK_FILES) -> None:
         """Raises VerificationError if the replay failed, and says what differs by how much."""
@@ -101,6 +126,7 @@ class Verification:
             return
         lines = [_told(way, each, self.allowed) for way, each in self.differences.items()]
         lines += [] if self.bitwise_equal else ["the ways differ from each other"]
+        lines += [each.told(name) for name, each in self.programs.items() if not each.passed]
         lines += [
             f"prompt {m.prompt} position {m.position} ({m.way}): token {m.got}, "
             f"expected {m.expected} by a margin of {m.margin:.3g}"
@@ -170,7 +196,36 @@ def verify(llm: LLM, golden: Golden | None = None) -> Verification:
         mismatches=tuple(mismatch for each in found.values() for mismatch in each.mismatches),
         bitwise_equal=all(each.bitwise_equal for each in found.values()),
         other_tokens=_other_tokens(llm, golden.prompts),
+        programs={name: _rows_difference(llm, name) for name in _programs_of_rows(llm)},
     )
+
+
+def _programs_of_rows(llm: LLM) -> list[str]:
+    """The programs whose golden rows fit into the model that is open."""
+    names = [name for name in llm.artifact.target.programs if name != STEP.name]
+    fitting = []
+    for name in names:
+        longest = max(len(prompt.tokens) for prompt in read_rows(llm.artifact, name).prompts)
+        fitting += [name] if longest <= llm.max_model_len else []
+    return fitting
+
+
+def _rows_difference(llm: LLM, program: str) -> RowsDifference:
+    """What a program returns for its golden prompts, in several ways that must agree."""
+    golden = read_rows(llm.artifact, program)
+    prompts = [prompt.tokens for prompt in golden.prompts]
+    found = {}
+    for way, size in WAYS.items():
+        pools = [Pool("last", len(tokens)) for tokens in prompts]
+        llm.run_pools(program, prompts, pools, chunk_tokens=size)
+        found[way] = [pool.vector(normalize=False) for pool in pools]
+    first, *others = found.values()
+    same = all(
+        row.tobytes() == other.tobytes()
+        for each in others
+        for row, other in zip(first, each, strict=True)
+    )
+    return RowsDifference(relative_error(first, golden), golden.allowed, same)
 
 
 def replay_shortest(llm: LLM) -> None:

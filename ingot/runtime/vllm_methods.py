@@ -7,13 +7,12 @@ from typing import Any, NoReturn
 
 from ingot.errors import UsageError
 
-_GENERATES = "Models here generate, and return no vectors."
+_GENERATES = "Models here generate, and embed() gives vectors."
 _PERPLEXITY = "docs/coming_from.md has a recipe for perplexity, by prompt_logprobs."
 _PROFILE = "`ingot bench` says where the time of a model goes."
 
 REFUSED = {
     "encode": f"{_GENERATES} The tokens of a text are get_tokenizer().encode(text).",
-    "embed": f"{_GENERATES} Use a library for embeddings, such as sentence-transformers.",
     "classify": f"{_GENERATES} Ask for the label: SamplingParams(allowed_token_ids=[...]).",
     "reward": f"{_GENERATES} {_PERPLEXITY}",
     "score": f"{_GENERATES} {_PERPLEXITY}",

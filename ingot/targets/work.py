@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ingot.artifact.plan import Buffer, Group, Instruction, Plan
-from ingot.artifact.step import Dim
+from ingot.artifact.spec import Dim
 from ingot.artifact.traits import origin_of, traits_of, written_by
 
 

@@ -13,7 +13,7 @@ from ingot.artifact.codec import decode_manifest, decode_plan, encode_manifest, 
 from ingot.artifact.formats import Format, rounded_rows
 from ingot.artifact.manifest import FileEntry
 from ingot.artifact.plan import Buffer, Group, Instruction, MemoryPlan, Plan, Slot
-from ingot.artifact.step import StepSpec
+from ingot.artifact.spec import Spec
 from ingot.errors import ArtifactError, InternalError
 from tests.runtime.fake_model import LIMITS, make_manifest, make_plan
 
@@ -63,7 +63,7 @@ def test_a_plan_has_a_line_for_every_item_and_none_of_its_defaults():
 
 
 def test_a_plan_of_nothing_but_defaults_comes_back():
-    plan = Plan(limits=LIMITS, spec=StepSpec(), buffers=(), instructions=())
+    plan = Plan(limits=LIMITS, spec=Spec(), buffers=(), instructions=())
     assert decode_plan(encode_plan(plan)) == plan
     built = replace(plan, memory=MemoryPlan(arena_bytes=int("0"), slots=()))
     assert encode_plan(built) == encode_plan(plan)

@@ -10,7 +10,8 @@ import pytest
 from ingot.artifact.cost import Cost, StepShape, stacked_product, total
 from ingot.artifact.formats import Format, Storage, rounded_rows
 from ingot.artifact.plan import Buffer, Group, Instruction, Limits, Plan
-from ingot.artifact.step import LOGITS, TEXT_INPUTS, Array, State, StepSpec
+from ingot.artifact.programs import LOGITS, STEP
+from ingot.artifact.spec import Array, Spec, State
 from ingot.artifact.step_cost import kernel_costs, step_cost
 from ingot.artifact.traits import TRAITS
 
@@ -53,7 +54,7 @@ def small_plan(window: int = 0, states: Format = NARROW) -> Plan:
         replace(attention, attrs={"window": window}),
         instruction("linear", x="last", weight="table"),
     )
-    spec = StepSpec(inputs=TEXT_INPUTS, states=tuple(caches), outputs=(logits,))
+    spec = Spec(inputs=STEP.inputs, states=tuple(caches), outputs=(logits,))
     return Plan(limits=LIMITS, spec=spec, buffers=buffers, instructions=instructions)
 
 

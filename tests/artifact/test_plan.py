@@ -17,7 +17,8 @@ from ingot.artifact.plan import (
     arrays_of,
     scales_offset,
 )
-from ingot.artifact.step import SYMBOLS, TEXT_INPUTS, Array, State, StepSpec
+from ingot.artifact.programs import STEP
+from ingot.artifact.spec import SYMBOLS, Array, Spec, State
 
 LIMITS = Limits(
     max_model_len=70, max_num_seqs=3, max_num_batched_tokens=5, max_logit_rows=4, page_size=16
@@ -36,7 +37,7 @@ def plan(**changes) -> Plan:
             offset=16, row_stride=24,
         ),
     )  # fmt: skip
-    spec = StepSpec(inputs=TEXT_INPUTS, states=(KEYS, VALUES), outputs=(logits,))
+    spec = Spec(inputs=STEP.inputs, states=(KEYS, VALUES), outputs=(logits,))
     step = Instruction(op="add", inputs={}, outputs={}, attrs={}, origin="")
     given = {"limits": LIMITS, "spec": spec, "buffers": buffers, "instructions": (step,) * 6}
     return Plan(**(given | changes))
@@ -44,9 +45,9 @@ def plan(**changes) -> Plan:
 
 def test_buffers_of_the_interface_follow_from_the_spec():
     found = plan().by_name
-    assert [found[a.name].shape for a in TEXT_INPUTS] == [a.shape for a in TEXT_INPUTS]
+    assert [found[a.name].shape for a in STEP.inputs] == [a.shape for a in STEP.inputs]
     kinds = {name: buffer.kind for name, buffer in found.items()}
-    assert kinds == dict.fromkeys((a.name for a in TEXT_INPUTS), "input") | {
+    assert kinds == dict.fromkeys((a.name for a in STEP.inputs), "input") | {
         "logits": "output", "k": "state", "v": "state", "x": "arena", "y": "view",
     }  # fmt: skip
     assert found["k"].shape == (0, 2, 16, 8) and found["k"].format == KEYS.format
@@ -108,4 +109,4 @@ def test_pages_and_tokens_take_what_their_formats_say():
     assert wide.page_sizes()[0] == 2 * 48 * 8
     assert wide.kv_bytes_per_token == plan().kv_bytes_per_token
     assert plan().kv_dtype == "int8"
-    assert plan(spec=StepSpec()).kv_dtype == ""
+    assert plan(spec=Spec()).kv_dtype == ""

@@ -27,8 +27,9 @@ from ingot.artifact.manifest import (
     TargetEntry,
 )
 from ingot.artifact.plan import Buffer, Instruction, Limits, MemoryPlan, Plan, Slot
+from ingot.artifact.programs import STEP
 from ingot.artifact.select import ABI
-from ingot.artifact.step import TEXT_INPUTS, Array, StepSpec
+from ingot.artifact.spec import Array, Spec
 from ingot.artifact.writer import ArtifactWriter
 
 F32 = Format("float32")
@@ -76,7 +77,7 @@ def sample_plan() -> Plan:
     logits = Array(name="logits", dtype="float32", shape=("N", 48))
     return Plan(
         limits=LIMITS,
-        spec=StepSpec(inputs=TEXT_INPUTS[:1], outputs=(logits,)),
+        spec=Spec(inputs=STEP.inputs[:1], outputs=(logits,)),
         buffers=buffers,
         instructions=instructions,
         memory=memory,

@@ -126,6 +126,7 @@ def test_json_is_the_report(calls, tmp_path, capsys):
         "tier": "exact",
         "expected": 1,
         "matched": 1,
+        "program": "step",
     }
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from ingot.artifact.architectures import ARCHITECTURES
 from ingot.artifact.reader import Artifact
-from ingot.artifact.step import State, StepSpec
+from ingot.artifact.spec import Spec, State
 from ingot.cli.artifact_view import ArtifactView, read_artifact
 from ingot.cli.memory_need import CARDS, GIB, HOSTS, MemoryNeed, machines, memory_need
 from ingot.runtime.devices.cpu import CpuExecutor
@@ -32,8 +32,8 @@ def with_state(view: ArtifactView, window: int) -> ArtifactView:
     (name,) = view.plans
     plan = view.plans[name]
     state = State(name="k_cache_0", format=F32, record=(2, 4), window=window)
-    spec = StepSpec(inputs=plan.spec.inputs, states=(state,), outputs=plan.spec.outputs)
-    return replace(view, plans={name: replace(plan, spec=spec)})
+    spec = Spec(inputs=plan.spec.inputs, states=(state,), outputs=plan.spec.outputs)
+    return replace(view, programs={name: {"step": replace(plan, spec=spec)}})
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,8 @@ def test_an_executor_asks_for_as_much(shakespeare_artifact: Path, seats: int) ->
     pool = seats * need.seat_bytes(context)
     with closing(CpuExecutor(artifact, max_model_len=context, kv_cache_bytes=pool)) as executor:
         assert executor.num_pages * need.page_bytes == pool
-        asked = sum(region.nbytes for region in executor._regions)
+        regions = (executor.pool.region, *executor.open("step").regions)
+        asked = sum(region.nbytes for region in regions)
         assert executor._weights is not None
         found = asked + len(executor._weights.map)
     assert need.total_bytes(context, seats) == pytest.approx(found, abs=3 * 4096)

@@ -44,7 +44,8 @@ def view(tmp_path: Path) -> ArtifactView:
     step = ProgramEntry(plan=first.step.plan, kernels=code, groups=groups)
     second = replace(first, name="cpu:x86-64-v3", programs={"step": step})
     manifest = replace(seen.manifest, targets=(first, second))
-    return replace(seen, manifest=manifest, plans=seen.plans | {second.name: grouped()})
+    programs = seen.programs | {second.name: {"step": grouped()}}
+    return replace(seen, manifest=manifest, programs=programs)
 
 
 def slot(name: str, offset: int, nbytes: int, first: int, last: int) -> Slot:
@@ -73,7 +74,7 @@ def shown(view: ArtifactView, target: str) -> Inspected:
 
 def test_a_summary_names_every_figure(view: ArtifactView) -> None:
     text = inspect.summary(shown(view, "cpu:portable"))
-    assert text.startswith(f"{view.path}   format 3.1, written by ingot 0.1.0\n")
+    assert text.startswith(f"{view.path}   format 3.2, written by ingot 0.1.0\n")
     assert "128 B a token; 8.19 KB for 64 tokens" in text
     for part in (
         "  model       sample (SampleForCausalLM)\n  parameters  392 in 1 layers\n"
@@ -93,11 +94,12 @@ def test_a_summary_names_every_figure(view: ArtifactView) -> None:
         "  group_x: 1 not formed, odd\n\n"
         "  for cpu:x86-64-v3\n  group    formed  allowed\n  group_x       1        4\n"
         "  group_x: 2 not formed, even\n  group_x: 1 not formed, odd\n\n",
-        "Plan of cpu:portable\n  count  kernel\n      1  embedding\n      1  rms_norm\n",
+        "Plan of step for cpu:portable\n  count  kernel\n      1  embedding\n      1  rms_norm\n",
     ):
         assert part in text
-    assert "Plan of cpu:x86-64-v3\n  count  kernel\n      1  embedding\n      1  both\n" in (
-        inspect.summary(shown(view, "cpu:x86-64-v3"))
+    assert (
+        "Plan of step for cpu:x86-64-v3\n  count  kernel\n      1  embedding\n      1  both\n"
+        in (inspect.summary(shown(view, "cpu:x86-64-v3")))
     )
 
 

@@ -254,7 +254,7 @@ def test_the_answer_is_plain_data(good: Path) -> None:
     told = json.loads(json_text(explain(good)))
     assert list(told) == [
         "supported", "architecture", "family", "reasons", "features", "ignored", "nearest",
-        "differing", "absent", "num_parameters", "active_parameters", "dtype", "target",
+        "differing", "absent", "num_parameters", "active_parameters", "programs", "dtype", "target",
         "compile_options", "context", "seats", "memory_bytes", "ways",
     ]  # fmt: skip
     assert list(told["ways"][0]) == [

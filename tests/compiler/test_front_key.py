@@ -62,6 +62,7 @@ GIVEN = {
     "disable_passes": ("merge_linears",),
     "cuda_reach": "new",
     "dequantize": True,
+    "programs": ("step", "hidden"),
 }
 
 

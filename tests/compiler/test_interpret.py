@@ -10,7 +10,8 @@ from torch import Tensor
 
 from ingot.artifact.formats import Format, Storage, rounded_rows
 from ingot.artifact.plan import Buffer, Instruction, Limits, MemoryPlan, Plan, Slot
-from ingot.artifact.step import TEXT_INPUTS, Array, StepSpec
+from ingot.artifact.programs import STEP
+from ingot.artifact.spec import Array, Spec
 from ingot.compiler.interpret import interpret, new_states, plan_logits, plan_weights
 from ingot.ops.scaled import Scaled, round_to_int8
 from ingot.ops.steps import step_inputs
@@ -68,7 +69,7 @@ def plan(
     logits = Array(name="logits", dtype="float32", shape=("N", WIDTH))
     return Plan(
         limits=LIMITS,
-        spec=StepSpec(inputs=TEXT_INPUTS, outputs=(logits,)),
+        spec=Spec(inputs=STEP.inputs, outputs=(logits,)),
         buffers=(table, *(replace(t, offset=offsets.get(t.name, t.offset)) for t in temporaries)),
         instructions=steps,
         memory=MemoryPlan(arena_bytes=8 * SIZE if offsets else 0, slots=slots),

@@ -11,7 +11,7 @@ from torch import Tensor
 from ingot.artifact.codec import decode_plan, encode_plan
 from ingot.artifact.formats import Format, Storage, rounded_rows
 from ingot.artifact.plan import Plan
-from ingot.artifact.step import TEXT_INPUTS
+from ingot.artifact.programs import STEP
 from ingot.artifact.traits import TRAITS
 from ingot.compiler.lower import lower
 from ingot.compiler.quantization.choose import choose_storage
@@ -95,7 +95,7 @@ def test_formats_are_on_buffers() -> None:
 
 
 def test_the_interface_is_the_steps(plan: Plan) -> None:
-    assert plan.spec.inputs == TEXT_INPUTS
+    assert plan.spec.inputs == STEP.inputs
     assert [(s.name, s.kind, s.record) for s in plan.spec.states[:2]] == [
         ("k_cache_0", "paged", (2, 64)),
         ("v_cache_0", "paged", (2, 64)),
@@ -117,7 +117,7 @@ def test_states_are_what_the_graph_says_of_them() -> None:
 def test_an_unknown_input_is_refused() -> None:
     gm = final_graph()
     del gm.meta["states"]["k_cache_2"]
-    with pytest.raises(InternalError, match="input k_cache_2 that no step is given"):
+    with pytest.raises(InternalError, match="input k_cache_2 that the program step is not given"):
         lower(gm, LIMITS)
 
 
@@ -211,7 +211,7 @@ def test_a_result_that_is_a_view_is_refused() -> None:
         part = gm.graph.call_function(torch.ops.aten.slice.Tensor, (head, 2, 0, 100))
     part.meta = dict(head.meta) | {"val": head.meta["val"][..., :100]}
     gm.graph.output_node().args = (part,)
-    with pytest.raises(InternalError, match="must end with the operation that computes the logits"):
+    with pytest.raises(InternalError, match="no operation of the graph has logits"):
         lower(gm, LIMITS)
 
 

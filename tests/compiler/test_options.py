@@ -14,6 +14,7 @@ from ingot.errors import UsageError
 DEFAULTS: Mapping[str, object] = {
     "library": "ingot",
     "targets": ("cpu:native",),
+    "programs": ("step",),
     "dtype": "auto",
     "quantize": "none",
     "group_size": "",

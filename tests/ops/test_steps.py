@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ingot.artifact.step import TEXT_INPUTS
+from ingot.artifact.programs import STEP
 from ingot.ops.steps import paged_step, step_inputs
 
 
@@ -18,7 +18,7 @@ def test_a_step_says_where_every_token_stands_and_lies():
         "page_table": [[2, 0, 0], [4, 1, 9], [0, 3, 0]],
         "logit_rows": [0, 1, 2, 3, 4, 5],
     }
-    assert step.keys() == {array.name for array in TEXT_INPUTS}
+    assert step.keys() == {array.name for array in STEP.inputs}
     assert {x.dtype for x in step.values()} == {torch.int32}
 
 

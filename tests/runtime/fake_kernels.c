@@ -16,9 +16,10 @@ struct ingot_model {
 };
 struct ingot_step {
   int32_t num_tokens, num_seqs, num_rows, page_table_stride;
-  const int32_t *tokens, *positions, *slots, *spans, *page_table, *logit_rows;
-  float *logits;
+  const int32_t *const *inputs;
+  float *const *outputs;
 };
+enum { tokens, positions, slots, spans, page_table, logit_rows }; /* places among the inputs */
 
 #ifndef WINDOW /* how many tokens a position looks back at; 0: all */
 #define WINDOW 0
@@ -59,7 +60,7 @@ static float *cell(const struct ingot_model *m, int cache, int32_t slot) {
 }
 
 static int32_t slot_of(const struct ingot_step *s, int32_t seq, int32_t position) {
-  int32_t page = s->page_table[(int64_t)seq * s->page_table_stride + position / PAGE_SIZE];
+  int32_t page = s->inputs[page_table][(int64_t)seq * s->page_table_stride + position / PAGE_SIZE];
   return page * PAGE_SIZE + position % PAGE_SIZE;
 }
 
@@ -70,13 +71,13 @@ static uint32_t mix(uint32_t x) {
 
 static int32_t write_tokens(const struct ingot_model *m, const struct ingot_step *s) {
   for (int32_t seq = 0; seq < s->num_seqs; seq++)
-    for (int32_t i = s->spans[3 * seq]; i < s->spans[3 * seq + 1]; i++) {
-      int32_t position = s->spans[3 * seq + 2] + i - s->spans[3 * seq];
-      int32_t slot = s->slots[i];
-      if (s->positions[i] != position) return -2;
+    for (int32_t i = s->inputs[spans][3 * seq]; i < s->inputs[spans][3 * seq + 1]; i++) {
+      int32_t position = s->inputs[spans][3 * seq + 2] + i - s->inputs[spans][3 * seq];
+      int32_t slot = s->inputs[slots][i];
+      if (s->inputs[positions][i] != position) return -2;
       if (slot != slot_of(s, seq, position)) return -3;
       if (slot < 0 || slot >= m->num_pages * PAGE_SIZE) return -4;
-      *cell(m, 0, slot) = (float)s->tokens[i];
+      *cell(m, 0, slot) = (float)s->inputs[tokens][i];
       *cell(m, 1, slot) = (float)position;
     }
   return 0;
@@ -88,34 +89,34 @@ int32_t ingot_run(void *state, const struct ingot_step *s) {
 #ifdef DANGER /* slow steps, and prompts that begin with a token that no kernel survives */
   usleep(2000);
   for (int32_t i = 0; i < s->num_tokens; i++) {
-    if (s->positions[i] == 0 && s->tokens[i] == CRASH_TOKEN) *(volatile int32_t *)0 = 0;
-    while (s->positions[i] == 0 && s->tokens[i] == HANG_TOKEN) sleep(1);
+    if (s->inputs[positions][i] == 0 && s->inputs[tokens][i] == CRASH_TOKEN) *(volatile int32_t *)0 = 0;
+    while (s->inputs[positions][i] == 0 && s->inputs[tokens][i] == HANG_TOKEN) sleep(1);
   }
 #endif
-  if (s->num_seqs && s->spans[0] != 0) return -1;
-  if (s->num_tokens != (s->num_seqs ? s->spans[3 * s->num_seqs - 2] : 0)) return -1;
+  if (s->num_seqs && s->inputs[spans][0] != 0) return -1;
+  if (s->num_tokens != (s->num_seqs ? s->inputs[spans][3 * s->num_seqs - 2] : 0)) return -1;
   int32_t code = write_tokens(m, s);
   if (code) return code;
   for (int32_t r = 0; r < s->num_rows; r++) {
-    int32_t row = s->logit_rows[r], seq = 0;
+    int32_t row = s->inputs[logit_rows][r], seq = 0;
     if (row < 0 || row >= s->num_tokens) return -5;
-    while (s->spans[3 * seq + 1] <= row) seq++;
+    while (s->inputs[spans][3 * seq + 1] <= row) seq++;
     uint32_t hash = 2166136261u;
 #ifdef DEPENDS_ON_BATCH /* what no kernel may do */
     if (s->num_seqs > 1) hash ^= 1u;
 #endif
-    int32_t first = WINDOW ? s->positions[row] - WINDOW + 1 : 0;
-    for (int32_t p = first > 0 ? first : 0; p <= s->positions[row]; p++) {
+    int32_t first = WINDOW ? s->inputs[positions][row] - WINDOW + 1 : 0;
+    for (int32_t p = first > 0 ? first : 0; p <= s->inputs[positions][row]; p++) {
       int32_t slot = slot_of(s, seq, p);
       if (*cell(m, 1, slot) != (float)p) return -6; /* another sequence wrote there */
       hash = (hash ^ ((uint32_t)*cell(m, 0, slot) + 1u)) * 16777619u;
     }
     for (int32_t v = 0; v < VOCAB; v++)
-      s->logits[(int64_t)r * VOCAB + v] =
+      s->outputs[0][(int64_t)r * VOCAB + v] =
           (float)(mix(hash ^ (uint32_t)v * 2654435761u) >> 8) * (1.0f / 16777216.0f) * scale;
   }
-  if (s->num_tokens && s->tokens[0] == NAN_TOKEN && s->positions[0] == 0 && s->num_rows)
-    s->logits[0] = (float)(1e308 * 1e308) - (float)(1e308 * 1e308);
+  if (s->num_tokens && s->inputs[tokens][0] == NAN_TOKEN && s->inputs[positions][0] == 0 && s->num_rows)
+    s->outputs[0][0] = (float)(1e308 * 1e308) - (float)(1e308 * 1e308);
   return 0;
 }
 

@@ -23,8 +23,9 @@ from ingot.artifact.manifest import (
     TargetEntry,
 )
 from ingot.artifact.plan import Buffer, Limits, MemoryPlan, Plan
+from ingot.artifact.programs import STEP
 from ingot.artifact.select import ABI
-from ingot.artifact.step import TEXT_INPUTS, Array, State, StepSpec
+from ingot.artifact.spec import Array, Spec, State
 from ingot.artifact.writer import ArtifactWriter
 from tests.runtime.fake_tokenizer import tokenizer_files
 from tests.support.made_once import made_once
@@ -59,7 +60,7 @@ def make_plan(limits: Limits = LIMITS, windows: tuple[int, ...] = (0,)) -> Plan:
     logits = Array(name="logits", dtype="float32", shape=("R", VOCAB))
     return Plan(
         limits=limits,
-        spec=StepSpec(inputs=TEXT_INPUTS, states=states, outputs=(logits,)),
+        spec=Spec(inputs=STEP.inputs, states=states, outputs=(logits,)),
         buffers=(
             Buffer(name="scale", format=F32, shape=(16,), kind="weight"),
             Buffer(name="unused.weight", format=F32, shape=(64, 16), kind="weight"),

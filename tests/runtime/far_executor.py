@@ -8,7 +8,7 @@ from ingot.artifact.reader import Artifact
 from ingot.errors import InternalError
 from ingot.runtime.arrays import StepInputs
 from ingot.runtime.devices.cpu import CpuExecutor
-from ingot.runtime.executor import Drawn, Draws
+from ingot.runtime.executor import StepResult, StepWants
 from ingot.runtime.params import SamplingParams
 from ingot.runtime.sampling_state import SampledSequence, SamplingState
 
@@ -34,12 +34,12 @@ def known(sequence: SampledSequence, position: int) -> Known:
 
 
 class FarPending:
-    def __init__(self, executor: FarExecutor, inputs: StepInputs, draws: Draws) -> None:
+    def __init__(self, executor: FarExecutor, inputs: StepInputs, draws: StepWants) -> None:
         self.executor, self.inputs, self.draws = executor, inputs, draws
         self.sequences = list(map(known, draws.sequences, draws.positions))
-        self.drawn: Drawn | None = None
+        self.drawn: StepResult | None = None
 
-    def wait(self) -> Drawn:
+    def wait(self) -> StepResult:
         queue = self.executor.queue
         assert queue[0] is self, "steps are waited for in order"
         for step in queue:  # a device does not wait for the host
@@ -55,7 +55,7 @@ class FarPending:
                 raise InternalError("the device is lost")
             draws = replace(self.draws, sequences=self.sequences)
             done = CpuExecutor.submit(self.executor, self.inputs, draws).wait()
-            self.drawn = replace(done, logits=done.logits.copy())
+            self.drawn = replace(done, rows={name: rows.copy() for name, rows in done.rows.items()})
 
 
 class FarExecutor(CpuExecutor):
@@ -66,10 +66,10 @@ class FarExecutor(CpuExecutor):
         self.num_ahead = 0
         super().__init__(artifact, **options)  # type: ignore[arg-type]
 
-    def can_follow(self, draws: Draws) -> bool:
+    def can_follow(self, draws: StepWants) -> bool:
         return not draws.scorings and not draws.kept
 
-    def submit(self, inputs: StepInputs, draws: Draws, *, beside: bool = False) -> FarPending:
+    def submit(self, inputs: StepInputs, draws: StepWants, *, beside: bool = False) -> FarPending:
         assert len(self.queue) < 2 and (not self.queue or self.can_follow(draws))
         self.num_ahead += bool(self.queue)
         self.queue.append(FarPending(self, inputs, draws))

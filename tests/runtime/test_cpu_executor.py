@@ -24,7 +24,7 @@ from ingot.errors import ArtifactError, IncompatibleHostError, ResourceError, Us
 from ingot.runtime.devices import cpu
 from ingot.runtime.devices.cpu import CpuExecutor
 from ingot.runtime.devices.cpu_kernels import FUNCTIONS, Kernels, ModelStruct, StepStruct
-from ingot.runtime.executor import Draws
+from ingot.runtime.executor import StepWants
 from ingot.runtime.llm import LLM
 from ingot.runtime.page_count import count_pages, widest_window
 from ingot.runtime.params import SamplingParams
@@ -75,8 +75,8 @@ def test_a_host_with_less_cache_than_kernels_are_cut_for_is_told_of(
 def test_structs_are_laid_out_as_the_interface_says():
     assert ctypes.sizeof(ModelStruct) == 40
     assert ModelStruct.num_pages.offset == 24
-    assert ctypes.sizeof(StepStruct) == 72
-    assert (StepStruct.tokens.offset, StepStruct.logits.offset) == (16, 64)
+    assert ctypes.sizeof(StepStruct) == 32
+    assert (StepStruct.inputs.offset, StepStruct.outputs.offset) == (16, 24)
 
 
 def test_closing_gives_back_the_code_the_mapping_and_the_descriptors(fake_artifact):
@@ -91,7 +91,7 @@ def test_closing_gives_back_the_code_the_mapping_and_the_descriptors(fake_artifa
     assert open_files() <= before
     executor.close()
     with pytest.raises(UsageError, match="closed"):
-        executor.submit(executor.inputs[0], Draws())
+        executor.submit(executor.inputs[0], StepWants())
 
 
 def test_experts_are_not_read_before_a_token_picks_them(fake_artifact, monkeypatch):
@@ -112,11 +112,13 @@ def test_experts_are_not_read_before_a_token_picks_them(fake_artifact, monkeypat
 
 def test_two_executors_of_one_artifact_do_not_share_state(fake_artifact):
     one, other = open_executor(fake_artifact), open_executor(fake_artifact)
-    states = [executor._kernels._library.fake_open_states() for executor in (one, other)]
-    assert states == [1, 1]
+    programs = [executor.open("step") for executor in (one, other)]
+    assert [each.kernels._library.fake_open_states() for each in programs] == [1, 1]
     one.close()
     other.inputs[0].clear()
-    assert other.submit(other.inputs[0], Draws(kept=slice(None))).wait().logits.shape == (0, 320)
+    assert other.submit(other.inputs[0], StepWants(kept=slice(None))).wait().rows[
+        "logits"
+    ].shape == (0, 320)
     other.close()
 
 
@@ -321,8 +323,8 @@ def test_pages_are_dropped_behind_the_widest_window_if_every_layer_has_one(windo
         ("scale", {"name": "scales"}, "no such tensor"),
         ("scale", {"format": Format("bfloat16")}, "dtype float32"),
         ("scale", {"shape": (17,)}, "64 bytes, not 68"),
-        ("logits", {"shape": ("N", "R")}, "one output"),
-        ("logits", {"shape": ("R",)}, "one output"),
+        ("logits", {"shape": ("N", "R")}, "a program returns rows"),
+        ("logits", {"shape": ("R",)}, "a program returns rows"),
     ],
 )
 def test_a_plan_that_does_not_fit_is_refused(tmp_path, name, change, what):
@@ -382,8 +384,8 @@ def test_a_buffer_of_pages_is_found_by_its_kind():
 @pytest.mark.parametrize("beside", [False, True])
 def test_a_step_beside_the_caller_begins_when_it_is_submitted(fake_artifact, beside):
     executor = open_executor(fake_artifact)
-    pending = executor.submit(executor.inputs[0], Draws(), beside=beside)
-    assert executor._kernels._library.fake_num_submitted() == beside
+    pending = executor.submit(executor.inputs[0], StepWants(), beside=beside)
+    assert executor.open("step").kernels._library.fake_num_submitted() == beside
     pending.wait()
     executor.close()
 
@@ -391,7 +393,7 @@ def test_a_step_beside_the_caller_begins_when_it_is_submitted(fake_artifact, bes
 @pytest.mark.parametrize("beside", [False, True])
 def test_a_step_cannot_be_waited_for_after_closing(fake_artifact, beside):
     executor = open_executor(fake_artifact)
-    pending = executor.submit(executor.inputs[0], Draws(), beside=beside)
+    pending = executor.submit(executor.inputs[0], StepWants(), beside=beside)
     executor.close()
     with pytest.raises(UsageError, match="closed"):
         pending.wait()

@@ -12,7 +12,7 @@ from ingot.errors import IncompatibleHostError, InternalError
 from ingot.runtime.batch import BatchBuilder
 from ingot.runtime.devices import open_executor
 from ingot.runtime.devices.cpu import CpuExecutor
-from ingot.runtime.executor import Draws, Scoring
+from ingot.runtime.executor import Scoring, StepWants
 from ingot.runtime.params import SamplingParams
 from ingot.runtime.sequence import Sequence
 from tests.runtime.fake_model import NAN_TOKEN, PAGE_SIZE, greedy, logits, logprobs
@@ -52,7 +52,7 @@ def test_an_executor_is_found_by_the_kind_of_target(executor, fake_artifact, mon
 def test_rows_draw_score_and_come_back_as_they_were_asked_for(executor, beside):
     one, two = sequence([1, 2, 3]), sequence([4, 5], logprobs=1)
     inputs = lay_out(executor.inputs[0], ([1, 2, 3], 0, [0], 3), ([4, 5], 0, [1], 1))
-    draws = Draws(
+    draws = StepWants(
         sequences=[two, one, one], rows=[3, 2, 2], scorings=[Scoring(0, [2, 3], 0)], kept=[2, 0]
     )
     drawn = executor.submit(inputs, draws, beside=beside).wait()
@@ -64,7 +64,7 @@ def test_rows_draw_score_and_come_back_as_they_were_asked_for(executor, beside):
         pytest.approx(rows[0, 2], abs=1e-5),
         pytest.approx(rows[1, 3], abs=1e-5),
     ]
-    assert np.array_equal(drawn.logits, logits([1, 2, 3])[[2, 0]]) and drawn.seconds > 0
+    assert np.array_equal(drawn.rows["logits"], logits([1, 2, 3])[[2, 0]]) and drawn.seconds > 0
 
 
 @pytest.mark.parametrize("beside", [False, True])
@@ -72,20 +72,20 @@ def test_a_token_of_the_step_before_is_filled_in(executor, beside):
     """The host never writes it: the places name the draws, in any order."""
     one, two = sequence([1, 2, 3]), sequence([4, 5])
     first = lay_out(executor.inputs[0], ([1, 2, 3], 0, [0], 1), ([4, 5], 0, [1], 1))
-    pending = executor.submit(first, Draws([one, two], [0, 1]), beside=beside)
+    pending = executor.submit(first, StepWants([one, two], [0, 1]), beside=beside)
     second = lay_out(executor.inputs[1], ([0], 2, [1], 1), ([0], 3, [0], 1))
     second.from_draws.update({0: 1, 1: 0})
     tokens = [draw.token for draw in pending.wait().tokens]
     one.token_ids.append(tokens[0])
     two.token_ids.append(tokens[1])
-    drawn = executor.submit(second, Draws([two, one], [0, 1]), beside=beside).wait()
+    drawn = executor.submit(second, StepWants([two, one], [0, 1]), beside=beside).wait()
     assert [draw.token for draw in drawn.tokens] == [greedy([4, 5], 2)[1], greedy([1, 2, 3], 2)[1]]
 
 
 def test_errors_are_those_of_a_row(executor):
     inputs = lay_out(executor.inputs[0], ([NAN_TOKEN, 1], 0, [0], 2), ([4], 0, [1], 1))
     scorings = [Scoring(0, [1], 0), Scoring(1, [1], 0)]
-    draws = Draws([sequence([4])], [2], [1], scorings)
+    draws = StepWants([sequence([4])], [2], [1], scorings)
     drawn = executor.submit(inputs, draws).wait()
     assert isinstance(drawn.scores[0], InternalError) and not isinstance(drawn.scores[1], Exception)
     assert drawn.tokens[0].token == greedy([4], 1)[0]

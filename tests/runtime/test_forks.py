@@ -15,7 +15,7 @@ from ingot.errors import PassError, UsageError
 from ingot.runtime.async_llm import AsyncLLM
 from ingot.runtime.config import EngineConfig
 from ingot.runtime.devices.cpu import CpuExecutor
-from ingot.runtime.executor import Draws
+from ingot.runtime.executor import StepWants
 from ingot.runtime.llm import LLM
 from ingot.runtime.params import SamplingParams
 from tests.runtime.fake_model import greedy
@@ -106,7 +106,7 @@ def test_an_executor_of_two_threads_in_a_forked_child(shakespeare_artifact, besi
     inputs.clear()
 
     def run():
-        return executor.submit(inputs, Draws(), beside=beside).wait().token_ids
+        return executor.submit(inputs, StepWants(), beside=beside).wait().token_ids
 
     assert run() == []
     assert in_fork(run).startswith(REFUSED)

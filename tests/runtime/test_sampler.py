@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ingot.errors import InternalError, RequestError
-from ingot.runtime.devices.sampler import Draw
+from ingot.runtime.devices.sampler import TokenScore
 from ingot.runtime.params import SamplingParams
 from tests.runtime.sampling_support import BACKENDS, Asked, draw, edited, exact, sampler_of
 
@@ -171,7 +171,7 @@ def test_logits_that_are_not_finite_are_the_error_of_that_request_alone(backend,
         asked = [Asked(each, [1], 1, seed=i) for i in range(6)]
         draws = sampler_of(backend, logits.shape[1]).sample(logits.copy(), asked)
         assert isinstance(draws[2], InternalError) and "not finite" in str(draws[2])
-        assert all(isinstance(d, Draw) for i, d in enumerate(draws) if i != 2)
+        assert all(isinstance(d, TokenScore) for i, d in enumerate(draws) if i != 2)
 
 
 def test_edits_that_leave_nothing_are_the_error_of_that_request_alone(backend):
@@ -179,7 +179,7 @@ def test_edits_that_leave_nothing_are_the_error_of_that_request_alone(backend):
     asked = [Asked(p, [1], 1) for p in (SamplingParams(), nothing, SamplingParams(top_p=0.5))]
     draws = sampler_of(backend, 40).sample(np.tile(LOGITS, (3, 1)), asked)
     assert isinstance(draws[1], RequestError) and "no token is left" in str(draws[1])
-    assert isinstance(draws[0], Draw) and isinstance(draws[2], Draw)
+    assert isinstance(draws[0], TokenScore) and isinstance(draws[2], TokenScore)
 
 
 @pytest.mark.parametrize("penalty", [1e-20, 1e-38, 1e-40, 1e-45, 1e-300])

@@ -9,7 +9,7 @@ from ingot.errors import UsageError
 from ingot.runtime.devices.cpu_kernels import Kernels, ModelStruct
 from ingot.runtime.devices.likelihoods import random_below, random_bits
 from ingot.runtime.devices.numpy_sampler import distribution, edit
-from ingot.runtime.devices.sampler import Draw
+from ingot.runtime.devices.sampler import TokenScore
 from ingot.runtime.params import SamplingParams
 from ingot.runtime.sampling_state import SamplingState
 from tests.runtime.sampling_support import (
@@ -126,7 +126,7 @@ def test_all_levels_and_numpy_draw_the_same_tokens(level, vocab_size):
             asked = [Asked(p, list(tokens), 5, trial, 77, (0, *p.stop_token_ids)) for p in fitting]
             results.append(sampler.sample(np.tile(logits, (len(asked), 1)), asked))
         for ours, theirs in zip(*results, strict=True):
-            if isinstance(ours, Draw) and isinstance(theirs, Draw):
+            if isinstance(ours, TokenScore) and isinstance(theirs, TokenScore):
                 assert ours.token == theirs.token
                 assert list(ours.logprobs) == list(theirs.logprobs)
                 for token, entry in ours.logprobs.items():

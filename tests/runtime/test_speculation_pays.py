@@ -71,7 +71,7 @@ def speed_up(
 
 
 def follow(chunk: Chunk, whole: list[int]) -> None:
-    """Draws a token, and one more for each token of the draft that is right."""
+    """StepWants a token, and one more for each token of the draft that is right."""
     tokens, coming = chunk.sequence.token_ids, whole[chunk.end :]
     for guessed, token in zip([*chunk.draft, None], coming, strict=False):
         tokens.append(token)

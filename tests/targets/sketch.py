@@ -9,9 +9,11 @@ from zlib import crc32
 import torch
 from torch import Tensor
 
+from ingot.artifact import programs
 from ingot.artifact.formats import DType, Format
 from ingot.artifact.plan import Attr, Buffer, Instruction, Kind, Limits, Plan
-from ingot.artifact.step import LOGITS, TEXT_INPUTS, Array, Dim, State, StepSpec
+from ingot.artifact.programs import LOGITS
+from ingot.artifact.spec import Array, Dim, Spec, State
 from ingot.artifact.traits import TRAITS, Role
 from ingot.compiler.interpret import Value
 from ingot.ops import OPS
@@ -21,7 +23,7 @@ from tests.support import samples
 LIMITS = Limits(
     max_model_len=1024, max_num_seqs=8, max_num_batched_tokens=160, max_logit_rows=160, page_size=16
 )
-INPUT_ROWS = {array.name: array.shape[0] for array in TEXT_INPUTS}
+INPUT_ROWS = {array.name: array.shape[0] for array in programs.STEP.inputs}
 STEP = ("spans", "page_table")
 
 
@@ -147,8 +149,8 @@ class Sketch:
     def plan(self) -> Plan:
         return Plan(
             limits=self.limits,
-            spec=StepSpec(
-                inputs=TEXT_INPUTS, states=tuple(self.states), outputs=tuple(self.outputs)
+            spec=Spec(
+                inputs=programs.STEP.inputs, states=tuple(self.states), outputs=tuple(self.outputs)
             ),
             buffers=tuple(self.buffers.values()),
             instructions=tuple(self.instructions),

@@ -9,12 +9,13 @@ import itertools
 import os
 import platform
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from ingot.artifact.select import ABI
-from ingot.artifact.step import LOGITS, SYMBOLS, TEXT_INPUTS
+from ingot.artifact.spec import SYMBOLS
 from ingot.errors import ArtifactError, IncompatibleHostError, ResourceError, UsageError
+from ingot.runtime.arrays import StepInputs
 from ingot.runtime.devices.memory import Region
 from ingot.runtime.process import Process
 
@@ -40,9 +41,22 @@ class StepStruct(ctypes.Structure):
 
     _fields_ = [
         *((symbol.name, _INT32) for symbol in SYMBOLS.values()),
-        *((array.name, _POINTER) for array in TEXT_INPUTS),
-        (LOGITS, _POINTER),
+        *((name, _POINTER) for name in ("inputs", "outputs")),
     ]
+
+
+def pointers(addresses: Iterable[int]) -> ctypes.Array[ctypes.c_void_p]:
+    """An array of pointers, as structs take it."""
+    found = [*addresses]
+    return (_POINTER * len(found))(*found)
+
+
+def step_struct(inputs: StepInputs, outputs: Iterable[int]) -> StepStruct:
+    """A step with those inputs, whose outputs lie at these addresses, in the order of the spec."""
+    struct = StepStruct(**inputs.sizes())
+    struct.arrays = pointers(inputs.addresses().values()), pointers(outputs)
+    struct.inputs, struct.outputs = (ctypes.addressof(array) for array in struct.arrays)
+    return struct
 
 
 class SamplingStruct(ctypes.Structure):

@@ -14,7 +14,7 @@ from ingot.errors import IngotError
 from ingot.runtime.arrays import Float32
 from ingot.runtime.devices.likelihoods import scale_of
 from ingot.runtime.devices.numpy_sampler import ERRORS
-from ingot.runtime.executor import Draw
+from ingot.runtime.executor import TokenScore
 from ingot.runtime.output import Logprob
 from ingot.runtime.sampling_state import SampledSequence, SamplingState
 
@@ -51,7 +51,7 @@ class NativeSampler:
 
     def draw(
         self, logits: Float32, sequences: Sequence[SampledSequence], states: list[SamplingState]
-    ) -> list[Draw | IngotError]:
+    ) -> list[TokenScore | IngotError]:
         """A token for each row of logits [R, V], which is changed; or the row's error."""
         addresses = _addresses(logits)
         records = []
@@ -65,11 +65,11 @@ class NativeSampler:
             # Without arrays: their code has left the caches since the last step.
             self._sample(ctypes.addressof(ctypes.c_char.from_buffer(memory)), len(states))
             drawn = _DRAWN.iter_unpack(memory)
-            return [ERRORS[each[2]]() if each[2] else Draw(each[0], {}) for each in drawn]
+            return [ERRORS[each[2]]() if each[2] else TokenScore(each[0], {}) for each in drawn]
         rows = np.frombuffer(memory, ROW)
         scores = self._scores(rows)
         return [
-            Draw(token, score) if isinstance(score, dict) else score
+            TokenScore(token, score) if isinstance(score, dict) else score
             for token, score in zip(rows["token"].tolist(), scores, strict=True)
         ]
 

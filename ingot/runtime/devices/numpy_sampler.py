@@ -18,7 +18,7 @@ from ingot.runtime.devices.likelihoods import (
     scale_of,
     weights_of,
 )
-from ingot.runtime.executor import Draw
+from ingot.runtime.executor import TokenScore
 from ingot.runtime.output import Logprob
 from ingot.runtime.params import SamplingParams
 from ingot.runtime.sampling_state import SampledSequence, SamplingState
@@ -31,7 +31,7 @@ class NumpySampler:
 
     def draw(
         self, logits: Float32, sequences: Sequence[SampledSequence], states: list[SamplingState]
-    ) -> list[Draw | IngotError]:
+    ) -> list[TokenScore | IngotError]:
         """A token for each row of logits [R, V], which is changed; or the row's error."""
         return _each(_draw, logits, sequences, states)
 
@@ -53,7 +53,7 @@ def _each(function: Callable[..., T], *columns: Iterable[Any]) -> list[T | Ingot
     return results
 
 
-def _draw(row: Float32, sequence: SampledSequence, state: SamplingState) -> Draw:
+def _draw(row: Float32, sequence: SampledSequence, state: SamplingState) -> TokenScore:
     params, edited = state.params, state.has_edits
     raw = row.copy() if edited and params.logprobs is not None else row
     if edited:
@@ -67,8 +67,8 @@ def _draw(row: Float32, sequence: SampledSequence, state: SamplingState) -> Draw
         sums = np.cumsum(masses)
         token = int(ids[np.searchsorted(sums, random_below(int(sums[-1]), bits), side="right")])
     if params.logprobs is None:
-        return Draw(token, {})
-    return Draw(token, logprobs(raw, token, params.logprobs))
+        return TokenScore(token, {})
+    return TokenScore(token, logprobs(raw, token, params.logprobs))
 
 
 def check(row: Float32, edited: bool) -> None:

@@ -1,4 +1,4 @@
-"""Draws the next tokens of the sequences of a step from their logits.
+"""StepWants the next tokens of the sequences of a step from their logits.
 
 Every draw takes 53 random bits that depend only on the seed, the request and the position. The
 other sequences of a batch, or a preemption, cannot shift it.
@@ -7,23 +7,24 @@ other sequences of a batch, or a preemption, cannot shift it.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from time import perf_counter
 
 import numpy as np
 
+from ingot.artifact.programs import LOGITS
 from ingot.errors import IngotError, InternalError, RequestError, describe
 from ingot.runtime.arrays import Float32
 from ingot.runtime.devices.native_sampler import NativeSampler, SamplerKernels
 from ingot.runtime.devices.numpy_sampler import NumpySampler, not_finite, spoiled
-from ingot.runtime.executor import Draw, Drawn, Draws
+from ingot.runtime.executor import StepResult, StepWants, TokenScore
 from ingot.runtime.output import Logprob
 from ingot.runtime.params import LogitsProcessor
 from ingot.runtime.sampling_state import SampledSequence, SamplingState
 
 
 class Sampler:
-    """Draws for one model. For one thread only.
+    """StepWants for one model. For one thread only.
 
     Args:
         kernels: of an open artifact; None draws the same tokens in numpy.
@@ -34,7 +35,7 @@ class Sampler:
 
     def sample(
         self, logits: Float32, sequences: Sequence[SampledSequence]
-    ) -> list[Draw | IngotError]:
+    ) -> list[TokenScore | IngotError]:
         """A token for each sequence, or the error that ends its request and no other.
 
         Row i of `logits` [R, V] belongs to sequence i. The logits may be overwritten.
@@ -65,8 +66,8 @@ class Sampler:
         return errors[0] if errors else scores  # type: ignore[return-value]
 
     def _judge(
-        self, raw: Float32, draw: Draw | IngotError, state: SamplingState
-    ) -> Draw | IngotError:
+        self, raw: Float32, draw: TokenScore | IngotError, state: SamplingState
+    ) -> TokenScore | IngotError:
         """What became of a row: the model answers for its own logits, the request for its edits.
 
         Log-probabilities are those of the model, not of what processors made of it.
@@ -78,25 +79,28 @@ class Sampler:
         if isinstance(draw, IngotError) or state.params.logprobs is None:
             return draw
         score = self._backend.score(raw[None], [draw.token], [state.params.logprobs])[0]
-        return score if isinstance(score, IngotError) else Draw(draw.token, score)
+        return score if isinstance(score, IngotError) else TokenScore(draw.token, score)
 
 
-def drawn(sampler: Sampler, logits: Float32, draws: Draws) -> Drawn:
-    """What is wanted of the logits [R, V] of a step, which may be overwritten."""
+def result_of(sampler: Sampler, rows: Mapping[str, Float32], wants: StepWants) -> StepResult:
+    """What is wanted of the rows of a step, by output; logits may be overwritten."""
     began = perf_counter()
+    # A copy of chosen rows, since drawing changes them.
+    kept = {name: found[wants.kept] if wants.kept else found[:0] for name, found in rows.items()}
+    if not (wants.scorings or wants.sequences):
+        return StepResult([], [], kept, 0.0)
+    logits = rows[LOGITS]
     scores = [
         sampler.score(
             logits[scoring.first_row : scoring.first_row + len(scoring.tokens)],
             scoring.tokens,
             scoring.count,
         )
-        for scoring in draws.scorings
+        for scoring in wants.scorings
     ]
-    # A copy of chosen rows, since drawing changes them.
-    kept = logits[draws.kept] if draws.kept else logits[:0]
-    drawn_from = logits if draws.rows == list(range(len(logits))) else logits[draws.rows]
-    tokens = sampler.sample(drawn_from, draws.sequences) if draws.sequences else []
-    return Drawn(tokens, scores, kept, perf_counter() - began)
+    drawn_from = logits if wants.rows == list(range(len(logits))) else logits[wants.rows]
+    tokens = sampler.sample(drawn_from, wants.sequences) if wants.sequences else []
+    return StepResult(tokens, scores, kept, perf_counter() - began)
 
 
 def _process(row: Float32, sequence: SampledSequence) -> IngotError | None:

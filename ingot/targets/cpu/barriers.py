@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ingot.artifact.step import Dim
+from ingot.artifact.spec import Dim
 from ingot.targets.cpu.operands import Operands
 from ingot.targets.cpu.sizes import SIZES, Size, sizes_with_own_rows
 from ingot.targets.cpu.work import CpuWork

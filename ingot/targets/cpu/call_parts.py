@@ -65,7 +65,7 @@ def turned_heads(operands: Operands, work: CpuWork) -> tuple[Constants, Argument
     weights = (operands.weight(operands.of(t.norm, "weight") if t.norm else None) for t in turns)
     scalars = scalars_of(turns[0].norm, "eps", "offset")
     norm = f"HeadNorm{{{', '.join((*weights, *scalars))}}}"
-    where = (operands.rows(table), f"step.{slots.name}", cache_of(operands, write))
+    where = (operands.rows(table), operands.input(slots.name), cache_of(operands, write))
     return (
         (out.shape[1], table.columns // 2, boolean(rope, "interleaved")),
         (*where, norm, operands.rows(out, const=False)),

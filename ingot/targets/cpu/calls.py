@@ -56,7 +56,7 @@ def embedding(operands: Operands, work: CpuWork) -> Call:
     i = work.member("embedding")
     tokens, table = (operands.of(i, a) for a in ("tokens", "weight"))
     vocabulary, size = table.shape
-    ids, out = f"step.{tokens.name}", result(operands, i)
+    ids, out = operands.input(tokens.name), result(operands, i)
     if table.format.is_scaled:
         constants = (*packing(i, table), size, vocabulary)
         return Call("quantized_embedding", constants, (ids, operands.weight(table), out))
@@ -152,7 +152,7 @@ def layer_norm(operands: Operands, work: CpuWork) -> Call:
 def rope_table(operands: Operands, work: CpuWork) -> Call:
     i = work.member("rope_table")
     positions, frequencies = (operands.of(i, a) for a in ("positions", "inv_freq"))
-    inputs = (f"step.{positions.name}", operands.weight(frequencies), *scalars_of(i, "scale"))
+    inputs = (operands.input(positions.name), operands.weight(frequencies), *scalars_of(i, "scale"))
     warm = (*scalars_of(i, "temperature"), i.attrs["length"]) if i.attrs.get("temperature") else ()
     return Call("rope_table", (frequencies.shape[0],), (*inputs, result(operands, i), *warm))
 
@@ -167,7 +167,7 @@ def rope(operands: Operands, work: CpuWork) -> Call:
 
 def kv_write(operands: Operands, work: CpuWork) -> Call:
     i = work.member("kv_write")
-    slots = f"step.{operands.of(i, 'slots').name}"
+    slots = operands.input(operands.of(i, "slots").name)
     rows = [operands.rows(operands.of(i, a)) for a in ("k", "v") if a in i.inputs]
     kernel = "kv_write" if "v" in i.inputs else "latent_write"
     return Call(kernel, (), (*rows, slots, cache_of(operands, i)))
@@ -250,7 +250,7 @@ def cast(operands: Operands, work: CpuWork) -> Call:
 def select_rows(operands: Operands, work: CpuWork) -> Call:
     i = work.member("select_rows")
     x, indices = operands.of(i, "x"), operands.of(i, "rows")
-    inputs = (operands.rows(x), f"step.{indices.name}")
+    inputs = (operands.rows(x), operands.input(indices.name))
     return Call("select_rows", (x.columns, CPP_TYPES[x.dtype]), (*inputs, result(operands, i)))
 
 

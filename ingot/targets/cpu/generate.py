@@ -14,6 +14,7 @@ from textwrap import wrap
 
 from ingot.artifact.codec import encode_plan
 from ingot.artifact.plan import Plan
+from ingot.artifact.programs import LOGITS
 from ingot.artifact.select import ABI
 from ingot.artifact.target import Target
 from ingot.errors import CodegenError
@@ -58,6 +59,7 @@ def generate(plan: Plan, target: Target) -> dict[str, str]:
         num_caches=len(plan.page_sizes()),
         arena_bytes=plan.memory.arena_bytes,
         vocabulary=_head(operands)[0],
+        sequences=_sequences(operands),
     )
 
 
@@ -142,20 +144,33 @@ def _evenness(operands: Operands) -> list[str]:
 def _maxima(operands: Operands) -> list[Call]:
     """The call that follows a head, before anybody reads its logits; none for other models."""
     vocabulary, columns = _head(operands)
-    arguments = ("step.num_rows", "step.logits", "memory.head_maxima")
-    return [Call("head_maxima", (vocabulary, columns), arguments)] if vocabulary else []
+    if not vocabulary:
+        return []
+    arguments = ("step.num_rows", operands.output(LOGITS), "memory.head_maxima")
+    return [Call("head_maxima", (vocabulary, columns), arguments)]
 
 
 def _head(operands: Operands) -> tuple[int, str]:
-    """The vocabulary, and the columns of a panel, of the product that ends a step; 0 for none."""
+    """The vocabulary, and the columns of a panel, of a product that ends a step with logits; 0 for
+    none."""
     last = operands.work[-1] if operands.work else None
     if last is None or not last.has("linear"):
         return 0, ""
     product, (out,) = last.member("linear"), last.writes
     is_scaled = operands.of(product, "weight").format.is_scaled
     columns = operands.plan.buffer(out).columns
-    is_result = operands.plan.buffer(out).kind == "output"
-    return (columns, f"{'quantized' if is_scaled else 'panel'}_columns") if is_result else (0, "")
+    if [each.name for each in operands.plan.spec.outputs] != [out] or out != LOGITS:
+        return 0, ""
+    return columns, f"{'quantized' if is_scaled else 'panel'}_columns"
+
+
+def _sequences(operands: Operands) -> str:
+    """What attention needs to know of the sequences of a step; nothing where none meet."""
+    arrays = ("spans", "page_table")
+    if not {*arrays} <= {each.name for each in operands.plan.spec.inputs}:
+        return ""
+    parts = ("S", *map(operands.input, arrays), "step.page_table_stride")
+    return ",\n".join(f"      {part}" for part in parts).lstrip()
 
 
 def _parts(operands: Operands) -> Iterator[str]:

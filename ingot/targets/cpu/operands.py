@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from ingot.artifact.formats import stored_bytes
 from ingot.artifact.plan import Buffer, Instruction, Plan, arrays_of, scales_offset
-from ingot.artifact.traits import traits_of
+from ingot.artifact.spec import Array
 from ingot.errors import CodegenError
 from ingot.targets.cpu.call import place
 from ingot.targets.cpu.limits import MAX_LATENT_SIZE, check_cache
 from ingot.targets.cpu.work import CpuWork, work_of
+from ingot.targets.shared_weights import matrices_of
 from ingot.targets.work import memory_of, where
 
 CPP_TYPES: Mapping[str, str] = {
@@ -29,7 +30,7 @@ class Operands:
     """Looks up buffers of a plan and spells them in C++.
 
     The generated function has these variables: `memory` (weights, caches, arena); `own`, which is
-    `memory` with the thread's own arena in a step of few rows; `step` (inputs and logits); and the
+    `memory` with the thread's own arena in a step of few rows; `step` (inputs and outputs); and the
     symbols N and R.
     """
 
@@ -62,8 +63,7 @@ class Operands:
     @cached_property
     def matrices(self) -> frozenset[str]:
         """Weights that rows are multiplied with."""
-        products = ((i, traits_of(i).matrix) for i in self.plan.instructions)
-        return frozenset(i.inputs[matrix] for i, matrix in products if matrix)
+        return matrices_of(self.plan)
 
     def of(self, instruction: Instruction, argument: str) -> Buffer:
         """The buffer bound to an argument or a result of an instruction."""
@@ -79,13 +79,21 @@ class Operands:
         """`Rows<T>` over a temporary, a view of one, or the output."""
         element = _element(buffer.dtype, const=const)
         if buffer.kind == "output":
-            return f"Rows<{element}>{{step.{buffer.name}, {buffer.columns}}}"
+            return f"Rows<{element}>{{{self.output(buffer.name)}, {buffer.columns}}}"
         holder, offset = self._place(buffer)
         stride = buffer.columns
         if buffer.kind == "view":
             offset += stored_bytes(buffer.dtype, buffer.offset)
             stride = buffer.row_stride
         return f"{holder}.rows<{element}>({place(offset)}, {stride})"
+
+    def input(self, name: str) -> str:
+        """A pointer to an input of the step."""
+        return _array("input", self.plan.spec.inputs, name)
+
+    def output(self, name: str) -> str:
+        """A pointer to an output of the step."""
+        return _array("output", self.plan.spec.outputs, name)
 
     def scales(self, buffer: Buffer, *, const: bool = True) -> str:
         """`Rows<float>` over the scales of a temporary in integers."""
@@ -119,8 +127,8 @@ class Operands:
         if keys.format != values.format or keys.shape != values.shape:
             raise CodegenError(f"caches {keys.name} and {values.name} differ in shape or format")
         check_cache(keys)
-        pointers = [self._array(state, 0) for state in (keys, values)]
-        pointers += [self._array(state, 1) for state in (keys, values)]
+        pointers = [self._part(state, 0) for state in (keys, values)]
+        pointers += [self._part(state, 1) for state in (keys, values)]
         element = CPP_TYPES[keys.dtype]
         return f"Cache<{element}, {kv_heads}, {page_size}, {size}>{{{', '.join(pointers)}}}"
 
@@ -130,16 +138,22 @@ class Operands:
         check_cache(rows, MAX_LATENT_SIZE, "latent rows")
         element, block = CPP_TYPES[rows.dtype], rows.format.block or size
         constants = f"{element}, {page_size}, {size}, {value_size}, {block}"
-        pointers = ", ".join(self._array(rows, index) for index in range(2))
+        pointers = ", ".join(self._part(rows, index) for index in range(2))
         return f"LatentCache<{constants}>{{{pointers}}}"
 
-    def _array(self, state: Buffer, index: int) -> str:
+    def _part(self, state: Buffer, index: int) -> str:
         """A pointer to one array of a state; `nullptr` for scales that the state does not have."""
         dtypes = [dtype for dtype, _ in arrays_of(state.format, (0,))]
         if index >= len(dtypes):
             return "nullptr"
         number = place(self._states[state.name] + index)
         return f"memory.cache<{CPP_TYPES[dtypes[index]]}>({number})"
+
+
+def _array(kind: str, arrays: Sequence[Array], name: str) -> str:
+    """A pointer to an array of a program, by its place in the spec."""
+    place, array = next((n, each) for n, each in enumerate(arrays) if each.name == name)
+    return f"{kind}<{CPP_TYPES[array.dtype]}>(step, {place} /* {name} */)"
 
 
 def _element(dtype: str, *, const: bool) -> str:

@@ -26,8 +26,8 @@ void run([[maybe_unused]] const Memory& memory, const ingot_step& step,
   [[maybe_unused]] const Team alone = few ? team.alone() : team;
   [[maybe_unused]] const Slice own_unless_few = few ? all_rows(N, team) : own_rows(N, team);
   [[maybe_unused]] const Slice own_if_many = many ? own_rows(N, team) : all_rows(N, team);
-  [[maybe_unused]] const Frame frame{
-      memory, own, step, {S, step.spans, step.page_table, step.page_table_stride}};
+  [[maybe_unused]] const Frame frame{memory, own, step, {
+      ${sequences}}};
 ${body}
 }
 

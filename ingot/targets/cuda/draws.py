@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from ingot.artifact.architectures import Architecture
 from ingot.artifact.launches import DRAWS, EDITED, SCORED, Argument, Constant, DrawArray, Extent
 from ingot.artifact.plan import Limits, Plan
-from ingot.artifact.step import LOGITS
+from ingot.artifact.programs import LOGITS
 from ingot.targets.cuda.call import ONE, Call, Choice
 from ingot.targets.cuda.operands import Pointer, Size
 

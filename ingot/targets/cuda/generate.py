@@ -9,6 +9,7 @@ from ingot.artifact.architectures import Architecture
 from ingot.artifact.codec import encode_plan
 from ingot.artifact.launches import KernelSpec, Launch, Launches, Variant, encode_spec
 from ingot.artifact.plan import Plan
+from ingot.artifact.programs import LOGITS
 from ingot.errors import CodegenError
 from ingot.targets.cuda import (
     calls_experts,
@@ -36,18 +37,22 @@ def generate(plan: Plan, architecture: Architecture) -> Launches:
     """The launches of a plan. Raises CodegenError where no kernel takes an op or a shape."""
     operands, kernels = Operands(plan, architecture), Kernels()
     columns = draws.columns_of(architecture)
-    launches, workspace = [kernels.launch(draws.feed(plan), NO_GROUP)], 0
+    with_draws = LOGITS in plan.by_name
+    launches, workspace = list[Launch](), 0
+    if with_draws:
+        launches.append(kernels.launch(draws.feed(plan), NO_GROUP))
     for number, group in enumerate(plan.kernels):
         for call in emit(operands, Work(plan, group)):
             launches.append(kernels.launch(call, number))
             workspace = max(workspace, call.workspace_bytes)
-    drawing = tuple(kernels.launch(call, NO_GROUP) for call in draws.calls(plan, columns))
+    calls = draws.calls(plan, columns) if with_draws else ()
+    drawing = tuple(kernels.launch(call, NO_GROUP) for call in calls)
     return Launches(
         kernels=tuple(kernels.specs),
         launches=tuple(launches),
         workspace_bytes=workspace,
         draws=drawing,
-        arrays=draws.arrays(plan.limits, columns),
+        arrays=draws.arrays(plan.limits, columns) if with_draws else (),
         plan=hashlib.sha256(encode_plan(plan)).hexdigest(),
     )
 

@@ -7,7 +7,7 @@
 // A job is 64-bit integers: threads, pages, rows, tokens, sequences, page table stride, logits, the
 // vocabulary and by how many bytes the sampler's memory is too small; then the number of weights, of caches and of holes, and the sizes of all buffers; then the
 // holes, each the number of a buffer and where in it the hole begins and ends; then the buffers'
-// bytes: weights, caches, arena, and the seven int32 inputs in the order of `ingot_step`.
+// bytes: weights, caches, arena, and the six int32 inputs in the order of the program's spec.
 
 #include <sanitizer/asan_interface.h>
 
@@ -57,7 +57,7 @@ void draw(void* handle, const ingot_step& step, std::int32_t vocabulary, std::si
   std::vector<ingot_draw> rows(static_cast<std::size_t>(step.num_rows));
   std::vector<std::int32_t> likeliest;
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    float* logits = step.logits + i * static_cast<std::size_t>(vocabulary);
+    float* logits = static_cast<float*>(step.outputs[0]) + i * static_cast<std::size_t>(vocabulary);
     likeliest.push_back(
         static_cast<std::int32_t>(std::max_element(logits, logits + vocabulary) - logits));
     rows[i].logits = logits;
@@ -112,11 +112,10 @@ int main(int argc, char** argv) {
 
   void** caches = blocks.data() + num_weights;
   void** inputs = caches + num_caches + 1;
-  const std::int32_t** fields[] = {&step.tokens, &step.positions,  &step.slots,
-                                   &step.spans,  &step.page_table, &step.logit_rows};
-  for (int i = 0; i < 6; ++i) *fields[i] = static_cast<const std::int32_t*>(inputs[i]);
   std::vector<float> results(logits);
-  step.logits = results.data();
+  void* outputs[] = {results.data()};
+  step.inputs = inputs;
+  step.outputs = outputs;
   const ingot_model model{blocks.data(), caches, caches[num_caches], pages, threads};
 
   for (const auto& [buffer, begin, end] : holes)

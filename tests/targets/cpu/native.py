@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from ingot.artifact.host import host_flags
+from ingot.artifact.programs import STEP
 from ingot.artifact.select import ABI
-from ingot.artifact.step import TEXT_INPUTS
 from ingot.artifact.target import Target
 from ingot.targets.cpu.generate import step_sources
 from ingot.targets.cpu.kept_objects import compile_once
@@ -61,7 +61,7 @@ TARGETS = runnable(
     *("cpu:x86-64-v4+amx_bf16", "cpu:x86-64-v4+avx512_bf16", "cpu:x86-64-v4", "cpu:x86-64-v3"),
     "cpu:portable",
 )
-INPUTS = tuple(array.name for array in TEXT_INPUTS)
+INPUTS = tuple(array.name for array in STEP.inputs)
 KEY_GROUP = 16
 KEY_DEPTHS = {torch.float32: 1, torch.bfloat16: 2, torch.int8: 4}
 VALUE_DEPTHS = KEY_DEPTHS | {torch.int8: 1}
@@ -81,9 +81,15 @@ class ModelStruct(ctypes.Structure):
 class StepStruct(ctypes.Structure):
     _fields_ = (
         *((n, ctypes.c_int32) for n in ("num_tokens", "num_seqs", "num_rows", "page_table_stride")),
-        *((name, ctypes.c_void_p) for name in INPUTS),
-        ("logits", ctypes.c_void_p),
+        *((name, ctypes.POINTER(ctypes.c_void_p)) for name in ("inputs", "outputs")),
     )
+
+
+def step_struct(
+    inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray], **sizes: int
+) -> StepStruct:
+    """A step; whoever calls keeps the arrays alive."""
+    return StepStruct(inputs=_pointers(inputs), outputs=_pointers(outputs), **sizes)
 
 
 @cache
@@ -132,7 +138,8 @@ def step_of(target: str, body: str, **sizes: int) -> Sources:
     """A step with that body, which calls no kernels."""
     names = ("num_kernels", "num_weights", "num_caches", "arena_bytes", "vocabulary")
     sizes = dict.fromkeys(names, 0) | sizes
-    return sources_of(step_sources(target=target, body=body, abi=ABI, plan=0, **sizes))
+    values = {"target": target, "body": body, "abi": ABI, "plan": 0, "sequences": ""}
+    return sources_of(step_sources(**values, **sizes))
 
 
 def write_sources(place: Path, sources: Sources) -> None:
@@ -244,13 +251,13 @@ class Memory:
             threads,
         )
         arrays = {name: inputs[name].to(torch.int32).contiguous().numpy() for name in INPUTS}
-        step = StepStruct(
+        step = step_struct(
+            [*arrays.values()],
+            [self.logits],
             num_tokens=len(arrays["tokens"]),
             num_seqs=len(arrays["page_table"]),
             num_rows=len(arrays["logit_rows"]),
             page_table_stride=arrays["page_table"].shape[1],
-            **{name: array.ctypes.data for name, array in arrays.items()},
-            logits=self.logits.ctypes.data,
         )
         handle = lib.ingot_open(ctypes.byref(model))
         assert handle, "ingot_open gave no model"
@@ -260,5 +267,5 @@ class Memory:
             lib.ingot_close(handle)
 
 
-def _pointers(arrays: list[np.ndarray]) -> ctypes.Array[ctypes.c_void_p]:
+def _pointers(arrays: Sequence[np.ndarray]) -> ctypes.Array[ctypes.c_void_p]:
     return (ctypes.c_void_p * max(1, len(arrays)))(*(a.ctypes.data for a in arrays))

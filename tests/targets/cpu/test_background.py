@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from tests.targets.cpu.native import ModelStruct, StepStruct, load, step_of
+from tests.targets.cpu.native import ModelStruct, load, step_of, step_struct
 
 TARGET = "cpu:portable"
-# The logits are the gate, and the id of the thread of each rank.
+# The output is the gate, and the id of the thread of each rank.
 BODY = """
-  int* gate = reinterpret_cast<int*>(step.logits);
+  int* gate = output<int>(step, 0);
   __atomic_store_n(&gate[1 + team.rank], int(syscall(SYS_gettid)), __ATOMIC_RELEASE);
   while (__atomic_load_n(gate, __ATOMIC_ACQUIRE) == 0) sched_yield();
 """
@@ -32,7 +32,7 @@ class GatedStep:
     gate: np.ndarray = field(default_factory=lambda: np.zeros(8, np.int32))
 
     def submit(self, num_tokens: int = 1) -> None:
-        self.struct = StepStruct(num_tokens=num_tokens, logits=self.gate.ctypes.data)
+        self.struct = step_struct([], [self.gate], num_tokens=num_tokens)
         self.lib.ingot_submit(self.handle, ctypes.byref(self.struct))
 
     def wait(self) -> int:

@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from tests.targets.cpu.native import ModelStruct, StepStruct, load, step_of
+from tests.targets.cpu.native import ModelStruct, load, step_of, step_struct
 
 TARGET = "cpu:portable"
-# The logits say for how many milliseconds the second thread sleeps (0), a first one beside the
+# The output says for how many milliseconds the second thread sleeps (0), a first one beside the
 # caller (1), and the caller (2), whose id is 3. They are told which threads ran (from 4 on), and
 # whether the step had few rows (7).
 BODY = """
-  int* told = reinterpret_cast<int*>(step.logits);
+  int* told = output<int>(step, 0);
   const int thread = int(syscall(SYS_gettid));
   const int asleep = team.rank > 0 ? told[0] : thread == told[3] ? told[2] : told[1];
   const timespec time{0, asleep * 1'000'000L};
@@ -36,7 +36,7 @@ class Model:
 
     def __post_init__(self) -> None:
         self.told[3] = threading.get_native_id()
-        self.step = StepStruct(num_tokens=1, logits=self.told.ctypes.data)
+        self.step = step_struct([], [self.told], num_tokens=1)
 
     def run(self) -> None:
         assert self.lib.ingot_run(self.handle, ctypes.byref(self.step)) == 0

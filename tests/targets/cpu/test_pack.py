@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ingot.artifact.formats import DType, Format
 from ingot.artifact.plan import Buffer, Plan
-from ingot.artifact.step import StepSpec
+from ingot.artifact.spec import Spec
 from ingot.errors import InternalError
 from ingot.ops.scaled import Scaled
 from ingot.targets.cpu import pack as packer
@@ -62,7 +62,7 @@ def plan_of(*weights: WeightLayout, sources: dict[str, tuple[str, ...]] | None =
                sources=(sources or {}).get(w.name, ()))
         for w in weights
     )  # fmt: skip
-    return Plan(limits=LIMITS, spec=StepSpec(), buffers=buffers, instructions=())
+    return Plan(limits=LIMITS, spec=Spec(), buffers=buffers, instructions=())
 
 
 @settings(deadline=None, max_examples=30, derandomize=True, database=None)

@@ -9,7 +9,7 @@ import torch
 
 from ingot.artifact.formats import Format
 from ingot.artifact.plan import Buffer, Plan
-from ingot.artifact.step import StepSpec
+from ingot.artifact.spec import Spec
 from ingot.artifact.tensors import PAGE, read_header
 from ingot.compiler.quantization.search import quantize_rows
 from ingot.errors import ArtifactError, InternalError
@@ -41,7 +41,7 @@ class Stacked:
             Buffer(name=f"m.experts.{name}", format=form, shape=shape, kind="weight")
             for name, form, shape in zip(("gate_up", "down"), forms, shapes, strict=True)
         ]
-        plan = Plan(limits=LIMITS, spec=StepSpec(), buffers=(vector, *stacks), instructions=())
+        plan = Plan(limits=LIMITS, spec=Spec(), buffers=(vector, *stacks), instructions=())
         self.layouts = tuple(
             layout_of(b, multiplied=b is not vector) for b in plan.of_kind("weight")
         )
@@ -128,5 +128,5 @@ def test_a_tensor_that_is_too_small_for_its_stacks_is_refused(tmp_path: Path) ->
 
 def test_plans_without_stacks_are_as_they_were() -> None:
     vector = Buffer(name="norm", format=Format("float32"), shape=(SIZE,), kind="weight")
-    plan = Plan(limits=LIMITS, spec=StepSpec(), buffers=(vector,), instructions=())
+    plan = Plan(limits=LIMITS, spec=Spec(), buffers=(vector,), instructions=())
     assert with_stacks(plan, weight_layouts(plan)) == plan and plan.stack_bytes == 0

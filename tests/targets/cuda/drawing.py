@@ -1,4 +1,4 @@
-"""Draws on the simulated device, from logits that no model has made."""
+"""StepWants on the simulated device, from logits that no model has made."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from ingot.artifact.launches import (
     Variant,
 )
 from ingot.artifact.plan import Limits, Plan
-from ingot.artifact.step import LOGITS, Array, StepSpec
+from ingot.artifact.programs import LOGITS
+from ingot.artifact.spec import Array, Spec
 from ingot.errors import IngotError
 from ingot.runtime.arrays import Float32
 from ingot.runtime.devices.cuda.memory import Memory
 from ingot.runtime.devices.cuda.program import Program
 from ingot.runtime.devices.cuda.sampler import DeviceSampler
-from ingot.runtime.executor import Draw, Drawn, Draws, Scoring
+from ingot.runtime.executor import Scoring, StepResult, StepWants, TokenScore
 from ingot.runtime.sampling_state import SampledSequence
 from ingot.targets.cuda import draws
 from ingot.targets.cuda.simulated import SimulatedDriver
@@ -40,7 +41,7 @@ def plan_of(vocab_size: int) -> Plan:
         page_size=16,
     )  # fmt: skip
     logits = Array(name=LOGITS, dtype="float32", shape=("R", vocab_size))
-    return Plan(limits=limits, spec=StepSpec(outputs=(logits,)), buffers=(), instructions=())
+    return Plan(limits=limits, spec=Spec(outputs=(logits,)), buffers=(), instructions=())
 
 
 def launches_of(plan: Plan, constants: Mapping[str, Constant]) -> Launches:
@@ -62,10 +63,10 @@ def draws_of(
     sequences: Sequence[SampledSequence],
     rows: list[int] | None = None,
     scorings: Sequence[Scoring] = (),
-) -> Draws:
+) -> StepWants:
     """What is wanted of a step; by default each draws from its own row."""
     rows = list(range(len(sequences))) if rows is None else rows
-    return Draws(sequences, rows, [len(each.token_ids) for each in sequences], list(scorings))
+    return StepWants(sequences, rows, [len(each.token_ids) for each in sequences], list(scorings))
 
 
 class Device:
@@ -88,7 +89,7 @@ class Device:
     def takes(self, sequences: Sequence[SampledSequence], rows: list[int]) -> bool:
         return self.fits(draws_of(sequences, rows))
 
-    def fits(self, draws: Draws) -> bool:
+    def fits(self, draws: StepWants) -> bool:
         """Whether the device takes the draws; if so, they are filled in."""
         taken = self.sampler.takes(draws)
         if taken:
@@ -100,11 +101,11 @@ class Device:
         logits: Float32,
         sequences: Sequence[SampledSequence],
         rows: list[int] | None = None,
-    ) -> list[Draw | IngotError]:
+    ) -> list[TokenScore | IngotError]:
         """As `Sampler.sample`, by default from row i for sequence i; the logits stay."""
         return self.run(logits, draws_of(sequences, rows)).tokens
 
-    def run(self, logits: Float32, draws: Draws) -> Drawn:
+    def run(self, logits: Float32, draws: StepWants) -> StepResult:
         """All that is wanted of logits [R, V], which stay."""
         assert self.fits(draws)
         address = self.memory.address(Argument(buffer=LOGITS))
@@ -113,7 +114,7 @@ class Device:
         self.sampler.launch(self.host.sizes)
         self.sampler.download(self.host)
         self.driver.synchronize()
-        return Drawn(self.host.drawn(), self.host.scored(), logits[:0], 0)
+        return StepResult(self.host.drawn(), self.host.scored(), {LOGITS: logits[:0]}, 0)
 
     def logits(self, num_rows: int) -> Float32:
         """The first rows of logits, as the last draws have left them."""

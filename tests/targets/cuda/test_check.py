@@ -205,7 +205,7 @@ def test_a_pointer_may_lie_anywhere_if_its_kernel_says_so(
 def opened(artifact: Artifact, built: BuiltLaunches, driver: IdleDriver | None = None) -> None:
     """Opens the artifact as if it had that file."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ingot.runtime.devices.cuda.executor.decode_built", lambda *_, **__: built)
+        patch.setattr("ingot.runtime.devices.cuda.program.decode_built", lambda *_, **__: built)
         CudaExecutor(artifact, max_model_len=64, driver=driver or IdleDriver()).close()
 
 

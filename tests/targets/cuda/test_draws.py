@@ -1,4 +1,4 @@
-"""Draws on the device are those of numpy, bit for bit."""
+"""StepWants on the device are those of numpy, bit for bit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ingot.runtime.devices import numpy_sampler
 from ingot.runtime.devices.cuda import host_draws
 from ingot.runtime.devices.likelihoods import random_bits, scale_of, weights_of
 from ingot.runtime.devices.numpy_sampler import distribution
-from ingot.runtime.executor import Draw
+from ingot.runtime.executor import TokenScore
 from ingot.runtime.params import SamplingParams
 from ingot.targets.cuda import draws
 from ingot.targets.cuda.kernels import draw as kernels
@@ -40,8 +40,8 @@ def device(vocab_size: int) -> Device:
     return Device(vocab_size, {"ROWS": 2, "COLUMNS": 16 if vocab_size < 100 else 64, "BLOCK": 8})
 
 
-def results(drawn: Sequence[Draw | IngotError]) -> list[int | str]:
-    return [each.token if isinstance(each, Draw) else str(each) for each in drawn]
+def results(drawn: Sequence[TokenScore | IngotError]) -> list[int | str]:
+    return [each.token if isinstance(each, TokenScore) else str(each) for each in drawn]
 
 
 def both(logits: Float32, asked: Sequence[Asked]) -> tuple[list[int | str], list[int | str]]:
@@ -174,7 +174,7 @@ def test_an_error_ends_its_request_alone(temperature: float) -> None:
     found = device(50).sample(logits, asked)
     assert all(isinstance(each, InternalError) for each in found[1:5])
     assert isinstance(found[5], RequestError) and "no token is left" in found[5].found
-    assert isinstance(found[0], Draw) and isinstance(found[6], Draw)
+    assert isinstance(found[0], TokenScore) and isinstance(found[6], TokenScore)
     ours, theirs = both(logits, [replace(each) for each in asked])
     assert ours == theirs
 

@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ingot.artifact.programs import LOGITS
 from ingot.errors import IngotError, InternalError
 from ingot.runtime.arrays import Float32
 from ingot.runtime.devices import sampler as host
-from ingot.runtime.executor import Draw, Drawn, Draws, Scoring
+from ingot.runtime.executor import Scoring, StepResult, StepWants, TokenScore
 from ingot.runtime.output import Logprob
 from ingot.runtime.params import SamplingParams
 from ingot.targets.cuda import draws as drawing
@@ -54,11 +55,11 @@ def ask(params: SamplingParams, tokens: Sequence[int] = (), seed: int = 7) -> As
     return Asked(params, list(tokens), len(tokens) // 2, key=3, seed=seed, stop_ids=(0, 5))
 
 
-def by_host(logits: Float32, draws: Draws, backend: str = "numpy") -> Drawn:
+def by_host(logits: Float32, draws: StepWants, backend: str = "numpy") -> StepResult:
     """The same draws on the host."""
     again = replace(draws, sequences=[replace(each) for each in draws.sequences])
     with np.errstate(all="ignore"):
-        return host.drawn(sampler_of(backend, logits.shape[1]), logits.copy(), again)
+        return host.result_of(sampler_of(backend, logits.shape[1]), {LOGITS: logits.copy()}, again)
 
 
 def listed(scores: Scores) -> Any:
@@ -66,16 +67,16 @@ def listed(scores: Scores) -> Any:
     return str(scores) if isinstance(scores, IngotError) else list(scores.items())
 
 
-def results(found: Drawn) -> list[Any]:
+def results(found: StepResult) -> list[Any]:
     tokens = [
-        (d.token, listed(d.logprobs)) if isinstance(d, Draw) else str(d) for d in found.tokens
+        (d.token, listed(d.logprobs)) if isinstance(d, TokenScore) else str(d) for d in found.tokens
     ]
     scores = [str(s) if isinstance(s, IngotError) else [*map(listed, s)] for s in found.scores]
     return [tokens, scores]
 
 
-def everything(vocab_size: int) -> tuple[Float32, Draws]:
-    """Draws and scorings of all kinds of rows, with all counts, in one step."""
+def everything(vocab_size: int) -> tuple[Float32, StepWants]:
+    """StepWants and scorings of all kinds of rows, with all counts, in one step."""
     logits, rng = rows_of(vocab_size), np.random.default_rng(1)
     asked = [
         ask(SamplingParams(temperature=row % 3, logprobs=COUNTS[row % 4] if row % 5 else None))
@@ -130,9 +131,9 @@ def test_the_kernels_of_a_cpu_say_the_same(level: str) -> None:
             assert score.logprob == pytest.approx(expected[token].logprob, abs=1e-9)
 
 
-def all_scores(found: Drawn) -> list[dict[int, Logprob]]:
+def all_scores(found: StepResult) -> list[dict[int, Logprob]]:
     """Those of draws, then those of scorings."""
-    draws = [draw.logprobs for draw in found.tokens if isinstance(draw, Draw)]
+    draws = [draw.logprobs for draw in found.tokens if isinstance(draw, TokenScore)]
     return draws + [each for scores in found.scores if isinstance(scores, list) for each in scores]
 
 
@@ -188,7 +189,7 @@ def test_an_error_ends_its_request_alone() -> None:
     draws = draws_of(asked, scorings=[Scoring(0, [1, 2], 1), Scoring(4, [1, 2], 1)])
     found = device(50).run(logits, draws)
     assert [isinstance(each, InternalError) for each in found.tokens[1:4]] == [True] * 3
-    assert isinstance(found.tokens[0], Draw) and isinstance(found.tokens[5], Draw)
+    assert isinstance(found.tokens[0], TokenScore) and isinstance(found.tokens[5], TokenScore)
     assert isinstance(found.scores[0], InternalError) and isinstance(found.scores[1], list)
     assert results(found) == results(by_host(logits, draws))
 

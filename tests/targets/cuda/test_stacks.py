@@ -9,7 +9,7 @@ import torch
 
 from ingot.artifact.formats import Format
 from ingot.artifact.plan import Buffer, Plan
-from ingot.artifact.step import StepSpec
+from ingot.artifact.spec import Spec
 from ingot.artifact.tensors import PAGE, read_header
 from ingot.compiler.interpret import Value
 from ingot.errors import InternalError
@@ -42,7 +42,7 @@ class Stacked:
             for name, form, shape in zip(("gate_up", "down"), FORMATS[stored], shapes, strict=True)
         ]
         vector = Buffer(name="norm", format=Format("float32"), shape=(SIZE,), kind="weight")
-        plan = Plan(limits=LIMITS, spec=StepSpec(), buffers=(vector, *self.stacks), instructions=())
+        plan = Plan(limits=LIMITS, spec=Spec(), buffers=(vector, *self.stacks), instructions=())
         self.plan = with_stacks(plan, {each.name: matrix_bytes(each) for each in self.stacks})
         self.matrices: dict[str, list[Value]] = {
             b.name: [drawn(b.format, *map(int, b.shape[1:]), seed=i) for i in range(COUNT)]

@@ -21,7 +21,8 @@ from ingot.artifact.launches import (
     Variant,
 )
 from ingot.artifact.plan import Limits, Plan
-from ingot.artifact.step import SYMBOLS
+from ingot.artifact.programs import LOGITS
+from ingot.artifact.spec import SYMBOLS
 from ingot.errors import ArtifactError, IncompatibleHostError
 
 NUM_SCRATCH = 2  # pointers that Triton adds to the parameters of every kernel; unused here
@@ -87,7 +88,10 @@ def _faults(built: BuiltLaunches, plan: Plan, sha256: str, files: Collection[str
     if not 0 <= launches.workspace_bytes < MOST_BYTES:
         yield f"a workspace of {launches.workspace_bytes} bytes"
     yield from _array_faults(launches.arrays, plan)
-    yield from _drawing_faults([array for array in launches.arrays if not array.on_device])
+    if LOGITS in plan.by_name:
+        yield from _drawing_faults([array for array in launches.arrays if not array.on_device])
+    elif launches.arrays or launches.draws:
+        yield "it draws, and the plan gives no logits"
     most = sizes_at_most(plan.limits)
     drawing = {DRAWS, EDITED, SCORED}
     step = {symbol: size for symbol, size in most.items() if symbol not in drawing}

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import cycle
-from pathlib import PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -18,11 +17,11 @@ from ingot.artifact.launches import (
     MOST_ROWS,
     SCORED,
     BuiltLaunches,
-    decode_built,
 )
-from ingot.artifact.plan import Limits, Plan
+from ingot.artifact.plan import Limits
+from ingot.artifact.programs import LOGITS, PROGRAMS, STEP
 from ingot.artifact.reader import Artifact, weights_name
-from ingot.artifact.step import LOGITS, SYMBOLS
+from ingot.artifact.spec import SYMBOLS
 from ingot.errors import (
     DeviceError,
     IncompatibleHostError,
@@ -31,18 +30,18 @@ from ingot.errors import (
     UsageError,
 )
 from ingot.runtime.arrays import Float32, StepInputs
-from ingot.runtime.devices.cpu import vocab_size
-from ingot.runtime.devices.cuda.check import check_built, check_driver
+from ingot.runtime.devices.cuda.beside import Beside
+from ingot.runtime.devices.cuda.check import check_driver
 from ingot.runtime.devices.cuda.driver import Driver
 from ingot.runtime.devices.cuda.host_draws import HostDraws
 from ingot.runtime.devices.cuda.host_inputs import HostInputs, pad
 from ingot.runtime.devices.cuda.library import open_driver
 from ingot.runtime.devices.cuda.memory import Memory, fixed_sizes
-from ingot.runtime.devices.cuda.program import Program
+from ingot.runtime.devices.cuda.program import load_program, read_built
 from ingot.runtime.devices.cuda.room import pages_within
 from ingot.runtime.devices.cuda.sampler import DeviceSampler
-from ingot.runtime.devices.sampler import Sampler, drawn
-from ingot.runtime.executor import Draw, Drawn, Draws
+from ingot.runtime.devices.sampler import Sampler, result_of
+from ingot.runtime.executor import Opened, StepResult, StepWants, TokenScore, outputs_of, program_of
 from ingot.runtime.page_count import widest_window
 from ingot.runtime.sampling_state import SampledSequence
 
@@ -55,13 +54,13 @@ class CudaPending:
     """A step that the device has been given."""
 
     executor: CudaExecutor
-    num_rows: int
-    draws: Draws
+    rows: dict[str, Float32]
+    wants: StepWants
     drawn_by_device: HostDraws | None
     mark: Any
 
-    def wait(self) -> Drawn:
-        return self.executor.drawn(self)
+    def wait(self) -> StepResult:
+        return self.executor.result(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +100,12 @@ class CudaExecutor:
         entry = artifact.target
         plan = self._plan = artifact.plan_of(entry)
         self.limits: Limits = plan.limits
-        self.vocab_size = vocab_size(plan, entry.step.plan)
+        self.vocab_size = outputs_of(plan, entry.step.plan)[LOGITS]
         self.window = widest_window(plan)
-        self.inputs = (StepInputs(plan.limits), StepInputs(plan.limits))
-        built = read_built(artifact, plan)
+        self.inputs = StepInputs(plan), StepInputs(plan)
+        self._artifact: Artifact | None = artifact  # its folder is held until `close`
+        self._beside: dict[str, Beside] = {}
+        built = read_built(artifact, plan, entry.step)
         driver = driver or open_driver(artifact.gpu)
         self._driver: Driver | None = driver
         self._failure: IngotError | None = None
@@ -115,7 +116,7 @@ class CudaExecutor:
             check_driver(built, driver.cuda_version())
             self._memory = self._take(driver, artifact, built, max_model_len, kv_cache_bytes)
             with self._memory.filling(driver, artifact, entry.layout):
-                self._program = self._load(driver, artifact, built)
+                self._program = load_program(driver, artifact, entry.step, built, self._memory)
                 logits = driver.host_memory(4 * plan.limits.max_logit_rows * self.vocab_size)
             self._logits = logits.view(np.float32).reshape(-1, self.vocab_size)
             self._host_sampler = Sampler(self.vocab_size)
@@ -127,13 +128,6 @@ class CudaExecutor:
         except BaseException:
             self.close()
             raise
-
-    def _load(self, driver: Driver, artifact: Artifact, built: BuiltLaunches) -> Program:
-        """The launches of a step; their kernels are on the device."""
-        folder = PurePosixPath(artifact.target.step.kernels).parent
-        return Program(
-            driver, built, lambda name: artifact.read(f"{folder}/{name}"), self._memory.address
-        )
 
     def _take(
         self,
@@ -150,45 +144,60 @@ class CudaExecutor:
         self.num_pages = pages_within(plan, fixed, free, max_model_len, kv_cache_bytes)
         return Memory(driver, plan, launches, self.num_pages, weight_bytes)
 
-    def submit(self, inputs: StepInputs, draws: Draws, *, beside: bool = False) -> CudaPending:
-        with self._running() as driver:
-            return self._queue(driver, inputs, draws)
+    def open(self, program: str) -> Opened:
+        driver = self._working_driver()
+        if program == STEP.name:
+            return self
+        if program not in self._beside:
+            assert self._artifact is not None
+            program_of(self._artifact, program)
+            kind = PROGRAMS[program]
+            self._beside[program] = Beside(driver, self._artifact, kind, self._memory)
+        return self._beside[program]
 
-    def _queue(self, driver: Driver, inputs: StepInputs, draws: Draws) -> CudaPending:
+    def submit(self, inputs: StepInputs, wants: StepWants, *, beside: bool = False) -> CudaPending:
+        with self._running() as driver:
+            if inputs.program == STEP.name:
+                return self._queue(driver, inputs, wants)
+            rows = self._beside[inputs.program].queue(driver, inputs, self._sizes(inputs))
+            return CudaPending(self, rows, wants, None, driver.mark())
+
+    def _queue(self, driver: Driver, inputs: StepInputs, wants: StepWants) -> CudaPending:
         """Queues a step and its draws, unless the host has to draw.
 
         The masks of grammars are computed while the device runs the step.
         """
         self._feed(inputs)
         num_rows, side, bucket = inputs.num_rows, next(self._sides), self._bucket(inputs)
-        guided = any(sequence.sampling.guide for sequence in draws.sequences)
-        by_device = not guided and self._fill(side, draws, bucket)
+        guided = any(sequence.sampling.guide for sequence in wants.sequences)
+        by_device = not guided and self._fill(side, wants, bucket)
         if bucket:
             pad(inputs, bucket)
         sizes = self._sizes(inputs)
         side.inputs.upload(inputs, sizes)
         # A prompt of one token looks like a decode, and may draw for siblings, too.
         plain = by_device and side.draws.only_draws and side.draws.count == bucket
-        whole = plain and not (num_rows and draws.kept)
+        whole = plain and not (num_rows and wants.kept)
         if bucket:
             self._replay(driver, bucket, sizes, with_draws=whole)
         else:
             self._program.launch(sizes)
-        by_device = by_device or (guided and self._fill(side, draws, bucket))
-        if num_rows and (draws.kept or not by_device):  # before the draws: edits change the logits
+        by_device = by_device or (guided and self._fill(side, wants, bucket))
+        if num_rows and (wants.kept or not by_device):  # before the draws: edits change the logits
             driver.download(self._logits[:num_rows], self._memory.array(LOGITS))
         if by_device:
             if not whole:
                 self._sampler.launch(side.draws.sizes)
             self._sampler.download(side.draws)
         self._draws_on_device = by_device
-        return CudaPending(self, num_rows, draws, side.draws if by_device else None, driver.mark())
+        rows = {LOGITS: self._logits[:num_rows]}
+        return CudaPending(self, rows, wants, side.draws if by_device else None, driver.mark())
 
-    def _fill(self, side: Side, draws: Draws, bucket: int) -> bool:
+    def _fill(self, side: Side, wants: StepWants, bucket: int) -> bool:
         """Hands the device what it draws; False where the host has to draw."""
-        if not self._sampler.takes(draws):
+        if not self._sampler.takes(wants):
             return False
-        side.draws.fill(draws, bucket)
+        side.draws.fill(wants, bucket)
         self._sampler.upload(side.draws)
         return True
 
@@ -197,29 +206,29 @@ class CudaExecutor:
         for place, draw in inputs.from_draws.items():
             inputs["tokens"][place] = ~draw if self._draws_on_device else self._tokens[draw]
 
-    def can_follow(self, draws: Draws) -> bool:
+    def can_follow(self, wants: StepWants) -> bool:
         return (
             self._draws_on_device
             # Which tokens of a prompt are scored depends on how many of them were.
-            and not (draws.scorings or draws.kept)
-            and not any(sequence.sampling.follows_tokens for sequence in draws.sequences)
-            and self._sampler.takes(draws)
+            and not (wants.scorings or wants.kept)
+            and not any(sequence.sampling.follows_tokens for sequence in wants.sequences)
+            and self._sampler.takes(wants)
         )
 
     def draw(
         self, logits: Float32, sequences: Sequence[SampledSequence]
-    ) -> list[Draw | IngotError]:
+    ) -> list[TokenScore | IngotError]:
         return self._host_sampler.sample(logits, sequences)
 
-    def drawn(self, step: CudaPending) -> Drawn:
+    def result(self, step: CudaPending) -> StepResult:
         """What is wanted of the logits of a step, once it is done."""
         with self._running() as driver:
             driver.wait(step.mark)
         by_device = step.drawn_by_device
-        left = step.draws
+        left = step.wants
         if by_device is not None:
             left = replace(left, sequences=(), rows=[], scorings=[])
-        done = drawn(self._host_sampler, self._logits[: step.num_rows], left)
+        done = result_of(self._host_sampler, step.rows, left)
         if by_device is not None:
             done.tokens, done.scores = by_device.drawn(), by_device.scored()
         self._tokens = done.token_ids
@@ -229,21 +238,27 @@ class CudaExecutor:
         driver, self._driver = self._driver, None
         if driver is not None:
             driver.close()
-        for name in ("_logits", "_sides"):  # they look into memory of the driver
+        self._artifact = None
+        for name in ("_logits", "_sides", "_beside"):  # they look into memory of the driver
             self.__dict__.pop(name, None)
 
-    @contextmanager
-    def _running(self) -> Iterator[Driver]:
-        """The driver, for work of a step. Once any of it failed, none is done any more: nothing is
-        certain of a device in the middle of a step."""
+    def _working_driver(self) -> Driver:
+        """Raises UsageError after `close`, and DeviceError where a step has failed."""
         if self._driver is None:
             raise UsageError("this model is closed", hint="Open it again with LLM(path).")
         if self._failure is not None:
             raise DeviceError(
                 f"the GPU failed in an earlier step: {self._failure.found}", hint=_REOPEN
             )
+        return self._driver
+
+    @contextmanager
+    def _running(self) -> Iterator[Driver]:
+        """The driver, for work of a step. Once any of it failed, none is done any more: nothing is
+        certain of a device in the middle of a step."""
+        driver = self._working_driver()
         try:
-            yield self._driver
+            yield driver
         except (DeviceError, ResourceError, IncompatibleHostError) as error:
             self._failure = error
             raise
@@ -288,16 +303,6 @@ class CudaExecutor:
                 raise
             self._graphs[key] = driver.end_capture()
         driver.replay(self._graphs[key])
-
-
-def read_built(artifact: Artifact, plan: Plan) -> BuiltLaunches:
-    """What the target's `kernels.json` says of its plan. Raises ArtifactError."""
-    step, files = artifact.target.step, artifact.manifest.files
-    built = decode_built(artifact.read(step.kernels), file=step.kernels)
-    folder = f"{PurePosixPath(step.kernels).parent}/"
-    beside = {name.removeprefix(folder) for name in files if name.startswith(folder)}
-    check_built(built, step.kernels, plan, files[step.plan].sha256, beside)
-    return built
 
 
 def _round_up(count: int) -> int:

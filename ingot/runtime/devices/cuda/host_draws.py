@@ -16,7 +16,7 @@ from ingot.runtime.devices.cuda.memory import array_bytes
 from ingot.runtime.devices.cuda.scores import HostScores, ScoreRoom
 from ingot.runtime.devices.likelihoods import random_bits, scale_of
 from ingot.runtime.devices.numpy_sampler import ERRORS
-from ingot.runtime.executor import Draw, Draws
+from ingot.runtime.executor import StepWants, TokenScore
 from ingot.runtime.output import Logprob
 from ingot.runtime.sampling_state import SamplingState
 
@@ -65,17 +65,17 @@ class HostDraws:
         """The sizes of the launches."""
         return {DRAWS: self.count, EDITED: self.num_edited, SCORED: self.num_scored}
 
-    def fill(self, draws: Draws, least: int) -> None:
+    def fill(self, wants: StepWants, least: int) -> None:
         """Takes in the draws of a step; greedy ones, which nobody reads, make them `least`."""
-        states = [sequence.sampling for sequence in draws.sequences]
+        states = [sequence.sampling for sequence in wants.sequences]
         edited = [i for i, state in enumerate(states) if state.has_edits]
         lists = [lists_of(states[i]) for i in edited]
         self._num_draws, self.num_edited = len(states), len(edited)
         self.count = max(len(states), least)
         self.num_listed = sum(len(tokens) for each in lists for tokens in each)
-        self._fill_draws(draws, states)
-        edited_rows = [draws.rows[i] for i in edited]
-        copies = self._scores.fill(draws, edited_rows)
+        self._fill_draws(wants, states)
+        edited_rows = [wants.rows[i] for i in edited]
+        copies = self._scores.fill(wants, edited_rows)
         self._arrays["edit_copies"][: len(edited)] = [copies.get(row, -1) for row in edited_rows]
         self._fill_edits(edited_rows, [states[i] for i in edited], lists)
 
@@ -88,14 +88,14 @@ class HostDraws:
         """The same for so many rows of an array."""
         return self._spans[name][0], self._arrays[name][:count]
 
-    def drawn(self) -> list[Draw | IngotError]:
+    def drawn(self) -> list[TokenScore | IngotError]:
         """What was drawn, once the device is done; or a row's error."""
         tokens, statuses = (
             self._arrays[name][: self._num_draws].tolist()
             for name in ("drawn_tokens", "drawn_statuses")
         )
-        draws: list[Draw | IngotError] = [
-            ERRORS[status]() if status else Draw(token, {})
+        draws: list[TokenScore | IngotError] = [
+            ERRORS[status]() if status else TokenScore(token, {})
             for token, status in zip(tokens, statuses, strict=True)
         ]
         return self._scores.added(draws)
@@ -104,10 +104,10 @@ class HostDraws:
         """The log-probabilities of each scoring; or the error of one of its rows."""
         return self._scores.scored()
 
-    def _fill_draws(self, draws: Draws, states: list[SamplingState]) -> None:
+    def _fill_draws(self, wants: StepWants, states: list[SamplingState]) -> None:
         params = [state.params for state in states]
         columns: dict[str, list[Any]] = {
-            "draw_rows": draws.rows,
+            "draw_rows": wants.rows,
             "draw_scales": [scale_of(each.temperature) for each in params],
             "draw_top_ks": [each.top_k if each.top_k < self._vocab_size else 0 for each in params],
             "draw_min_ps": [each.min_p for each in params],
@@ -116,7 +116,7 @@ class HostDraws:
         }
         for name, column in columns.items():
             self._arrays[name][: self.count] = [*column, *[0] * (self.count - len(column))]
-        self._arrays["draw_bits"][: len(states)] = _bits(draws)
+        self._arrays["draw_bits"][: len(states)] = _bits(wants)
 
     def _fill_edits(
         self, rows: list[int], states: list[SamplingState], lists: list[list[npt.NDArray[Any]]]
@@ -148,9 +148,9 @@ def lists_of(state: SamplingState) -> list[npt.NDArray[Any]]:
     return [allowed, state.biased, state.seen[: state.num_seen], state.banned]
 
 
-def _bits(draws: Draws) -> npt.NDArray[np.uint64]:
+def _bits(wants: StepWants) -> npt.NDArray[np.uint64]:
     """53 random bits for each draw."""
-    named = zip(draws.sequences, draws.positions, strict=True)
+    named = zip(wants.sequences, wants.positions, strict=True)
     numbers = [(each.seed, each.key, position) for each, position in named]
     seeds, keys, positions = np.array(numbers, np.uint64).reshape(-1, 3).T
     return random_bits(seeds, keys, positions)

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ingot.artifact.plan import Limits
-from ingot.artifact.step import Array
+from ingot.artifact.spec import Array
 from ingot.runtime.arrays import StepInputs
 from ingot.runtime.devices.cuda.driver import Driver
 from ingot.runtime.devices.cuda.memory import Memory
@@ -47,7 +47,7 @@ def pad(inputs: StepInputs, bucket: int) -> None:
     """Fills a decode up with sequences that have no token, and tokens that nobody stores."""
     count = inputs.num_seqs
     rest = slice(count, bucket)
-    inputs["tokens"][rest] = inputs["positions"][rest] = inputs["logit_rows"][rest] = 0
+    inputs["tokens"][rest] = inputs["positions"][rest] = inputs[inputs.rows][rest] = 0
     inputs["slots"][rest] = -1
     inputs["spans"][rest] = count, count, 0
     inputs.num_tokens = inputs.num_seqs = inputs.num_rows = bucket

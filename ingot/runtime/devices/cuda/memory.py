@@ -12,13 +12,16 @@ import numpy as np
 from ingot.artifact.launches import WORKSPACE, Argument, DrawArray, Launches
 from ingot.artifact.plan import Buffer, Plan
 from ingot.artifact.reader import Artifact, weights_name
-from ingot.artifact.tensors import ALIGNMENT
+from ingot.artifact.tensors import ALIGNMENT, TensorFile
 from ingot.errors import ArtifactError
 from ingot.runtime.devices.cpu import weight_offsets
 from ingot.runtime.devices.cuda.driver import Driver
 from ingot.runtime.devices.cuda.room import array_sizes
 from ingot.runtime.devices.cuda.upload import Source, uploading
 from ingot.runtime.devices.memory import align
+
+# Of each buffer and its number of an array, where it begins and how many bytes it has.
+Spans = dict[tuple[str, int], tuple[int, int]]
 
 
 class Memory:
@@ -33,20 +36,38 @@ class Memory:
         self, driver: Driver, plan: Plan, launches: Launches, num_pages: int, weight_bytes: int
     ) -> None:
         self._plan = plan
-        pages, arrays = array_sizes(plan, num_pages), _arrays(plan, launches)
+        pages = array_sizes(plan, num_pages)
         fixed = fixed_sizes(plan, launches, weight_bytes)
         self.weights, self.arena, workspace, place = map(driver.allocate, fixed.values())
         cache = driver.allocate(sum(pages))
-        # Of each buffer and its number of an array, where it begins and how many bytes it has.
-        self._spans: dict[tuple[str, int], tuple[int, int]] = {
-            (buffer.name, 0): (self.arena + buffer.offset, plan.arena_bytes_of(buffer))
-            for buffer in plan.of_kind("arena")
-        }
-        self._spans[WORKSPACE, 0] = workspace, launches.workspace_bytes
+        self._spans = _own_spans(plan, launches, self.arena, workspace, place)
         self._spans |= _state_spans(plan, cache, pages)
-        for name, nbytes in arrays.items():
-            self._spans[name, 0] = place, nbytes
-            place += nbytes
+
+    def beside(self, driver: Driver, artifact: Artifact, plan: Plan, launches: Launches) -> Memory:
+        """That of another program: its own temporaries and arrays, and these weights and caches.
+
+        Raises ResourceError where there is no room.
+        """
+        other = object.__new__(Memory)
+        other._plan, other.weights = plan, self.weights
+        sizes = [align(size, ALIGNMENT) for size in fixed_sizes(plan, launches, 0).values()]
+        # One block: where there is no room for all of it, nothing is taken.
+        begin = other.arena = driver.allocate(sum(sizes))
+        workspace, arrays = begin + sizes[1], begin + sizes[1] + sizes[2]
+        other._spans = _own_spans(plan, launches, begin, workspace, arrays)
+        states = {state.name for state in plan.spec.states}
+        other._spans |= {key: span for key, span in self._spans.items() if key[0] in states}
+        fd, header = artifact.open_weights(artifact.target.layout)
+        os.close(fd)
+        other._place_weights(header, weights_name(artifact.target.layout))
+        return other
+
+    def _place_weights(self, header: TensorFile, name: str) -> None:
+        offsets = weight_offsets(self._plan, header, name)
+        for buffer, offset in zip(self._plan.of_kind("weight"), offsets, strict=True):
+            tensor = header.tensors[buffer.base or buffer.name]
+            nbytes = tensor.offset + tensor.nbytes - offset
+            self._spans[buffer.name, 0] = self.weights + offset, nbytes
 
     @contextmanager
     def filling(self, driver: Driver, artifact: Artifact, layout: str) -> Iterator[None]:
@@ -57,11 +78,7 @@ class Memory:
         name = weights_name(layout)
         fd, header = artifact.open_weights(layout)
         with os.fdopen(fd, "rb") as file:
-            offsets = weight_offsets(self._plan, header, name)
-            for buffer, offset in zip(self._plan.of_kind("weight"), offsets, strict=True):
-                tensor = header.tensors[buffer.base or buffer.name]
-                nbytes = tensor.offset + tensor.nbytes - offset
-                self._spans[buffer.name, 0] = self.weights + offset, nbytes
+            self._place_weights(header, name)
             source = Source(file.fileno(), artifact.manifest.files[name].size, name)
             with uploading(driver, self.weights, source):
                 yield
@@ -109,9 +126,20 @@ def _nbytes(plan: Plan, buffer: Buffer) -> int:
     return buffer.format.nbytes([*map(plan.limits.bound, buffer.shape)])
 
 
-def _state_spans(
-    plan: Plan, base: int, sizes: Sequence[int]
-) -> dict[tuple[str, int], tuple[int, int]]:
+def _own_spans(plan: Plan, launches: Launches, arena: int, workspace: int, place: int) -> Spans:
+    """Where temporaries, the workspace, inputs, outputs and arrays of drawing lie."""
+    spans: Spans = {
+        (buffer.name, 0): (arena + buffer.offset, plan.arena_bytes_of(buffer))
+        for buffer in plan.of_kind("arena")
+    }
+    spans[WORKSPACE, 0] = workspace, launches.workspace_bytes
+    for name, nbytes in _arrays(plan, launches).items():
+        spans[name, 0] = place, nbytes
+        place += nbytes
+    return spans
+
+
+def _state_spans(plan: Plan, base: int, sizes: Sequence[int]) -> Spans:
     """For each array of each state, where it lies and how many bytes it has."""
     places = zip((base + sum(sizes[:i]) for i in range(len(sizes))), sizes, strict=True)
     return {

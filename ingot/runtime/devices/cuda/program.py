@@ -5,12 +5,25 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import Any
 
-from ingot.artifact.launches import Argument, Binary, BuiltLaunches, KernelSpec, Launch, Variant
+from ingot.artifact.launches import (
+    Argument,
+    Binary,
+    BuiltLaunches,
+    KernelSpec,
+    Launch,
+    Variant,
+    decode_built,
+)
+from ingot.artifact.manifest import ProgramEntry
+from ingot.artifact.plan import Plan
+from ingot.artifact.reader import Artifact
 from ingot.errors import ArtifactError
-from ingot.runtime.devices.cuda.check import NUM_SCRATCH
+from ingot.runtime.devices.cuda.check import NUM_SCRATCH, check_built
 from ingot.runtime.devices.cuda.driver import Driver
+from ingot.runtime.devices.cuda.memory import Memory
 
 ALIGNMENT = 16  # bytes, of a pointer that the kernel does not have as unaligned
 ADDRESS, SIZE = struct.Struct("<Q"), struct.Struct("<i")
@@ -90,6 +103,24 @@ class Program:
                 grid = [extent.of(sizes) for extent in chosen.variant.grid]
                 if all(grid):
                     self._driver.launch(chosen.kernel, grid, chosen.filled(sizes))
+
+
+def load_program(
+    driver: Driver, artifact: Artifact, entry: ProgramEntry, built: BuiltLaunches, memory: Memory
+) -> Program:
+    """The launches of a program; their kernels are on the device."""
+    folder = PurePosixPath(entry.kernels).parent
+    return Program(driver, built, lambda name: artifact.read(f"{folder}/{name}"), memory.address)
+
+
+def read_built(artifact: Artifact, plan: Plan, entry: ProgramEntry) -> BuiltLaunches:
+    """What a program's `kernels.json` says of its plan. Raises ArtifactError."""
+    files = artifact.manifest.files
+    built = decode_built(artifact.read(entry.kernels), file=entry.kernels)
+    folder = f"{PurePosixPath(entry.kernels).parent}/"
+    beside = {name.removeprefix(folder) for name in files if name.startswith(folder)}
+    check_built(built, entry.kernels, plan, files[entry.plan].sha256, beside)
+    return built
 
 
 def packed(

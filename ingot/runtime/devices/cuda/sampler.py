@@ -11,7 +11,7 @@ from ingot.runtime.devices.cuda.host_draws import HostDraws, lists_of
 from ingot.runtime.devices.cuda.memory import Memory, array_bytes
 from ingot.runtime.devices.cuda.program import Program
 from ingot.runtime.devices.cuda.scores import SCORES, ScoreRoom
-from ingot.runtime.executor import Draws
+from ingot.runtime.executor import StepWants
 
 
 class DeviceSampler:
@@ -47,23 +47,23 @@ class DeviceSampler:
         host = self._driver.host_memory(sum(map(array_bytes, self._arrays)))
         return HostDraws(self._arrays, host, self._vocab_size, self._room)
 
-    def takes(self, draws: Draws) -> bool:
+    def takes(self, wants: StepWants) -> bool:
         """Whether the device can draw and score all of a step.
 
         Processors are for the host. So are more draws, longer lists or more log-probabilities than
         there is room for, and edits of a row that others draw from.
         """
-        states = [sequence.sampling for sequence in draws.sequences]
+        states = [sequence.sampling for sequence in wants.sequences]
         if len(states) > self._most_draws or any(state.may_spoil for state in states):
             return False
-        for sequence, state in zip(draws.sequences, states, strict=True):
+        for sequence, state in zip(wants.sequences, states, strict=True):
             state.advance(sequence.token_ids, sequence.num_prompt)
         edited = [i for i, state in enumerate(states) if state.has_edits]
-        times = Counter(draws.rows)
-        shared = any(times[draws.rows[i]] > 1 for i in edited)
+        times = Counter(wants.rows)
+        shared = any(times[wants.rows[i]] > 1 for i in edited)
         listed = sum(len(tokens) for i in edited for tokens in lists_of(states[i]))
-        edited_rows = [draws.rows[i] for i in edited]
-        return not shared and listed <= self._most_listed and self._room.takes(draws, edited_rows)
+        edited_rows = [wants.rows[i] for i in edited]
+        return not shared and listed <= self._most_listed and self._room.takes(wants, edited_rows)
 
     def upload(self, host: HostDraws) -> None:
         """Queues the copies of what the launches read."""

@@ -12,7 +12,7 @@ from ingot.errors import IngotError
 from ingot.runtime.devices.likelihoods import normalizers_of
 from ingot.runtime.devices.native_sampler import scores_of
 from ingot.runtime.devices.numpy_sampler import not_finite
-from ingot.runtime.executor import Draw, Draws
+from ingot.runtime.executor import StepWants, TokenScore
 from ingot.runtime.output import Logprob
 
 SCORES = ("scored_tokens", "scored_logits", "scored_sums")  # the arrays that the device fills
@@ -45,19 +45,19 @@ class ScoreRoom(NamedTuple):
     num_scores: int
     num_listed: int
 
-    def takes(self, draws: Draws, edited: Sequence[int]) -> bool:
+    def takes(self, wants: StepWants, edited: Sequence[int]) -> bool:
         """Whether it can score all of a step in which these rows are edited."""
-        asked = asked_of(draws)
+        asked = asked_of(wants)
         return (
             len(asked) <= self.num_scores
             and all(0 <= each.likeliest < self.num_listed for each in asked)
-            and len(self.copies(draws, asked, edited)) == len(scored_among(edited, asked))
+            and len(self.copies(wants, asked, edited)) == len(scored_among(edited, asked))
         )
 
-    def copies(self, draws: Draws, asked: list[Asked], edited: Sequence[int]) -> dict[int, int]:
+    def copies(self, wants: StepWants, asked: list[Asked], edited: Sequence[int]) -> dict[int, int]:
         """For each edited row that is scored, the row that gets its logits before: nobody draws
         from that one. As many as there are."""
-        used = {each.row for each in asked}.union(draws.rows)
+        used = {each.row for each in asked}.union(wants.rows)
         free = (row for row in range(self.num_rows) if row not in used)
         return dict(zip(scored_among(edited, asked), free, strict=False))
 
@@ -83,25 +83,27 @@ class HostScores:
         """How many tokens are scored."""
         return len(self._asked)
 
-    def fill(self, draws: Draws, edited: Sequence[int]) -> dict[int, int]:
+    def fill(self, wants: StepWants, edited: Sequence[int]) -> dict[int, int]:
         """Takes in what is asked of a step that there is room for; returns `ScoreRoom.copies`."""
-        self._asked = asked_of(draws)
-        self._lengths = [len(each.tokens) for each in draws.scorings]
-        copies = self._room.copies(draws, self._asked, edited)
+        self._asked = asked_of(wants)
+        self._lengths = [len(each.tokens) for each in wants.scorings]
+        copies = self._room.copies(wants, self._asked, edited)
         for place, (row, token, likeliest) in enumerate(self._asked):
             # One is wanted of every row: its logit is the largest.
             count = min(max(1, likeliest), self._vocab_size)
             self._arrays["score_asked"][place] = copies.get(row, row), token, count
         return copies
 
-    def added(self, draws: list[Draw | IngotError]) -> list[Draw | IngotError]:
+    def added(self, draws: list[TokenScore | IngotError]) -> list[TokenScore | IngotError]:
         """The draws with the log-probabilities that were wanted with them."""
         num_drawn = self.count - sum(self._lengths)
         for asked, score in zip(self._asked, self._results(slice(num_drawn)), strict=False):
             place = -1 - asked.token
             draw = draws[place]
-            if isinstance(draw, Draw):
-                draws[place] = score if isinstance(score, IngotError) else Draw(draw.token, score)
+            if isinstance(draw, TokenScore):
+                draws[place] = (
+                    score if isinstance(score, IngotError) else TokenScore(draw.token, score)
+                )
         return draws
 
     def scored(self) -> list[list[dict[int, Logprob]] | IngotError]:
@@ -131,15 +133,15 @@ class HostScores:
         ]
 
 
-def asked_of(draws: Draws) -> list[Asked]:
+def asked_of(wants: StepWants) -> list[Asked]:
     """The log-probabilities that are wanted with draws, then those of scorings."""
-    pairs = zip(draws.rows, draws.sequences, strict=True)
+    pairs = zip(wants.rows, wants.sequences, strict=True)
     asked = [
         Asked(row, -1 - place, sequence.params.logprobs)
         for place, (row, sequence) in enumerate(pairs)
         if sequence.params.logprobs is not None
     ]
-    for scoring in draws.scorings:
+    for scoring in wants.scorings:
         rows = enumerate(scoring.tokens, scoring.first_row)
         asked += [Asked(row, token, scoring.count) for row, token in rows]
     return asked

@@ -1,4 +1,4 @@
-// The C interface of a compiled model, version 6. The runtime calls it through these structs.
+// The C interface of a compiled model, version 7. The runtime calls it through these structs.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +14,11 @@ struct ingot_model {
   std::int32_t watches_host;  // whether other work decides how many threads begin
 };
 
+// Arrays are row-major, and lie in the order in which the spec of the program lists them.
 struct ingot_step {
   std::int32_t num_tokens, num_seqs, num_rows, page_table_stride;
-  const std::int32_t *tokens, *positions, *slots, *spans, *page_table, *logit_rows;
-  float* logits;  // [num_rows, vocabulary]
+  const void* const* inputs;
+  void* const* outputs;
 };
 
 enum : std::int32_t {

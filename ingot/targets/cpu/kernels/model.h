@@ -63,8 +63,8 @@ class Model {
     run_team(context, step_sizes_[magnitude(step.num_tokens)]);
     clock.mark(generated.num_kernels);
     const int vocabulary = generated.vocabulary;
-    if (step.num_rows <= known_rows)
-      known_ = {step.logits, vocabulary > 0 ? step.num_rows : 0, vocabulary, head_maxima_};
+    if (vocabulary > 0 && step.num_rows <= known_rows)
+      known_ = {output<float>(step, 0), step.num_rows, vocabulary, head_maxima_};
     return 0;
   }
 

@@ -12,6 +12,16 @@
 
 namespace ingot {
 
+// An input and an output of a step, by its place in the spec of the program.
+template <class T>
+const T* input(const ingot_step& step, int place) {
+  return static_cast<const T*>(step.inputs[place]);
+}
+template <class T>
+T* output(const ingot_step& step, int place) {
+  return static_cast<T*>(step.outputs[place]);
+}
+
 // What every kernel of a step can read. `own` is `memory`, with the thread's own arena in a step of
 // few rows.
 struct Frame {
@@ -37,7 +47,7 @@ struct Step {
   StepFunction run;
   int num_kernels, num_weights, num_caches;
   std::int64_t arena_bytes;
-  int vocabulary;  // of the logits that the step ends with; 0 for none
+  int vocabulary;  // of the logits that the step ends with, its first output; 0 for none
   std::int32_t abi;
   std::uint64_t plan;  // the beginning of the SHA-256 of the plan that it was generated from
 };

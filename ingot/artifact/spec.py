@@ -1,7 +1,7 @@
 """The interface of a program, as data: what a step is given, what outlives it, what it returns.
 
-Graph inputs, plan buffers, host arrays, the native struct and the page in docs/ are made from this,
-so that an input is declared in this file alone. Code that fills or reads an array names it.
+Graph inputs, plan buffers, host arrays, the native struct and the page in docs/ are made from it.
+`ingot.artifact.programs` declares the inputs and outputs of every program.
 
 Shapes are over the symbols in `SYMBOLS`; a dimension is a number or a symbol.
 """
@@ -71,25 +71,9 @@ class State:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepSpec:
+class Spec:
     """What a program is given, keeps and returns."""
 
     inputs: tuple[Array, ...] = ()
     states: tuple[State, ...] = ()
     outputs: tuple[Array, ...] = ()
-
-
-def _input(name: str, shape: tuple[Dim, ...], meaning: str, plain: str = "") -> Array:
-    return Array(name=name, dtype="int32", shape=shape, meaning=meaning, plain=plain)
-
-
-# The inputs of a step of text, in the order of graphs, structs and pages.
-TEXT_INPUTS: tuple[Array, ...] = (
-    _input("tokens", ("N",), "token ids, sequence by sequence", "input_ids"),
-    _input("positions", ("N",), "place of each token in its sequence", "positions"),
-    _input("slots", ("N",), "where its keys and values go: page * page size + place in the page"),
-    _input("spans", ("S", 3), "first token of each sequence, their end, position of the first"),
-    _input("page_table", ("S", "P"), "pages of each sequence, in order"),
-    _input("logit_rows", ("R",), "tokens of the step whose logits are wanted"),
-)
-LOGITS = "logits"

@@ -1,0 +1,79 @@
+"""The programs of a model: what each is given, and what it returns.
+
+A program is one computation of an artifact, under a name. Of its outputs the rows and the meaning
+are declared here; the model decides how wide they are, and which states there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ingot.artifact.spec import Array, Dim
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """A computation that an artifact holds.
+
+    Attributes:
+        inputs: in the order of graphs, structs and pages.
+        outputs: in the order of the graph's results; shapes give the dimensions of rows alone.
+    """
+
+    name: str
+    meaning: str
+    inputs: tuple[Array, ...]
+    outputs: tuple[Array, ...]
+
+    @property
+    def rows(self) -> Array:
+        """The input that says of which tokens the program returns a row."""
+        return next(array for array in self.inputs if array.shape == ("R",))
+
+
+def _input(name: str, shape: tuple[Dim, ...], meaning: str, plain: str = "") -> Array:
+    return Array(name=name, dtype="int32", shape=shape, meaning=meaning, plain=plain)
+
+
+def _rows(name: str) -> Array:
+    return Array(name=name, dtype="float32", shape=("R",), meaning=name)
+
+
+_TEXT = (
+    _input("tokens", ("N",), "token ids, sequence by sequence", "input_ids"),
+    _input("positions", ("N",), "place of each token in its sequence", "positions"),
+    _input("slots", ("N",), "where its keys and values go: page * page size + place in the page"),
+    _input("spans", ("S", 3), "first token of each sequence, their end, position of the first"),
+    _input("page_table", ("S", "P"), "pages of each sequence, in order"),
+)
+
+LOGITS = "logits"
+STEP = Program(
+    name="step",
+    meaning="advances text",
+    inputs=(
+        *_TEXT,
+        _input("logit_rows", ("R",), "tokens of the step whose logits are wanted"),
+    ),
+    outputs=(_rows(LOGITS),),
+)
+
+HIDDEN = Program(
+    name="hidden",
+    meaning="gives last hidden states, which embeddings are pooled from",
+    inputs=(
+        *_TEXT,
+        _input("hidden_rows", ("R",), "tokens of the step whose hidden states are wanted"),
+    ),
+    outputs=(_rows("hidden"),),
+)
+
+
+def meaning_of(name: str) -> str:
+    """What a program is for; nothing for one of a newer ingot."""
+    program = PROGRAMS.get(name)
+    return program.meaning if program else ""
+
+
+PROGRAMS: Mapping[str, Program] = {each.name: each for each in (STEP, HIDDEN)}

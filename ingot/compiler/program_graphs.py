@@ -1,0 +1,81 @@
+"""What a program computes, as a part of the exported graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+
+from torch.fx import GraphModule, Node
+
+from ingot.artifact.programs import HIDDEN, STEP, Program
+from ingot.errors import UnsupportedModelError
+from ingot.passes.graph import aten, is_call, origin
+
+
+def graph_of(exported: GraphModule, program: Program, result: str) -> GraphModule:
+    """The part of the exported graph that a program computes, in a copy.
+
+    `result` is the name of the node that it ends with; see `result_of`.
+    """
+    gm = GraphModule(exported, deepcopy(exported.graph))
+    gm.meta["program"] = program
+    (node,) = (each for each in gm.graph.nodes if each.name == result)
+    gm.graph.output_node().args = (node,)
+    gm.graph.eliminate_dead_code()
+    return gm
+
+
+def result_of(exported: GraphModule, program: Program) -> str:
+    """The name of the node of the exported graph that a program ends with.
+
+    Raises UnsupportedModelError for a model that does not have one.
+    """
+    return RESULTS[program.name](exported).name
+
+
+def blocks_of(graph: GraphModule, program: Program) -> set[str] | None:
+    """The paths of the blocks that the graph of a program comes from; None for all."""
+    if program is STEP:
+        return None
+    return {origin(node) for node in graph.graph.nodes if node.op == "call_function"}
+
+
+def logits(gm: GraphModule) -> Node:
+    """What the graph ends with."""
+    return gm.graph.output_node().all_input_nodes[0]
+
+
+def last_hidden_state(gm: GraphModule) -> Node:
+    """What the head makes logits of, [1, T, hidden_size].
+
+    What a model does outside of its submodules belongs to its head, such as a scale: of
+    `logits = linear(norm(x) * scale, head)` it is `norm(x)`.
+    """
+    hidden = rows_read(head_of(logits(gm)))
+    while not origin(hidden):
+        hidden = rows_read(hidden)
+    return hidden
+
+
+def head_of(result: Node) -> Node:
+    """The product that makes the logits."""
+    while not is_call(result, aten.linear.default):
+        result = rows_read(result)
+    return result
+
+
+def rows_read(node: Node) -> Node:
+    """The one value, not counting parameters, that a node is computed from."""
+    read = [each for each in node.all_input_nodes if each.op == "call_function"]
+    if len(read) != 1:
+        raise UnsupportedModelError(
+            f"where its last hidden state ends cannot be told: {node.format_node()}",
+            hint="The program `hidden` is for models that end with one linear, the head.",
+        )
+    return read[0]
+
+
+RESULTS: Mapping[str, Callable[[GraphModule], Node]] = {
+    STEP.name: logits,
+    HIDDEN.name: last_hidden_state,
+}
