@@ -16,13 +16,13 @@ from ingot.serve.edge.edge import Edge
 from ingot.serve.edge.settings import EdgeSettings
 from ingot.serve.garbage import search_rarely
 from ingot.serve.http.app import app_of
-from ingot.serve.http.site import HttpSettings, Site
 from ingot.serve.isolated.spawn import Spares
 from ingot.serve.openai.chat_defaults import ChatDefaults
 from ingot.serve.openai.params import Terms
 from ingot.serve.registry.entries import ModelStatus
 from ingot.serve.registry.opening import IsolatedOpener, LocalOpener
 from ingot.serve.registry.registry import ModelRegistry
+from ingot.serve.requests.context import HttpSettings, ServerContext
 from ingot.serve.settings import ModelSettings
 
 ENDING_SECONDS = 1.0  # that open streams of gRPC have to end, when nothing runs any more
@@ -91,16 +91,16 @@ async def serve(
             kept, pinned, _ = serving.own.get(name, serving.model)
             registry.register(name, source, kept, aliases=aliases, pinned=pinned)
         http = http_settings(serving, settings)
-        site = Site(models=registry, gate=edge, settings=http)
-        site.starting.update([] if serving.lazy else [model.name for model in models])
+        server = ServerContext(models=registry, gate=edge, settings=http)
+        server.starting.update([] if serving.lazy else [model.name for model in models])
         edge.telemetry.poll = registry.counters
-        noting = asyncio.create_task(_note_events(registry, site, edge))
-        loading = asyncio.create_task(_load(registry, site, edge))
+        noting = asyncio.create_task(_note_events(registry, server, edge))
+        loading = asyncio.create_task(_load(registry, server, edge))
         loading.add_done_callback(lambda _: spares.close())
         search_rarely()
         try:
-            async with _grpc_beside(site, edge, serving.grpc_port):
-                code = await edge.serve(edge.wrap(app_of(site)))
+            async with _grpc_beside(server, edge, serving.grpc_port):
+                code = await edge.serve(edge.wrap(app_of(server)))
         finally:
             noting.cancel()
             loading.cancel()
@@ -130,24 +130,24 @@ def _refuse_unknown(own: Mapping[str, Kept], models: Sequence[Named]) -> None:
 
 
 @asynccontextmanager
-async def _grpc_beside(site: Site, edge: Edge, port: int | None) -> AsyncIterator[None]:
+async def _grpc_beside(server: ServerContext, edge: Edge, port: int | None) -> AsyncIterator[None]:
     """Serves gRPC inside the block, if it is asked for."""
     if port is None:
         yield
         return
     from ingot.serve.grpc.server import GrpcServer, GrpcSettings
 
-    server = GrpcServer(site, edge, GrpcSettings.of(edge.settings, port))
-    await server.start()
-    fields = {"grpc_port": server.port}
+    beside = GrpcServer(server, edge, GrpcSettings.of(edge.settings, port))
+    await beside.start()
+    fields = {"grpc_port": beside.port}
     edge.on_ready = lambda: _log.info("listening", extra={"fields": fields})
     try:
         yield
     finally:
-        await server.stop(ENDING_SECONDS)
+        await beside.stop(ENDING_SECONDS)
 
 
-async def _note_events(registry: ModelRegistry, site: Site, edge: Edge) -> None:
+async def _note_events(registry: ModelRegistry, server: ServerContext, edge: Edge) -> None:
     """Logs what happens to models, and tells the metrics. Ends the server, with an error, when the
     engines of all models have died and cannot be started again.
 
@@ -158,7 +158,7 @@ async def _note_events(registry: ModelRegistry, site: Site, edge: Edge) -> None:
         _log.info("model", extra={"fields": {"model": event.name, "state": event.state}})
         edge.telemetry.note(event)
         known = registry.status()
-        if not site.starting and all(map(_has_died, known)):
+        if not server.starting and all(map(_has_died, known)):
             edge.stop()
             raise EngineDeadError("no model is left: their engines died too often")
 
@@ -168,10 +168,10 @@ def _has_died(model: ModelStatus) -> bool:
     return model.state == "failed" and model.facts is not None and not model.is_damaged
 
 
-async def _load(registry: ModelRegistry, site: Site, edge: Edge) -> None:
+async def _load(registry: ModelRegistry, server: ServerContext, edge: Edge) -> None:
     """Loads models side by side. If none can be loaded, ends the server and raises why."""
-    names = sorted(site.starting)
-    loads = (_load_one(registry, site, name) for name in names)
+    names = sorted(server.starting)
+    loads = (_load_one(registry, server, name) for name in names)
     errors = await asyncio.gather(*loads, return_exceptions=True)
     for name, error in zip(names, errors, strict=True):
         if error is not None:
@@ -183,15 +183,15 @@ async def _load(registry: ModelRegistry, site: Site, edge: Edge) -> None:
     loaded = [name for name, error in zip(names, errors, strict=True) if error is None]
     try:
         for name in loaded:
-            await _check_chats(registry, site, name)
+            await _check_chats(registry, server, name)
     except UsageError:
         edge.stop()
         raise
 
 
-async def _check_chats(registry: ModelRegistry, site: Site, name: str) -> None:
+async def _check_chats(registry: ModelRegistry, server: ServerContext, name: str) -> None:
     """Raises UsageError for a model that has not what the server says of conversations."""
-    chats = site.terms_of(name).chats
+    chats = server.terms_of(name).chats
     if chats == ChatDefaults():
         return
     async with registry.lease(name) as engine:
@@ -201,8 +201,8 @@ async def _check_chats(registry: ModelRegistry, site: Site, name: str) -> None:
             raise UsageError(f"{name}: {error.found}", hint=error.hint) from error
 
 
-async def _load_one(registry: ModelRegistry, site: Site, name: str) -> None:
+async def _load_one(registry: ModelRegistry, server: ServerContext, name: str) -> None:
     try:
         await registry.load(name)
     finally:
-        site.starting.discard(name)
+        server.starting.discard(name)

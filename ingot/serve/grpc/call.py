@@ -14,8 +14,8 @@ import grpc
 from ingot.serve.edge.guard import Host, log_request
 from ingot.serve.edge.keys import ADMIN, USE
 from ingot.serve.edge.record import CURRENT, Record, cuttable
-from ingot.serve.http.errors import refusal_of
 from ingot.serve.refusal import BadKey, Draining, Forbidden, MalformedRequest, Refusal
+from ingot.serve.requests.errors import refusal_of
 from ingot.serve.unique import unique_id
 
 LIVE, HEALTH = "/inference.GRPCInferenceService/ServerLive", "/grpc.health.v1.Health/"

@@ -10,8 +10,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from ingot.serve.edge.guard import Host
-from ingot.serve.http.routes import is_ready
-from ingot.serve.http.site import Site
+from ingot.serve.requests.context import ServerContext
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -24,8 +23,8 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # generated
 
     NAME = health.SERVICE_NAME
 
-    def __init__(self, site: Site, services: Sequence[str], host: Host) -> None:
-        self._site = site
+    def __init__(self, server: ServerContext, services: Sequence[str], host: Host) -> None:
+        self._server = server
         self._services = frozenset(("", *services))
         self._host = host
         self._stopping = asyncio.Event()
@@ -60,8 +59,8 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # generated
 
     def _status(self, service: str) -> Any:
         if service in self._services:
-            return self._as_status(is_ready(self._site))
-        for status in self._site.models.status():
+            return self._as_status(self._server.is_ready)
+        for status in self._server.models.status():
             if service in (status.name, *status.aliases):
                 return self._as_status(status.state == "loaded")
         return UNKNOWN

@@ -8,25 +8,25 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from ingot.serve.grpc.answering import answering
+from ingot.serve.grpc.asking import asking
 from ingot.serve.grpc.call import Aborted, Call, current_call
 from ingot.serve.grpc.messages import body_of, joined, response_of
 from ingot.serve.grpc.stubs import ingot_v1_pb2, ingot_v1_pb2_grpc
-from ingot.serve.http.site import Site
+from ingot.serve.requests.context import ServerContext
 
 
 class Inference(ingot_v1_pb2_grpc.InferenceServicer):  # type: ignore[misc]  # generated
-    """The service over the models of a site."""
+    """The service over the models of a server."""
 
-    def __init__(self, site: Site) -> None:
-        self._site = site
+    def __init__(self, server: ServerContext) -> None:
+        self._server = server
         self._running = Running()
 
     async def GenerateStream(self, request: Any, context: Any) -> AsyncIterator[Any]:
         call = _call_of(request)
         async with (
             self._running.abortable(call),
-            answering(self._site, body_of(request), stream=True) as run,
+            asking(self._server, body_of(request), stream=True) as run,
         ):
             async for _, progress in run.steps:
                 yield response_of(progress, run.model, call.request_id)
@@ -35,7 +35,7 @@ class Inference(ingot_v1_pb2_grpc.InferenceServicer):  # type: ignore[misc]  # g
         call = _call_of(request)
         async with (
             self._running.abortable(call),
-            answering(self._site, body_of(request), stream=False) as run,
+            asking(self._server, body_of(request), stream=False) as run,
         ):
             parts = [progress async for _, progress in run.steps]
             return response_of(joined(parts), run.model, call.request_id)

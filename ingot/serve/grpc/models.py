@@ -8,14 +8,14 @@ from ingot.errors import UnknownModelError
 from ingot.serve.grpc.call import is_admin
 from ingot.serve.grpc.stubs import ingot_v1_pb2 as v1
 from ingot.serve.grpc.stubs import ingot_v1_pb2_grpc
-from ingot.serve.http.site import Site
+from ingot.serve.requests.context import ServerContext
 
 
 class Models(ingot_v1_pb2_grpc.ModelsServicer):  # type: ignore[misc]  # generated
-    """The service over the registry of a site."""
+    """The service over the registry of a server."""
 
-    def __init__(self, site: Site) -> None:
-        self._registry: Any = site.models
+    def __init__(self, server: ServerContext) -> None:
+        self._registry: Any = server.models
 
     async def List(self, request: Any, context: Any) -> Any:
         return v1.ListResponse(models=map(_told, self._registry.status()))

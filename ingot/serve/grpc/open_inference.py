@@ -10,7 +10,7 @@ from ingot.errors import UnknownModelError
 from ingot.serve.edge.guard import Host
 from ingot.serve.edge.record import Record, cuttable
 from ingot.serve.engine import Piece
-from ingot.serve.grpc.answering import answering
+from ingot.serve.grpc.asking import asking
 from ingot.serve.grpc.call import noted, part_of_stream, recorded, refuse_draining
 from ingot.serve.grpc.messages import joined
 from ingot.serve.grpc.stubs import open_inference_pb2 as oip
@@ -23,9 +23,8 @@ from ingot.serve.grpc.tensors import (
     response_of,
     texts,
 )
-from ingot.serve.http.routes import is_ready
-from ingot.serve.http.site import Site
 from ingot.serve.openai.fields import FieldError
+from ingot.serve.requests.context import ServerContext
 from ingot.version import __version__
 
 VERSION = "1"  # of every model; a reload keeps the name
@@ -44,10 +43,10 @@ _OURS = {"triton_enable_empty_final_response", "stream"}  # of Triton's clients;
 
 
 class OpenInference(open_inference_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]
-    """The service over the models of a site."""
+    """The service over the models of a server."""
 
-    def __init__(self, site: Site, host: Host) -> None:
-        self._site = site
+    def __init__(self, server: ServerContext, host: Host) -> None:
+        self._server = server
         self._host = host
         self._stopping = asyncio.Event()
 
@@ -59,7 +58,7 @@ class OpenInference(open_inference_pb2_grpc.GRPCInferenceServiceServicer):  # ty
         return oip.ServerLiveResponse(live=True)
 
     async def ServerReady(self, request: Any, context: Any) -> Any:
-        return oip.ServerReadyResponse(ready=is_ready(self._site))
+        return oip.ServerReadyResponse(ready=self._server.is_ready)
 
     async def ModelReady(self, request: Any, context: Any) -> Any:
         return oip.ModelReadyResponse(ready=self._status(request).state == "loaded")
@@ -79,7 +78,7 @@ class OpenInference(open_inference_pb2_grpc.GRPCInferenceServiceServicer):  # ty
         )
 
     async def ModelInfer(self, request: Any, context: Any) -> Any:
-        async with answering(self._site, body_of(request), stream=False) as run:
+        async with asking(self._server, body_of(request), stream=False) as run:
             parts: dict[int, list[Any]] = {}
             async for number, progress in run.steps:
                 parts.setdefault(number, []).append(progress)
@@ -136,7 +135,7 @@ class OpenInference(open_inference_pb2_grpc.GRPCInferenceServiceServicer):  # ty
                 await queue.put(failed)
 
     async def _stream(self, request: Any, queue: asyncio.Queue[Any]) -> None:
-        async with answering(self._site, body_of(request), stream=True) as run:
+        async with asking(self._server, body_of(request), stream=True) as run:
             async for _, progress in run.steps:
                 tensors = tensors_of(progress.pieces)
                 told = response_of(request, tensors, final=progress.finished)
@@ -144,7 +143,7 @@ class OpenInference(open_inference_pb2_grpc.GRPCInferenceServiceServicer):  # ty
 
     def _status(self, request: Any) -> Any:
         """The status of the model that a request names. Raises UnknownModelError."""
-        for status in self._site.models.status():
+        for status in self._server.models.status():
             if request.name in (status.name, *status.aliases):
                 _check_version(request.version)
                 return status

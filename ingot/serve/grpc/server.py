@@ -24,7 +24,7 @@ from ingot.serve.grpc.stubs import (
     open_inference_pb2,
     open_inference_pb2_grpc,
 )
-from ingot.serve.http.site import Site
+from ingot.serve.requests.context import ServerContext
 
 SERVICES = (
     *(service.full_name for service in open_inference_pb2.DESCRIPTOR.services_by_name.values()),
@@ -63,30 +63,30 @@ class GrpcSettings:
 
 
 class GrpcServer:
-    """Serves the models of a site until it is stopped. For the event loop that starts it.
+    """Serves the models until it is stopped. For the event loop that starts it.
 
     `host` has the keys, and is told of every call.
     """
 
     def __init__(
         self,
-        site: Site,
+        server: ServerContext,
         host: Host,
         settings: GrpcSettings | None = None,
     ) -> None:
         settings = self._settings = settings or GrpcSettings()
         self.port = settings.port
-        self._server = grpc.aio.server(interceptors=[Guard(host)], options=[*_options(settings)])
-        self._health = Health(site, SERVICES, host)
-        self._health.add_to(self._server)
-        self._open_inference = OpenInference(site, host)
+        self._listener = grpc.aio.server(interceptors=[Guard(host)], options=[*_options(settings)])
+        self._health = Health(server, SERVICES, host)
+        self._health.add_to(self._listener)
+        self._open_inference = OpenInference(server, host)
         open_inference_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(
-            self._open_inference, self._server
+            self._open_inference, self._listener
         )
-        ingot_v1_pb2_grpc.add_InferenceServicer_to_server(Inference(site), self._server)
-        ingot_v1_pb2_grpc.add_ModelsServicer_to_server(Models(site), self._server)
+        ingot_v1_pb2_grpc.add_InferenceServicer_to_server(Inference(server), self._listener)
+        ingot_v1_pb2_grpc.add_ModelsServicer_to_server(Models(server), self._listener)
         names = (*SERVICES, Health.NAME, reflection.SERVICE_NAME)
-        reflection.enable_server_reflection(names, self._server)
+        reflection.enable_server_reflection(names, self._listener)
 
     async def start(self) -> None:
         """Listens. Raises UsageError for an address that cannot be had, or TLS files that are
@@ -96,20 +96,20 @@ class GrpcServer:
         address = f"{host}:{settings.port}"
         try:
             if settings.tls_cert is None:
-                self.port = self._server.add_insecure_port(address)
+                self.port = self._listener.add_insecure_port(address)
             else:
-                self.port = self._server.add_secure_port(address, _credentials(settings))
+                self.port = self._listener.add_secure_port(address, _credentials(settings))
         except RuntimeError as error:
             raise UsageError(
                 f"gRPC cannot listen on {address}", hint="Is the port in use? Name another."
             ) from error
-        await self._server.start()
+        await self._listener.start()
 
     async def stop(self, grace: float | None = None) -> None:
         """Takes no new calls, and ends those that run after `grace` seconds."""
         await self._health.stop()
         await self._open_inference.stop()
-        await self._server.stop(grace)
+        await self._listener.stop(grace)
 
 
 def _options(settings: GrpcSettings) -> Iterable[tuple[str, Any]]:

@@ -12,15 +12,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from ingot.serve.http.errors import UnknownRoute, WrongMethod
-from ingot.serve.http.gate import Gate, OpenGate
 from ingot.serve.http.generate import Generate
 from ingot.serve.http.model_routes import model_routes
-from ingot.serve.http.models import Models
 from ingot.serve.http.reply import Receive, Scope, Send
 from ingot.serve.http.routes import refused, routes
-from ingot.serve.http.site import HttpSettings, Site
 from ingot.serve.openai.requests import ChatRequest, CompletionRequest
+from ingot.serve.requests.context import HttpSettings, ServerContext
+from ingot.serve.requests.errors import UnknownRoute, WrongMethod
+from ingot.serve.requests.gate import Gate, OpenGate
+from ingot.serve.requests.models import Models
 
 Beside = Callable[[], AbstractAsyncContextManager[None]]
 
@@ -36,19 +36,21 @@ def build_app(
     `gate` lets requests for text in, all of them by default; what `beside` gives is entered while
     the application runs.
     """
-    site = Site(models=models, settings=settings or HttpSettings(), gate=gate or OpenGate())
-    return app_of(site, beside)
+    server = ServerContext(
+        models=models, settings=settings or HttpSettings(), gate=gate or OpenGate()
+    )
+    return app_of(server, beside)
 
 
-def app_of(site: Site, beside: Beside | None = None) -> Starlette:
-    """The routes of a site."""
+def app_of(server: ServerContext, beside: Beside | None = None) -> Starlette:
+    """The routes over what a server holds."""
     return _App(
         lifespan=None if beside is None else lambda _: beside(),
         routes=[
-            Route("/v1/completions", Generate(site, CompletionRequest), methods=["POST"]),
-            Route("/v1/chat/completions", Generate(site, ChatRequest), methods=["POST"]),
-            *routes(site),
-            *model_routes(site),
+            Route("/v1/completions", Generate(server, CompletionRequest), methods=["POST"]),
+            Route("/v1/chat/completions", Generate(server, ChatRequest), methods=["POST"]),
+            *routes(server),
+            *model_routes(server),
         ],
         exception_handlers={HTTPException: _on_http},
     )

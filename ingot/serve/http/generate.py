@@ -4,32 +4,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable
-from contextlib import AbstractContextManager, aclosing, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
-from ingot.serve.asked import Asked
-from ingot.serve.engine import Engine
-from ingot.serve.http.gate import Watch
 from ingot.serve.http.reply import JSON, Receive, Reply, Scope, Send, replying
-from ingot.serve.http.site import SMALL_BODY, Site, off_loop
-from ingot.serve.http.steps import Steps, steps_of
 from ingot.serve.openai.answer import Answer
 from ingot.serve.openai.answers import Head
 from ingot.serve.openai.chat_answer import ChatAnswer
-from ingot.serve.openai.order import Caller, Order, order_of
-from ingot.serve.openai.params import num_new_tokens
-from ingot.serve.openai.requests import ChatRequest, CompletionRequest
+from ingot.serve.openai.requests import CompletionRequest
 from ingot.serve.openai.text_answer import TextAnswer
-from ingot.serve.unique import unique_id
-
-Request = CompletionRequest | ChatRequest
+from ingot.serve.requests.answering import Answering, Request, answering
+from ingot.serve.requests.context import ServerContext, off_loop
 
 
 class Generate:
     """An ASGI application that answers one kind of request for text."""
 
-    def __init__(self, site: Site, kind: type[Request]) -> None:
-        self._site = site
+    def __init__(self, server: ServerContext, kind: type[Request]) -> None:
+        self._server = server
         self._kind = kind
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
@@ -37,72 +29,34 @@ class Generate:
         return replying(scope, receive, send, partial(self._answer, key))
 
     async def _answer(self, key: str, body: bytes, reply: Reply) -> None:
-        request = await self._site.decode(body, self._kind)
+        request = await self._server.decode(body, self._kind)
         with self._kept_awake(request, reply):
-            await self._generate(request, key, body, reply)
-
-    async def _generate(self, request: Request, key: str, body: bytes, reply: Reply) -> None:
-        site = self._site
-        name = site.named(request.model)
-        registered = site.models.name_of(name)
-        # Unlike the id of the request, which a client may choose, this one is unique.
-        caller = Caller(unique_id(), key)
-        async with site.lease(name) as engine:
-            terms = site.terms_of(name)
-            make_order = partial(order_of, request, engine, caller, body, terms)
-            order = make_order() if _is_small(request, body) else await off_loop(make_order)
-            answer = self._begin(order, caller, name, engine)
-            async with (
-                site.gate.enter(asked_of(order, key, registered, engine)) as watch,
-                aclosing(steps_of(engine, order.jobs, watch.seat)) as steps,
-            ):
-                if request.stream:
-                    await _stream(steps, watch, answer, reply)
-                else:
-                    await _whole(steps, watch, answer, reply, scores=order.scores)
+            async with answering(self._server, request, key, body) as run:
+                await (_stream if request.stream else _whole)(run, reply)
 
     def _kept_awake(self, request: Request, reply: Reply) -> AbstractContextManager[None]:
         if not request.stream:
             return nullcontext()
-        return reply.kept_awake(self._site.settings.ping_seconds)
-
-    def _begin(self, order: Order, caller: Caller, name: str, engine: Engine) -> Answer:
-        is_text = isinstance(order.request, CompletionRequest)
-        what = "text_completion" if is_text else "chat.completion"
-        head = Head(
-            id=f"{'cmpl' if is_text else 'chatcmpl'}-{caller.request_id}",
-            object=f"{what}.chunk" if order.request.stream and not is_text else what,
-            created=int(time.time()),
-            model=name,
-            system_fingerprint=engine.facts.fingerprint,
-        )
-        return (TextAnswer if is_text else ChatAnswer)(order, head)
+        return reply.kept_awake(self._server.settings.ping_seconds)
 
 
-def _is_small(request: Request, body: bytes) -> bool:
-    """Whether the prompt takes next to no time. A template that a client brings may take any."""
-    return len(body) <= SMALL_BODY and getattr(request, "chat_template", None) is None
-
-
-def asked_of(order: Order, key: str, name: str, engine: Engine) -> Asked:
-    """What an order takes of the engine."""
-    return Asked(
-        model=name,
-        key=key,
-        num_jobs=len(order.jobs),
-        num_sequences=order.n * len(order.jobs),
-        num_tokens=order.num_tokens,
-        num_prompt_tokens=order.num_prompt_tokens,
-        max_tokens=num_new_tokens(order.request),
-        priority=order.request.priority or 0,
-        facts=engine.facts,
-        prompts=[prompt.text for prompt in order.prompts],
+def _begin(run: Answering) -> Answer:
+    """The answer to a request, before its first step."""
+    is_text = isinstance(run.order.request, CompletionRequest)
+    what = "text_completion" if is_text else "chat.completion"
+    head = Head(
+        id=f"{'cmpl' if is_text else 'chatcmpl'}-{run.caller.request_id}",
+        object=f"{what}.chunk" if run.order.request.stream and not is_text else what,
+        created=int(time.time()),
+        model=run.model,
+        system_fingerprint=run.engine.facts.fingerprint,
     )
+    return (TextAnswer if is_text else ChatAnswer)(run.order, head)
 
 
-async def _stream(steps: Steps, watch: Watch, answer: Answer, reply: Reply) -> None:
-    async for number, progress in steps:
-        watch.see(progress, number)
+async def _stream(run: Answering, reply: Reply) -> None:
+    answer = _begin(run)
+    async for number, progress in run.steps:
         events = answer.chunks(number, progress)
         if progress.finished:
             await reply.end(events + answer.last())
@@ -110,11 +64,10 @@ async def _stream(steps: Steps, watch: Watch, answer: Answer, reply: Reply) -> N
             await reply.write(events)
 
 
-async def _whole(steps: Steps, watch: Watch, answer: Answer, reply: Reply, *, scores: bool) -> None:
-    done = []
-    async for number, progress in steps:
-        watch.see(progress, number)
-        done.append((number, progress))
+async def _whole(run: Answering, reply: Reply) -> None:
+    answer = _begin(run)
+    done = [step async for step in run.steps]
     # Thousands of log-probabilities are work for milliseconds.
-    body = await off_loop(partial(answer.whole, done)) if scores else answer.whole(done)
+    whole = partial(answer.whole, done)
+    body = await off_loop(whole) if run.order.scores else whole()
     await reply.whole(body, 200, JSON)

@@ -16,8 +16,8 @@ from starlette.routing import Route
 from ingot.errors import UnknownModelError
 from ingot.serve.http.reply import Receive, Reply, Scope, Send, replying
 from ingot.serve.http.routes import json, route
-from ingot.serve.http.site import Site
 from ingot.serve.openai.fields import FieldError, Name
+from ingot.serve.requests.context import ServerContext
 from ingot.serve.settings import ModelSettings
 
 # What only administrators see of models and of what happens to them: it can name files.
@@ -52,43 +52,43 @@ class ReloadRequest(Struct, kw_only=True):
     settings: ModelSettings | None = None
 
 
-def model_routes(site: Site) -> list[Route]:
+def model_routes(server: ServerContext) -> list[Route]:
     """All of them."""
     return [
-        route(site, "GET", "/models", _list),
-        route(site, "POST", "/models/load", _load),
-        route(site, "POST", "/models/unload", _unload),
-        route(site, "POST", "/models/reload", _reload),
-        Route("/models/events", ModelEvents(site), methods=["GET"]),
+        route(server, "GET", "/models", _list),
+        route(server, "POST", "/models/load", _load),
+        route(server, "POST", "/models/unload", _unload),
+        route(server, "POST", "/models/reload", _reload),
+        Route("/models/events", ModelEvents(server), methods=["GET"]),
     ]
 
 
-async def _list(site: Site, request: Request) -> Response:
+async def _list(server: ServerContext, request: Request) -> Response:
     is_admin = request.scope.get("state", {}).get("admin", False)
-    shown = [_shown(status, is_admin=is_admin) for status in site.models.status()]
+    shown = [_shown(status, is_admin=is_admin) for status in server.models.status()]
     return json({"object": "list", "data": shown})
 
 
-async def _load(site: Site, request: Request) -> Response:
-    asked = await site.decode(await request.body(), LoadRequest)
+async def _load(server: ServerContext, request: Request) -> Response:
+    asked = await server.decode(await request.body(), LoadRequest)
     try:
-        name = site.models.name_of(asked.model)
+        name = server.models.name_of(asked.model)
     except UnknownModelError:
         if asked.source is None:
             raise
         pinned = bool(asked.pinned)
-        site.models.register(
+        server.models.register(
             asked.model, asked.source, asked.settings, aliases=asked.aliases, pinned=pinned
         )
     else:
-        _change(site, name, asked)
-    await site.models.load(asked.model)
-    return _status(site, asked.model)
+        _change(server, name, asked)
+    await server.models.load(asked.model)
+    return _status(server, asked.model)
 
 
-def _change(site: Site, name: str, asked: LoadRequest) -> None:
+def _change(server: ServerContext, name: str, asked: LoadRequest) -> None:
     """Raises FieldError for what only a reload changes."""
-    status = _status_of(site, name)
+    status = _status_of(server, name)
     for field in ("source", "settings"):
         given = getattr(asked, field)
         if given is not None and given != getattr(status, field, given):
@@ -96,30 +96,30 @@ def _change(site: Site, name: str, asked: LoadRequest) -> None:
                 field, f"{name} has another {field} already", hint="POST /models/reload changes it."
             )
     for alias in asked.aliases:
-        site.models.alias(alias, name)
+        server.models.alias(alias, name)
     if asked.pinned is not None:
-        site.models.pin(name, asked.pinned)
+        server.models.pin(name, asked.pinned)
 
 
-async def _unload(site: Site, request: Request) -> Response:
-    asked = await site.decode(await request.body(), UnloadRequest)
-    await site.models.unload(asked.model, force=asked.force)
-    return _status(site, asked.model)
+async def _unload(server: ServerContext, request: Request) -> Response:
+    asked = await server.decode(await request.body(), UnloadRequest)
+    await server.models.unload(asked.model, force=asked.force)
+    return _status(server, asked.model)
 
 
-async def _reload(site: Site, request: Request) -> Response:
-    asked = await site.decode(await request.body(), ReloadRequest)
-    await site.models.reload(asked.model, asked.source, asked.settings)
-    return _status(site, asked.model)
+async def _reload(server: ServerContext, request: Request) -> Response:
+    asked = await server.decode(await request.body(), ReloadRequest)
+    await server.models.reload(asked.model, asked.source, asked.settings)
+    return _status(server, asked.model)
 
 
-def _status(site: Site, model: str) -> Response:
-    status = _status_of(site, site.models.name_of(model))
+def _status(server: ServerContext, model: str) -> Response:
+    status = _status_of(server, server.models.name_of(model))
     return json({"model": _shown(status, is_admin=True)})
 
 
-def _status_of(site: Site, name: str) -> Any:
-    return next(each for each in site.models.status() if each.name == name)
+def _status_of(server: ServerContext, name: str) -> Any:
+    return next(each for each in server.models.status() if each.name == name)
 
 
 def _shown(told: Any, *, is_admin: bool) -> dict[str, Any]:
@@ -130,8 +130,8 @@ def _shown(told: Any, *, is_admin: bool) -> dict[str, Any]:
 class ModelEvents:
     """`GET /models/events`: what happens to models, as server-sent events."""
 
-    def __init__(self, site: Site) -> None:
-        self._site = site
+    def __init__(self, server: ServerContext) -> None:
+        self._server = server
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         tell = partial(self._tell, scope.get("state", {}).get("admin", False))
@@ -139,13 +139,13 @@ class ModelEvents:
 
     async def _tell(self, is_admin: bool, body: bytes, reply: Reply) -> None:
         await reply.write(b": models\n\n")
-        with reply.kept_awake(self._site.settings.ping_seconds):
-            async with aclosing(_events(self._site)) as events:
+        with reply.kept_awake(self._server.settings.ping_seconds):
+            async with aclosing(_events(self._server)) as events:
                 async for event in events:
                     shown = msgspec.json.encode(_shown(event, is_admin=is_admin))
                     await reply.write(b"data: " + shown + b"\n\n")
         await reply.end(b"")
 
 
-def _events(site: Site) -> AsyncGenerator[Any, None]:
-    return cast(AsyncGenerator[Any, None], site.models.events())
+def _events(server: ServerContext) -> AsyncGenerator[Any, None]:
+    return cast(AsyncGenerator[Any, None], server.models.events())

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ingot.serve.http.openapi import openapi
-from ingot.serve.http.site import Site
+from ingot.serve.requests.context import ServerContext
 
 # The page has all that it needs, and may ask this server alone.
 _HEADERS = {
@@ -22,12 +22,12 @@ _HEADERS = {
 }
 
 
-async def page(site: Site, request: Request) -> Response:
+async def page(server: ServerContext, request: Request) -> Response:
     """The page."""
     return Response(_page(), media_type="text/html", headers=_HEADERS)
 
 
-async def description(site: Site, request: Request) -> Response:
+async def description(server: ServerContext, request: Request) -> Response:
     """The routes as OpenAPI."""
     return Response(_description(), media_type="application/json")
 

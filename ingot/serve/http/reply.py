@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from ingot.serve.edge.record import cuttable
-from ingot.serve.http.errors import noted_refusal
 from ingot.serve.openai.events import DONE, PING
 from ingot.serve.refusal import Refusal, send_refusal
+from ingot.serve.requests.errors import noted_refusal
 
 Message = MutableMapping[str, Any]
 Scope = MutableMapping[str, Any]

@@ -13,9 +13,7 @@ from starlette.routing import Route
 
 from ingot.runtime.tokenizer import Tokenizer
 from ingot.serve.engine import ModelFacts
-from ingot.serve.http.errors import UnknownModel, noted_refusal
 from ingot.serve.http.page import description, page
-from ingot.serve.http.site import Site, off_loop
 from ingot.serve.openai.answers import Text, Tokens
 from ingot.serve.openai.conversation import encoded, rendered
 from ingot.serve.openai.fields import FieldError
@@ -25,11 +23,13 @@ from ingot.serve.openai.prompts import MAX_CHARS_PER_TOKEN
 from ingot.serve.openai.requests import DetokenizeRequest, TokenizeRequest
 from ingot.serve.openai.token_texts import TokenTexts
 from ingot.serve.refusal import Refusal
+from ingot.serve.requests.context import ServerContext, off_loop
+from ingot.serve.requests.errors import UnknownModel, noted_refusal
 from ingot.version import __version__
 
 MAX_TOKENIZED_CHARS = 1 << 20
 
-Handler = Callable[[Site, Request], Awaitable[Response]]
+Handler = Callable[[ServerContext, Request], Awaitable[Response]]
 
 
 def json(value: Any, status: int = 200) -> Response:
@@ -45,97 +45,74 @@ def refused(refusal: Refusal) -> Response:
     return response
 
 
-def route(site: Site, method: str, path: str, handler: Handler) -> Route:
-    """A route whose handler gets the site as well."""
+def route(server: ServerContext, method: str, path: str, handler: Handler) -> Route:
+    """A route whose handler gets the server as well."""
 
     async def handle(request: Request) -> Response:
         try:
-            return await handler(site, request)
+            return await handler(server, request)
         except Exception as error:
             return refused(noted_refusal(error, request.scope))
 
     return Route(path, handle, methods=[method])
 
 
-def routes(site: Site) -> list[Route]:
+def routes(server: ServerContext) -> list[Route]:
     """All of them."""
     return [
-        route(site, "GET", "/", page),
-        route(site, "GET", "/openapi.json", description),
-        route(site, "GET", "/live", _live),
-        route(site, "GET", "/health", _health),
-        route(site, "GET", "/version", _version),
-        route(site, "GET", "/v1/models", _list_models),
-        route(site, "GET", "/v1/models/{name:path}", _one_model),
-        route(site, "POST", "/tokenize", _tokenize),
-        route(site, "POST", "/detokenize", _detokenize),
+        route(server, "GET", "/", page),
+        route(server, "GET", "/openapi.json", description),
+        route(server, "GET", "/live", _live),
+        route(server, "GET", "/health", _health),
+        route(server, "GET", "/version", _version),
+        route(server, "GET", "/v1/models", _list_models),
+        route(server, "GET", "/v1/models/{name:path}", _one_model),
+        route(server, "POST", "/tokenize", _tokenize),
+        route(server, "POST", "/detokenize", _detokenize),
     ]
 
 
-async def _live(site: Site, request: Request) -> Response:
+async def _live(server: ServerContext, request: Request) -> Response:
     return json({"status": "ok"})
 
 
-async def _health(site: Site, request: Request) -> Response:
+async def _health(server: ServerContext, request: Request) -> Response:
     """Whether requests can be answered: those for any model, or those for the `model` asked for."""
-    states = {status.name: str(status.state) for status in site.models.status()}
-    missing, ready = _missing(site), is_ready(site)
+    states = {status.name: str(status.state) for status in server.models.status()}
+    missing, ready = server.missing, server.is_ready
     if name := request.query_params.get("model"):
-        name = site.models.name_of(name)
+        name = server.models.name_of(name)
         states, ready = {name: states[name]}, name not in missing
     word = "unready" if not ready else "degraded" if missing & states.keys() else "ok"
     return json({"status": word, "models": states}, 200 if ready else 503)
 
 
-def is_ready(site: Site) -> bool:
-    """Whether requests can be answered, now or as soon as a model is loaded for them.
-
-    A server is ready when it has tried to load what it starts with, and while any model can serve:
-    one that has failed must not keep requests from the others. A model that is loaded because
-    somebody asked for it leaves the server ready: requests wait.
-    """
-    names = {status.name for status in site.models.status()}
-    return not site.starting and (not names or names != _missing(site))
-
-
-def _missing(site: Site) -> set[str]:
-    """Models that are loaded at the start still, that have failed, or whose engine has died and is
-    being started again."""
-    return {
-        status.name
-        for status in site.models.status()
-        if status.name in site.starting
-        or status.state == "failed"
-        or (status.state == "loading" and status.num_restarts and status.facts is not None)
-    }
-
-
-async def _version(site: Site, request: Request) -> Response:
+async def _version(server: ServerContext, request: Request) -> Response:
     return json({"version": __version__})
 
 
-async def _list_models(site: Site, request: Request) -> Response:
-    return json(ModelList(data=_cards(site)))
+async def _list_models(server: ServerContext, request: Request) -> Response:
+    return json(ModelList(data=_cards(server)))
 
 
-async def _one_model(site: Site, request: Request) -> Response:
+async def _one_model(server: ServerContext, request: Request) -> Response:
     name = request.path_params["name"]
-    cards = _cards(site)
+    cards = _cards(server)
     for card in cards:
         if card.id == name:
             return json(card)
-    raise unknown_model(site, name)
+    raise unknown_model(server, name)
 
 
-def unknown_model(site: Site, name: str) -> UnknownModel:
+def unknown_model(server: ServerContext, name: str) -> UnknownModel:
     """The error for a name that no model has."""
-    known = ", ".join(card.id for card in _cards(site))
+    known = ", ".join(card.id for card in _cards(server))
     return UnknownModel(
         f"the model {name[:80]!r} does not exist", hint=f"Served here: {known}.", param="model"
     )
 
 
-def _cards(site: Site) -> list[ModelCard]:
+def _cards(server: ServerContext) -> list[ModelCard]:
     return [
         ModelCard(
             id=name,
@@ -143,17 +120,17 @@ def _cards(site: Site) -> list[ModelCard]:
             root=status.name,
             max_model_len=status.facts.max_model_len if status.facts else None,
         )
-        for status in site.models.status()
+        for status in server.models.status()
         for name in (status.name, *status.aliases)
     ]
 
 
-async def _tokenize(site: Site, request: Request) -> Response:
-    asked = await site.decode(await request.body(), TokenizeRequest)
-    name = site.named(asked.model)
-    async with site.lease(name) as engine:
-        work = partial(_tokens, asked, engine.tokenizer, engine.facts, site.terms_of(name))
-        async with site.tokenizing.take():
+async def _tokenize(server: ServerContext, request: Request) -> Response:
+    asked = await server.decode(await request.body(), TokenizeRequest)
+    name = server.named(asked.model)
+    async with server.lease(name) as engine:
+        work = partial(_tokens, asked, engine.tokenizer, engine.facts, server.terms_of(name))
+        async with server.tokenizing.take():
             return await off_loop(work)
 
 
@@ -186,9 +163,9 @@ def _refuse_large(text: str, facts: ModelFacts, param: str) -> None:
         raise FieldError(param, f"{param} has {len(text)} characters; at most {most} are tokenised")
 
 
-async def _detokenize(site: Site, request: Request) -> Response:
-    asked = await site.decode(await request.body(), DetokenizeRequest)
-    async with site.lease(site.named(asked.model)) as engine:
+async def _detokenize(server: ServerContext, request: Request) -> Response:
+    asked = await server.decode(await request.body(), DetokenizeRequest)
+    async with server.lease(server.named(asked.model)) as engine:
         size, tokenizer = engine.facts.vocab_size, engine.tokenizer
         if (largest := max(asked.tokens, default=0)) >= size:
             raise FieldError("tokens", f"tokens has {largest}; the vocabulary has {size} tokens")

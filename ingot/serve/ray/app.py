@@ -81,8 +81,8 @@ def _front_builder(args: Args) -> Any:
         from ingot.serve.edge.edge import Edge
         from ingot.serve.edge.settings import EdgeSettings
         from ingot.serve.http.app import build_app
-        from ingot.serve.http.site import HttpSettings
         from ingot.serve.ray.remote import RemoteModels
+        from ingot.serve.requests.context import HttpSettings
 
         handles = {name: serve.get_deployment_handle(deployment_name(name)) for name in chats}
         keys = Path(key_file) if key_file else None

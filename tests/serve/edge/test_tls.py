@@ -18,7 +18,7 @@ from ingot.serve.edge.settings import EdgeSettings
 from ingot.serve.grpc.server import GrpcServer, GrpcSettings
 from ingot.serve.grpc.stubs import open_inference_pb2 as oip
 from ingot.serve.grpc.stubs import open_inference_pb2_grpc
-from ingot.serve.http.site import Site
+from ingot.serve.requests.context import ServerContext
 from tests.serve.edge.edge_server import read_all, serving
 from tests.support.fake_engine import FakeModels
 
@@ -84,7 +84,9 @@ def test_grpc_has_the_same_certificate(pair):
 
     async def main() -> tuple[bool, grpc.StatusCode]:
         edge = Edge(EdgeSettings(tls_cert=cert, tls_key=key))
-        server = GrpcServer(Site(models=FakeModels()), edge, GrpcSettings.of(edge.settings, 0))
+        server = GrpcServer(
+            ServerContext(models=FakeModels()), edge, GrpcSettings.of(edge.settings, 0)
+        )
         await server.start()
         try:
             return await live(server.port, cert), await refused(server.port)

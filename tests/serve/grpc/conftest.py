@@ -14,7 +14,7 @@ from ingot.serve.edge.edge import Edge
 from ingot.serve.edge.settings import EdgeSettings
 from ingot.serve.grpc.server import GrpcServer, GrpcSettings
 from ingot.serve.grpc.stubs import ingot_v1_pb2_grpc, open_inference_pb2_grpc
-from ingot.serve.http.site import Site
+from ingot.serve.requests.context import ServerContext
 
 HANGS_SECONDS = 60
 
@@ -37,7 +37,7 @@ async def served(
 ) -> AsyncIterator[Client]:
     """Serves models for the block; the options are those of the edge."""
     edge = Edge(EdgeSettings(**options))
-    server = GrpcServer(Site(models=models, gate=edge), edge, settings)
+    server = GrpcServer(ServerContext(models=models, gate=edge), edge, settings)
     await server.start()
     try:
         async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:

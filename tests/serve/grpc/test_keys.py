@@ -274,12 +274,12 @@ def test_health_names_models_and_tells_who_watches(run):
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 def test_a_port_in_use_is_an_error_that_names_it(run, host):
     from ingot.serve.grpc.server import GrpcServer
-    from ingot.serve.http.site import Site
+    from ingot.serve.requests.context import ServerContext
 
     async def work():
         async with served(FakeModels(), settings=GrpcSettings(host=host)) as client:
             port = client.server.port
-            site = Site(models=FakeModels())
+            site = ServerContext(models=FakeModels())
             other = GrpcServer(site, client.edge, GrpcSettings(host=host, port=port))
             with pytest.raises(UsageError, match=f"cannot listen on .*{port}"):
                 await other.start()

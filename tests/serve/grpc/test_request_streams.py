@@ -9,7 +9,7 @@ import grpc
 from ingot.serve.edge.record import CURRENT, Record
 from ingot.serve.engine import Piece, Progress
 from ingot.serve.grpc.open_inference import MAX_AHEAD, MAX_PARTS, OpenInference
-from ingot.serve.http.site import Site
+from ingot.serve.requests.context import ServerContext
 from tests.serve.grpc.conftest import HANGS_SECONDS, served
 from tests.serve.grpc.test_open_inference import outputs, text_request
 from tests.support.fake_engine import FakeEngine, FakeModels, says
@@ -120,7 +120,7 @@ def test_a_client_that_sends_and_does_not_read_is_not_read_any_further(run):
     async def work():
         models = FakeModels(m=FakeEngine(says("Ro", "meo")))
         async with served(models) as client:
-            service = OpenInference(Site(models=models), client.edge)
+            service = OpenInference(ServerContext(models=models), client.edge)
             record = CURRENT.set(Record("gRPC", "/x", "id"))
             answers = service.ModelStreamInfer(requests(), None)
             await anext(answers)

@@ -11,7 +11,7 @@ import pytest
 
 from ingot.serve.engine import Job, Piece, Progress, Scored
 from ingot.serve.http.app import app_of, build_app
-from ingot.serve.http.site import Site
+from ingot.serve.requests.context import ServerContext
 from tests.support.asgi import called
 from tests.support.fake_engine import (
     FakeEngine,
@@ -335,7 +335,7 @@ def test_health_says_which_model_is_not_ready() -> None:
 def test_a_model_that_failed_keeps_no_requests_from_the_others() -> None:
     async def run() -> list[Any]:
         models = FakeModels(bard=FakeEngine(says("a")), poet=FakeEngine(says("b")))
-        site = Site(models=models, starting={"poet"})
+        site = ServerContext(models=models, starting={"poet"})
         app = app_of(site)
         found = []
         for states in ({}, {}, {"bard": "failed"}, {"bard": "failed", "poet": "failed"}):

@@ -11,9 +11,9 @@ from ingot.errors import RequestError
 from ingot.runtime.tokenizer import Tokenizer
 from ingot.serve.edge.settings import EdgeSettings
 from ingot.serve.http.app import build_app
-from ingot.serve.http.site import HttpSettings, Site
 from ingot.serve.openai.chat_defaults import ChatDefaults
 from ingot.serve.openai.params import Terms
+from ingot.serve.requests.context import HttpSettings, ServerContext
 from ingot.serve.serving import Kept, Serving, http_settings
 from tests.conftest import SHAKESPEARE
 from tests.support.asgi import Call, called
@@ -132,7 +132,7 @@ def test_models_have_their_own_whatever_they_are_called_by() -> None:
         assert engines[name].tokenizer.decode(job.token_ids, False) == text
         tokens = asyncio.run(called(app, "POST", TOKENIZE, body)).json()["tokens"]
         assert tokens == job.token_ids
-    site = Site(models=models, settings=settings)
+    site = ServerContext(models=models, settings=settings)
     assert site.terms_of("alias").chats.system == "own"
 
 
@@ -140,7 +140,7 @@ def test_a_model_that_comes_later_has_what_all_have() -> None:
     every, own = ChatDefaults(system="every"), ChatDefaults(system="own")
     serving = Serving(model=Kept(chats=every), own={"bard": Kept(chats=own)})
     models = FakeModels(bard=FakeEngine(says("a")), later=FakeEngine(says("a")))
-    site = Site(models=models, settings=http_settings(serving, EdgeSettings()))
+    site = ServerContext(models=models, settings=http_settings(serving, EdgeSettings()))
     assert (site.terms_of("bard").chats, site.terms_of("later").chats) == (own, every)
 
 

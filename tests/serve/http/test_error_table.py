@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from ingot import errors
-from ingot.serve.http.errors import TABLE, refusal_of
 from ingot.serve.refusal import Refusal
+from ingot.serve.requests.errors import TABLE, refusal_of
 from tests.conftest import ROOT
 
 INVALID, SERVER, AWAY = "invalid_request_error", "server_error", "service_unavailable"

@@ -8,8 +8,8 @@ import pytest
 
 from ingot.serve.edge.settings import Limits
 from ingot.serve.http.app import app_of
-from ingot.serve.http.site import HttpSettings, Site
 from ingot.serve.registry.registry import ModelRegistry
+from ingot.serve.requests.context import HttpSettings, ServerContext
 from tests.serve.registry.fakes import FakeOpener, answer
 from tests.support.asgi import called
 
@@ -30,7 +30,7 @@ def test_who_waits_too_long_is_told_that_it_loads_and_the_load_goes_on(path, bod
         opener = FakeOpener(holds=True)
         async with ModelRegistry(opener) as registry:
             registry.register("a", "one")
-            site = Site(models=registry, settings=HttpSettings(load_seconds=0.01))
+            site = ServerContext(models=registry, settings=HttpSettings(load_seconds=0.01))
             call = await called(app_of(site), "POST", path, body)
             assert (call.status, call.json()["error"]["code"]) == (503, "loading")
             assert call.headers["retry-after"] and call.headers["x-should-retry"] == "true"

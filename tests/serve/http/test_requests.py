@@ -11,9 +11,9 @@ import pytest
 
 from ingot.runtime.params import SamplingParams
 from ingot.serve.http.app import build_app
-from ingot.serve.http.site import HttpSettings
 from ingot.serve.openai.params import Terms
 from ingot.serve.openai.requests import ChatRequest, CompletionRequest, Sampling
+from ingot.serve.requests.context import HttpSettings
 from tests.support.asgi import Call, called
 from tests.support.fake_engine import FACTS, FakeEngine, FakeModels, says
 

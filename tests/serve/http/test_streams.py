@@ -12,7 +12,7 @@ import pytest
 from ingot.errors import EngineDeadError
 from ingot.serve.engine import Job, Piece, Progress
 from ingot.serve.http.app import build_app
-from ingot.serve.http.site import HttpSettings
+from ingot.serve.requests.context import HttpSettings
 from tests.support.asgi import Call, called, calling
 from tests.support.fake_engine import FakeEngine, FakeModels, Script, Step, says
 from tests.support.until import until

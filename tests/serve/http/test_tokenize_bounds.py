@@ -9,8 +9,8 @@ import tokenizers
 
 from ingot.serve.http import routes
 from ingot.serve.http.app import build_app
-from ingot.serve.http.site import Turns
 from ingot.serve.refusal import QueueFull
+from ingot.serve.requests.context import Turns
 from tests.conftest import SHAKESPEARE
 from tests.support.asgi import called
 from tests.support.fake_engine import FakeEngine, FakeModels, says

@@ -4,27 +4,30 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
+from contextlib import AbstractAsyncContextManager, aclosing
 from typing import cast
 
 from msgspec.structs import replace
 
 from ingot.serve.engine import Engine, Job, Progress
+from ingot.serve.requests.gate import Watch
 
 Steps = AsyncGenerator[tuple[int, Progress], None]
 Seat = Callable[[], AbstractAsyncContextManager[None]]
 
 
-async def steps_of(engine: Engine, jobs: Sequence[Job], seat: Seat = nullcontext) -> Steps:
-    """What the steps of the engine do for the jobs, each with the job's number. Each job waits for
-    a `seat` of its own."""
+async def steps_of(engine: Engine, jobs: Sequence[Job], watch: Watch) -> Steps:
+    """What the steps of the engine do for the jobs, each with the job's number. The watch seats
+    each job and sees every step."""
     if len(jobs) > 1:
-        async with aclosing(_together(engine, jobs, seat)) as several:
-            async for step in several:
-                yield step
+        async with aclosing(_together(engine, jobs, watch.seat)) as several:
+            async for number, progress in several:
+                watch.see(progress, number)
+                yield number, progress
         return
-    async with seat(), _asking(engine, jobs[0]) as asked:
+    async with watch.seat(), _asking(engine, jobs[0]) as asked:
         async for progress in asked:
+            watch.see(progress)
             yield 0, progress
 
 

@@ -1,4 +1,4 @@
-"""What all routes of a server share."""
+"""What all routes and calls of a server share."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import TypeVar
 import msgspec
 
 from ingot.serve.engine import Engine
-from ingot.serve.http.gate import Gate, OpenGate
-from ingot.serve.http.models import Models
 from ingot.serve.openai.chat_defaults import ChatDefaults
 from ingot.serve.openai.decode import UnknownFields, decode
 from ingot.serve.openai.fields import FieldError
 from ingot.serve.openai.params import Terms
 from ingot.serve.refusal import Loading, QueueFull
+from ingot.serve.requests.gate import Gate, OpenGate
+from ingot.serve.requests.models import Models
 
 R = TypeVar("R", bound=msgspec.Struct)
 T = TypeVar("T")
@@ -70,7 +70,7 @@ class HttpSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Site:
+class ServerContext:
     """The models, what lets requests in, the settings, the names of models that are still loading
     for the first time since the server started, the unknown fields seen so far, and the turns of
     `/tokenize`."""
@@ -91,6 +91,29 @@ class Site:
             return request
 
         return read() if len(body) < LARGE_BODY else await off_loop(read)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether requests can be answered, now or as soon as a model is loaded for them.
+
+        A server is ready when it has tried to load what it starts with, and while any model can
+        serve: one that has failed must not keep requests from the others. A model that is loaded
+        because somebody asked for it leaves the server ready: requests wait.
+        """
+        names = {status.name for status in self.models.status()}
+        return not self.starting and (not names or names != self.missing)
+
+    @property
+    def missing(self) -> set[str]:
+        """Models that are loaded at the start still, that have failed, or whose engine has died and
+        is being started again."""
+        return {
+            status.name
+            for status in self.models.status()
+            if status.name in self.starting
+            or status.state == "failed"
+            or (status.state == "loading" and status.num_restarts and status.facts is not None)
+        }
 
     @asynccontextmanager
     async def lease(self, name: str) -> AsyncIterator[Engine]:
