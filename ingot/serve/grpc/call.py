@@ -15,7 +15,7 @@ from ingot.serve.edge.guard import Host, log_request
 from ingot.serve.edge.keys import ADMIN, USE
 from ingot.serve.edge.record import CURRENT, Record, cuttable
 from ingot.serve.refusal import BadKey, Draining, Forbidden, MalformedRequest, Refusal
-from ingot.serve.requests.errors import refusal_of
+from ingot.serve.requests.errors import GRPC_STATUSES, refusal_of
 from ingot.serve.unique import unique_id
 
 LIVE, HEALTH = "/inference.GRPCInferenceService/ServerLive", "/grpc.health.v1.Health/"
@@ -23,19 +23,6 @@ REFLECTION = "/grpc.reflection."
 # A stream of requests, each of which has a record of its own.
 REQUESTS = "/inference.GRPCInferenceService/ModelStreamInfer"
 ADMIN_METHODS = tuple(f"/ingot.v1.Models/{name}" for name in ("Load", "Unload", "Reload"))
-STATUSES = {
-    400: grpc.StatusCode.INVALID_ARGUMENT,
-    401: grpc.StatusCode.UNAUTHENTICATED,
-    403: grpc.StatusCode.PERMISSION_DENIED,
-    404: grpc.StatusCode.NOT_FOUND,
-    409: grpc.StatusCode.FAILED_PRECONDITION,
-    413: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    429: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    499: grpc.StatusCode.CANCELLED,
-    501: grpc.StatusCode.UNIMPLEMENTED,
-    503: grpc.StatusCode.UNAVAILABLE,
-    504: grpc.StatusCode.DEADLINE_EXCEEDED,
-}
 MAX_ID_CHARS = 128
 
 Handler = Callable[[Any, Any], Any]
@@ -264,7 +251,7 @@ async def _abort(error: Exception, record: Record, context: Any) -> None:
     if isinstance(error, grpc.aio.AbortError):
         raise error
     refusal = noted(error, record)
-    status = STATUSES.get(refusal.status, grpc.StatusCode.INTERNAL)
+    status = grpc.StatusCode[GRPC_STATUSES.get(refusal.status, "INTERNAL")]
     await context.abort(status, str(refusal), trailing(refusal, record))
 
 

@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from ingot.errors import UnknownModelError
 from ingot.runtime.tokenizer import Tokenizer
 from ingot.serve.engine import ModelFacts
 from ingot.serve.http.page import description, page
@@ -24,7 +25,7 @@ from ingot.serve.openai.requests import DetokenizeRequest, TokenizeRequest
 from ingot.serve.openai.token_texts import TokenTexts
 from ingot.serve.refusal import Refusal
 from ingot.serve.requests.context import ServerContext, off_loop
-from ingot.serve.requests.errors import UnknownModel, noted_refusal
+from ingot.serve.requests.errors import noted_refusal
 from ingot.version import __version__
 
 MAX_TOKENIZED_CHARS = 1 << 20
@@ -104,11 +105,11 @@ async def _one_model(server: ServerContext, request: Request) -> Response:
     raise unknown_model(server, name)
 
 
-def unknown_model(server: ServerContext, name: str) -> UnknownModel:
+def unknown_model(server: ServerContext, name: str) -> UnknownModelError:
     """The error for a name that no model has."""
     known = ", ".join(card.id for card in _cards(server))
-    return UnknownModel(
-        f"the model {name[:80]!r} does not exist", hint=f"Served here: {known}.", param="model"
+    return UnknownModelError(
+        f"the model {name[:80]!r} does not exist", hint=f"Served here: {known}."
     )
 
 

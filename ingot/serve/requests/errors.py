@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import MutableMapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from ingot.errors import (
     ArtifactError,
@@ -23,28 +23,10 @@ from ingot.errors import (
     UsageError,
 )
 from ingot.serve.openai.fields import FieldError
-from ingot.serve.refusal import Draining, InternalRefusal, Refusal
+from ingot.serve.refusal import InternalRefusal, Refusal
 from ingot.serve.unique import unique_id
 
 _log = logging.getLogger(__name__)
-
-
-class InvalidRequest(Refusal):
-    """A request that cannot be served as given."""
-
-    retry = None  # clients do not send a 400 again by themselves
-
-
-class Poisoned(Refusal):
-    """A request that has killed engines, and would again."""
-
-    status, kind, code, retry = 500, "server_error", "poisoned_request", False
-
-
-class UnknownModel(Refusal):
-    """A name that no model has."""
-
-    status, kind, code, retry = 404, "not_found_error", "model_not_found", None
 
 
 class UnknownRoute(Refusal):
@@ -59,62 +41,72 @@ class WrongMethod(Refusal):
     status, code, retry = 405, "method_not_allowed", None
 
 
-class TooMany(Refusal):
-    """An engine whose queue is full."""
+class Row(NamedTuple):
+    """How an error of ours is told to a client.
 
-    status, kind, code, retry = 429, "rate_limit_error", "queue_full", True
+    Attributes:
+        status: of HTTP; GRPC_STATUSES has that of gRPC.
+        kind, code: OpenAI's type and code.
+        retry: whether the client should send the request again; None: as it thinks best.
+        seconds: after which it may.
+    """
 
-
-class Unavailable(Refusal):
-    """A model that cannot answer now."""
-
-    status, kind, code, retry = 503, "service_unavailable", "unavailable", True
-
-
-class EngineDead(Unavailable):
-    """An engine that ended while it worked for the request."""
-
-    code = "engine_dead"
-
-
-class LoadFailed(Unavailable):
-    """A model that cannot be loaded. It could not the next time either."""
-
-    code, retry = "load_failed", False
+    error: type[IngotError]
+    status: int
+    kind: str
+    code: str
+    retry: bool | None = None
+    seconds: float = 0.0
 
 
-class OutOfMemory(Unavailable):
-    """A model for which there is no memory."""
+INVALID, MISSING, LIMIT = "invalid_request_error", "not_found_error", "rate_limit_error"
+AWAY, SERVER = "service_unavailable", "server_error"
+SOON = 2.0  # seconds
 
-    code = "out_of_memory"
-
-
-RETRY_SECONDS = 2.0
-
-# The first class that fits decides.
-TABLE: tuple[tuple[type[IngotError], type[Refusal], float], ...] = (
-    (PoisonedRequestError, Poisoned, 0.0),
-    (RequestError, InvalidRequest, 0.0),
-    (TokenizerError, InvalidRequest, 0.0),
-    (UnknownModelError, UnknownModel, 0.0),
-    (DrainingError, Draining, RETRY_SECONDS),
-    (QueueFullError, TooMany, RETRY_SECONDS),
-    (EngineDeadError, EngineDead, RETRY_SECONDS),
-    (ResourceError, OutOfMemory, RETRY_SECONDS),
-    (DeviceError, Unavailable, RETRY_SECONDS),
-    (ArtifactError, LoadFailed, 0.0),
-    (InternalError, InternalRefusal, 0.0),
-    (UsageError, Unavailable, RETRY_SECONDS),  # of a model that was closed meanwhile
+# The first row that fits decides.
+TABLE = (
+    Row(PoisonedRequestError, 500, SERVER, "poisoned_request", retry=False),
+    Row(GrammarError, 400, INVALID, "invalid_grammar"),  # found by the engine, which compiles it
+    Row(RequestError, 400, INVALID, "invalid_value"),
+    Row(TokenizerError, 400, INVALID, "invalid_value"),
+    Row(UnknownModelError, 404, MISSING, "model_not_found"),
+    Row(DrainingError, 503, AWAY, "draining", True, SOON),
+    Row(QueueFullError, 429, LIMIT, "queue_full", True, SOON),
+    Row(EngineDeadError, 503, AWAY, "engine_dead", True, SOON),
+    Row(ResourceError, 503, AWAY, "out_of_memory", True, SOON),
+    Row(DeviceError, 503, AWAY, "unavailable", True, SOON),
+    Row(ArtifactError, 503, AWAY, "load_failed", retry=False),  # nor the next time
+    Row(InternalError, 500, SERVER, "internal"),
+    Row(UsageError, 503, AWAY, "unavailable", True, SOON),  # a model that was closed meanwhile
 )
+# The fields at fault where an error does not name one.
+PARAMS: dict[type[IngotError], str] = {
+    UnknownModelError: "model",
+    GrammarError: "structured_outputs",
+}
+# gRPC's status for each of HTTP; INTERNAL for others.
+GRPC_STATUSES = {
+    400: "INVALID_ARGUMENT",
+    401: "UNAUTHENTICATED",
+    403: "PERMISSION_DENIED",
+    404: "NOT_FOUND",
+    409: "FAILED_PRECONDITION",
+    413: "RESOURCE_EXHAUSTED",
+    429: "RESOURCE_EXHAUSTED",
+    499: "CANCELLED",
+    501: "UNIMPLEMENTED",
+    503: "UNAVAILABLE",
+    504: "DEADLINE_EXCEEDED",
+}
 
 
 def refusal_of(error: Exception, request_id: str) -> Refusal:
     """The answer that an error becomes. What is not ours to show is logged under the id."""
     if isinstance(error, Refusal):
         return error
-    for kind, refusal, seconds in TABLE:
-        if isinstance(error, kind) and refusal is not InternalRefusal:
-            return _refusal(error, refusal, seconds)
+    row = next((each for each in TABLE if isinstance(error, each.error)), None)
+    if isinstance(error, IngotError) and row is not None and row.error is not InternalError:
+        return _refusal(error, row)
     _log.error("request %s failed", request_id, exc_info=error)
     return InternalRefusal(
         f"an internal error ended the request; the server's log has it under {request_id}"
@@ -130,12 +122,12 @@ def noted_refusal(error: Exception, scope: MutableMapping[str, Any]) -> Refusal:
     return refusal
 
 
-def _refusal(error: IngotError, kind: type[Refusal], seconds: float) -> Refusal:
-    refusal = kind(error.found, hint=error.hint, retry_after=seconds)
+def _refusal(error: IngotError, row: Row) -> Refusal:
+    refusal = Refusal(
+        error.found, hint=error.hint, param=PARAMS.get(row.error), retry_after=row.seconds
+    )
+    refusal.status, refusal.kind, refusal.code = row.status, row.kind, row.code
+    refusal.retry = row.retry
     if isinstance(error, FieldError):
         refusal.param, refusal.code = error.param, error.code
-    if isinstance(refusal, UnknownModel):
-        refusal.param = "model"
-    if isinstance(error, GrammarError):  # found by the engine, which compiles it
-        refusal.param, refusal.code = "structured_outputs", "invalid_grammar"
     return refusal
