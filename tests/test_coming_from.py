@@ -22,7 +22,7 @@ EXPRESSIONS = sorted({row.ours for row in ROWS if row.ours} - {*COMMANDS})
 
 @pytest.fixture(scope="module")
 def artifact(tmp_path_factory):
-    return write_fake(tmp_path_factory.mktemp("coming_from") / "fake.ingot")
+    return write_fake(tmp_path_factory.mktemp("coming_from") / "fake.ingot", hidden=True)
 
 
 @pytest.fixture(scope="module")

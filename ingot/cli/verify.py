@@ -72,6 +72,10 @@ def summary(artifact: Artifact, result: Verification) -> str:
         ("largest error", f"{result.max_error:.1e}, {allowed.largest:.1e} allowed"),
         ("divergence", f"{result.kl:.1e} nats, {allowed.kl:.1e} allowed"),
         ("near ties", f"{near}" if near else "none"),
+        *(
+            (name, f"relative error {each.error:.1e}, {each.allowed:.1e} allowed")
+            for name, each in result.programs.items()
+        ),
         ("ways", f"{', '.join(result.differences)}: the same bits"),
     ]
     return f"{artifact.path}: verified on this host as {artifact.target.name}\n{facts(rows)}"

@@ -23,7 +23,7 @@ from ingot.artifact.manifest import (
     TargetEntry,
 )
 from ingot.artifact.plan import Buffer, Limits, MemoryPlan, Plan
-from ingot.artifact.programs import STEP
+from ingot.artifact.programs import HIDDEN, STEP, Program
 from ingot.artifact.select import ABI
 from ingot.artifact.spec import Array, Spec, State
 from ingot.artifact.writer import ArtifactWriter
@@ -47,20 +47,26 @@ PAGE_BYTES = 2 * PAGE_SIZE * HEAD * 4
 HEADERS = Path(__file__).parents[2] / "ingot" / "targets" / "cpu" / "kernels"
 SOURCE = Path(__file__).with_name("fake_kernels.c")
 KERNELS, PLAN = "targets/cpu-portable/kernels.so", "targets/cpu-portable/plan.json"
+HIDDEN_KERNELS = "targets/cpu-portable/hidden/kernels.so"
+HIDDEN_PLAN = "targets/cpu-portable/hidden/plan.json"
 WEIGHTS = "weights/cpu-float32.safetensors"
 
 
-def make_plan(limits: Limits = LIMITS, windows: tuple[int, ...] = (0,)) -> Plan:
-    """The plan; `windows` has that of every layer. The kernels use the states of the first."""
+def make_plan(
+    limits: Limits = LIMITS, windows: tuple[int, ...] = (0,), program: Program = STEP
+) -> Plan:
+    """The plan; `windows` has that of every layer. The kernels use the states of the first. Rows of
+    any program are those logits."""
     states = tuple(
         State(name=f"{kind}_cache_{layer}", format=F32, record=(1, HEAD), window=window)
         for layer, window in enumerate(windows)
         for kind in "kv"
     )
-    logits = Array(name="logits", dtype="float32", shape=("R", VOCAB))
+    (output,) = program.outputs
+    logits = Array(name=output.name, dtype="float32", shape=("R", VOCAB))
     return Plan(
         limits=limits,
-        spec=Spec(inputs=STEP.inputs, states=states, outputs=(logits,)),
+        spec=Spec(inputs=program.inputs, states=states, outputs=(logits,)),
         buffers=(
             Buffer(name="scale", format=F32, shape=(16,), kind="weight"),
             Buffer(name="unused.weight", format=F32, shape=(64, 16), kind="weight"),
@@ -71,8 +77,15 @@ def make_plan(limits: Limits = LIMITS, windows: tuple[int, ...] = (0,)) -> Plan:
 
 
 def make_manifest(
-    limits: Limits = LIMITS, requires: tuple[str, ...] = (), quantization: str = "none"
+    limits: Limits = LIMITS,
+    requires: tuple[str, ...] = (),
+    quantization: str = "none",
+    *,
+    hidden: bool = False,
 ) -> Manifest:
+    programs = {"step": ProgramEntry(plan=PLAN, kernels=KERNELS)}
+    if hidden:
+        programs["hidden"] = ProgramEntry(plan=HIDDEN_PLAN, kernels=HIDDEN_KERNELS)
     return Manifest(
         format=FORMAT_VERSION,
         ingot_version="0.1.0",
@@ -94,7 +107,7 @@ def make_manifest(
                 requires=requires,
                 layout="cpu-float32",
                 abi=ABI,
-                programs={"step": ProgramEntry(plan=PLAN, kernels=KERNELS)},
+                programs=programs,
             ),
         ),
         ledger=(),
@@ -157,8 +170,9 @@ def write_fake(
     quantization: str = "none",
     files: dict[str, bytes] | None = None,
     windows: tuple[int, ...] = (0,),
+    hidden: bool = False,
 ) -> Path:
-    """Writes the artifact; `files` adds or replaces some."""
+    """Writes the artifact; `files` adds or replaces some, and `hidden` adds that program."""
     flags = (f"-DWINDOW={max(windows)}",) if all(windows) else ()
     plan = encode_plan(make_plan(limits, windows))
     contents = {PLAN: plan, KERNELS: kernels(*flags), WEIGHTS: weights()}
@@ -167,10 +181,13 @@ def write_fake(
     contents |= tokenizer_files() if tokenizer else {}
     contents |= files or {}
     contents[KERNELS] = of_plan(contents[KERNELS], contents[PLAN])
+    if hidden:
+        contents[HIDDEN_PLAN] = encode_plan(make_plan(limits, windows, HIDDEN))
+        contents[HIDDEN_KERNELS] = of_plan(kernels(*flags), contents[HIDDEN_PLAN])
     with ArtifactWriter(path) as writer:
         for name, data in contents.items():
             writer.write(name, data)
-        writer.commit(make_manifest(limits, requires, quantization))
+        writer.commit(make_manifest(limits, requires, quantization, hidden=hidden))
     return path
 
 
