@@ -23,7 +23,7 @@ from bench.figure import Figure, machine, show
 from bench.serve.held import AT_ONCE, Held, side_by_side
 from bench.serve.running import Running, ingot_serve, rss_mb, serving
 from bench.serve.sides import NAME, asks
-from ingot.cli.load.server import Pool
+from ingot.cli.load.server import ConnectionPool
 
 REQUESTS = 1_000_000
 PROMPTS = 10_000  # that are not the same
@@ -68,7 +68,7 @@ def _memory(held: Held) -> dict[str, float]:
 async def _ask(running: Running, requests: int) -> Answers:
     """Asks so often, and compares the answers to the same prompt."""
     found, prompts = Answers(), asks(0, min(requests, PROMPTS), 1, PROMPT)
-    with closing(Pool(running.server(NAME))) as pool:
+    with closing(ConnectionPool(running.server(NAME))) as pool:
 
         async def ask(number: int) -> bool:
             which = number % len(prompts)

@@ -31,9 +31,9 @@ from bench.serve.held import AT_ONCE, Held, side_by_side
 from bench.serve.rude import ask_badly, leave, now_and_then
 from bench.serve.running import Running, ingot_serve, rss_mb, serving
 from bench.serve.sides import NAME, asks
-from ingot.cli.load.demand import Ask
+from ingot.cli.load.demand import LoadAsk
 from ingot.cli.load.http import Connection, request_bytes
-from ingot.cli.load.server import Pool
+from ingot.cli.load.server import ConnectionPool
 
 SAMPLE_SECONDS = 2.0
 ANSWER = 48  # tokens
@@ -139,7 +139,7 @@ class Soak:
         begin = loop.time()
         memory: dict[str, list[Sample]] = {"front": [], "engine": []}
         rude: dict[str, asyncio.Task[tuple[int, int]]] = {}
-        with closing(Pool(self._server)) as pool:
+        with closing(ConnectionPool(self._server)) as pool:
             async with asyncio.TaskGroup() as group:
                 for number, ask in enumerate(asks(0, streams, ANSWER)):
                     group.create_task(_client(pool, number, ask, begin + seconds, found))
@@ -185,7 +185,9 @@ class Soak:
                 return True
 
 
-async def _client(pool: Pool, number: int, ask: Ask, until: float, found: Answers) -> None:
+async def _client(
+    pool: ConnectionPool, number: int, ask: LoadAsk, until: float, found: Answers
+) -> None:
     """Asks the same until the time is over."""
     loop = asyncio.get_running_loop()
     while loop.time() < until:

@@ -27,7 +27,7 @@ import ingot
 from bench.arguments import at_least
 from bench.figure import Figure, machine, show
 from ingot.artifact.reader import Artifact
-from ingot.cli.bench_speculation import Comparison, SpeculationRunner, Text, steered
+from ingot.cli.bench_speculation import BenchText, SpeculationRunner, SpeculationTurns, steered
 from ingot.errors import IngotError
 from ingot.runtime.devices.cpu import CpuExecutor
 
@@ -89,7 +89,7 @@ TEXTS: dict[str, tuple[Callable[[], tuple[str, str]], float]] = {
 }
 
 
-def given_texts(names: list[str], tokens: int, streams: int) -> Iterator[tuple[Text, float]]:
+def given_texts(names: list[str], tokens: int, streams: int) -> Iterator[tuple[BenchText, float]]:
     """Answers that are given, each with its limit."""
     for name in names:
         text, limit = TEXTS[name]
@@ -97,10 +97,10 @@ def given_texts(names: list[str], tokens: int, streams: int) -> Iterator[tuple[T
         requests = [
             (prompt[n : PROMPT_TOKENS + n], steered(answer[n : tokens + n])) for n in range(streams)
         ]
-        yield Text(f"{name}, {streams} at once", requests), limit
+        yield BenchText(f"{name}, {streams} at once", requests), limit
 
 
-def own_texts(tokens: int, streams: int) -> Iterator[tuple[Text, float]]:
+def own_texts(tokens: int, streams: int) -> Iterator[tuple[BenchText, float]]:
     """What the bundled model writes by itself."""
     prompts = ["ROMEO:", "First Citizen:\nWe", "KING HENRY:\nMy lord", "JULIET:\nO"]
     for name, temperature in (("greedy", 0.0), ("sampled", 1.0)):
@@ -113,7 +113,7 @@ def own_texts(tokens: int, streams: int) -> Iterator[tuple[Text, float]]:
             )
             for n in range(streams)
         ]
-        yield Text(f"own text, {name}, {streams} at once", requests), OTHER
+        yield BenchText(f"own text, {name}, {streams} at once", requests), OTHER
 
 
 def encode(text: str) -> list[int]:
@@ -122,7 +122,7 @@ def encode(text: str) -> list[int]:
 
 
 def compared(
-    path: Path, texts: Iterator[tuple[Text, float]], tokens: int, rounds: int
+    path: Path, texts: Iterator[tuple[BenchText, float]], tokens: int, rounds: int
 ) -> Iterator[Figure]:
     """Each text on an artifact."""
     longest = PROMPT_TOKENS + tokens + 1
@@ -133,7 +133,7 @@ def compared(
             yield Figure(text.name, found.ratio, "x", limit, "higher", note(found))
 
 
-def note(found: Comparison) -> str:
+def note(found: SpeculationTurns) -> str:
     accepted = 100 * (found.acceptance_rate or 0.0)
     return (
         f"{found.plain_rate:.1f} -> {found.drafted_rate:.1f} tok/s; "

@@ -33,7 +33,7 @@ from ingot.runtime.devices.cuda.driver import Driver
 from ingot.runtime.devices.cuda.library import open_driver
 from ingot.targets.cuda import tuned
 from ingot.targets.cuda.architectures import architecture_of
-from ingot.targets.cuda.tiles import Place, Tile
+from ingot.targets.cuda.tiles import Tile, TileKey
 
 MODELS, STORED = ("qwen3-0.6b", "llama-3.1-8b"), ("none", "int8", "int4")
 TABLE = Path(tuned.__file__)
@@ -62,9 +62,9 @@ class Tuning:
             for tile, built in tiles.items():
                 self.say(f"  {shown(tile)}  {built.shown}")
 
-    def measure(self, timer: Timer) -> dict[Place, Tile]:
+    def measure(self, timer: Timer) -> dict[TileKey, Tile]:
         """Times all candidates; the tile of each place where any runs."""
-        found: dict[Place, list[Times]] = {}
+        found: dict[TileKey, list[Times]] = {}
         defaults = {}
         for product, tiles in self._built():
             times = {
@@ -139,7 +139,7 @@ def card(target: Target) -> str:
     return f"{name or 'unknown'}, {tools}, {datetime.now(UTC).date().isoformat()}"
 
 
-def written(out: Path, found: Mapping[Place, Tile], target: Target, measured: str) -> None:
+def written(out: Path, found: Mapping[TileKey, Tile], target: Target, measured: str) -> None:
     """Puts what was found into the table at `out`."""
     cards = {**tuned.MEASURED, target.level: measured}
     out.write_text(source(merged(tuned.TUNED, found), dict(sorted(cards.items()))))

@@ -22,7 +22,7 @@ ID_DIGITS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CachedArtifact:
     """An artifact in the cache.
 
     Attributes:
@@ -45,7 +45,7 @@ def entry_name(model: str, key: str) -> str:
     return f"{model.replace('/', '--')}-{key[:16]}.ingot"
 
 
-def entries(folder: Path) -> list[Entry]:
+def entries(folder: Path) -> list[CachedArtifact]:
     """The artifacts in a folder, the last used first."""
     if not folder.is_dir():
         return []
@@ -59,7 +59,7 @@ def touch(artifact: Path) -> None:
         os.utime(artifact)
 
 
-def remove(entry: Entry) -> bool:
+def remove(entry: CachedArtifact) -> bool:
     """Removes an artifact; False if it is open somewhere, or this user may not."""
     try:
         with unheld(entry.path) as free:
@@ -85,7 +85,7 @@ def discard(path: Path) -> None:
     shutil.rmtree(aside, ignore_errors=True)
 
 
-def shrink(folder: Path, limit: int, *, keep: Path | None = None) -> list[Entry]:
+def shrink(folder: Path, limit: int, *, keep: Path | None = None) -> list[CachedArtifact]:
     """Removes artifacts until at most `limit` bytes are left, the longest unused first.
 
     What is open stays, and so do `keep` and what this user may not remove. What interrupted
@@ -105,7 +105,7 @@ def _match(path: Path) -> re.Match[str] | None:
     return _NAME.fullmatch(path.name) if is_artifact(path) else None
 
 
-def _entry(path: Path, name: re.Match[str]) -> Entry | None:
+def _entry(path: Path, name: re.Match[str]) -> CachedArtifact | None:
     """None for one that is removed meanwhile."""
     model, key = name.groups()
     try:
@@ -113,7 +113,7 @@ def _entry(path: Path, name: re.Match[str]) -> Entry | None:
         nbytes = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
     except OSError:
         return None
-    return Entry(path, model.replace("--", "/", 1), key[:ID_DIGITS], nbytes, used)
+    return CachedArtifact(path, model.replace("--", "/", 1), key[:ID_DIGITS], nbytes, used)
 
 
 class _Busy(Exception):

@@ -13,7 +13,15 @@ import pytest
 from ingot import cache, cache_entries
 from ingot.artifact.reader import Artifact
 from ingot.cache import cache_key, resolve
-from ingot.cache_entries import ID_DIGITS, Entry, entries, entry_name, remove, shrink, touch
+from ingot.cache_entries import (
+    ID_DIGITS,
+    CachedArtifact,
+    entries,
+    entry_name,
+    remove,
+    shrink,
+    touch,
+)
 from ingot.compiler.options import CompileOptions
 from ingot.errors import CheckpointError, ResourceError
 from tests.cli.sample_artifact import write_sample
@@ -270,7 +278,7 @@ def test_a_limit_that_is_just_reached_is_kept(tmp_path: Path) -> None:
 
 
 def test_one_that_is_gone_already_counts_as_removed(tmp_path: Path) -> None:
-    assert remove(Entry(tmp_path / "gone", "m", "0", 1, 0.0))
+    assert remove(CachedArtifact(tmp_path / "gone", "m", "0", 1, 0.0))
 
 
 def test_a_cache_that_can_only_be_read_is_used(tmp_path, monkeypatch) -> None:

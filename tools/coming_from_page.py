@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from ingot.runtime.vllm_arguments import CALLS, CONSTRUCTOR, Argument
+from ingot.runtime.vllm_arguments import CALLS, CONSTRUCTOR, VllmArgument
 from ingot.runtime.vllm_methods import REFUSED
 from tools.coming_from_rows import LLAMA_CPP, OLLAMA, TRANSFORMERS, VLLM, Row
 
@@ -136,7 +136,7 @@ def _methods(advice: Mapping[str, str]) -> str:
     return "\n".join(lines)
 
 
-def _acting(rows: Iterable[Argument]) -> str:
+def _acting(rows: Iterable[VllmArgument]) -> str:
     lines = ["", "| argument | left out | other values | meaning |", "|---|---|---|---|"]
     for row in rows:
         others = "what the option takes" if row.spellings is None else _values(row.spellings)
@@ -144,7 +144,7 @@ def _acting(rows: Iterable[Argument]) -> str:
     return "\n".join(lines)
 
 
-def _table(rows: Iterable[Argument]) -> str:
+def _table(rows: Iterable[VllmArgument]) -> str:
     lines = ["", "| argument | taken at | here |", "|---|---|---|"]
     lines += [f"| `{row.name}` | {_values(row.harmless)} | {row.advice} |" for row in rows]
     return "\n".join(lines)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from bench.gpu.results import Faults, Values
 from bench.gpu.setting import Setting, built_of
 from ingot.artifact.formats import stored_bytes
-from ingot.artifact.launches import Argument, BuiltLaunches
+from ingot.artifact.launches import BuiltLaunches, LaunchArgument
 from ingot.artifact.plan import Buffer, Plan
 from ingot.runtime.arrays import StepInputs
 from ingot.runtime.devices import open_executor
@@ -110,7 +110,7 @@ def _step(
                 continue
             width = stored_bytes(buffer.dtype, prod(int(dim) for dim in buffer.shape[1:]))
             data = np.empty((inputs.num_tokens, width), np.uint8)
-            driver.download(data, memory.address(Argument(buffer=name)))
+            driver.download(data, memory.address(LaunchArgument(buffer=name)))
             driver.synchronize()
             yield Result(work.kernel, buffer, data)
 

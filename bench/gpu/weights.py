@@ -15,7 +15,7 @@ import numpy.typing as npt
 from bench.gpu.setting import Setting
 from ingot.artifact.reader import weights_name
 from ingot.runtime.devices.cuda.driver import Driver
-from ingot.runtime.devices.cuda.upload import PIECE_BYTES, Source, uploading
+from ingot.runtime.devices.cuda.upload import PIECE_BYTES, UploadFile, uploading
 
 ROUNDS = 3
 
@@ -42,7 +42,7 @@ def weights(setting: Setting, name: str) -> None:
     layout = artifact.target.layout
     nbytes = artifact.manifest.files[weights_name(layout)].size
     with os.fdopen(artifact.open_weights(layout)[0], "rb") as file, closing(driver):
-        source, address = Source(file.fileno(), nbytes, name), driver.allocate(nbytes)
+        source, address = UploadFile(file.fileno(), nbytes, name), driver.allocate(nbytes)
         ways: dict[str, Callable[[], None]] = {
             "read": lambda: _up(cast(Driver, NoDevice()), address, source),
             "copied": lambda: _copied(driver, address, nbytes),
@@ -55,7 +55,7 @@ def weights(setting: Setting, name: str) -> None:
     )
 
 
-def _up(driver: Driver, address: int, source: Source) -> None:
+def _up(driver: Driver, address: int, source: UploadFile) -> None:
     with uploading(driver, address, source):
         pass
 

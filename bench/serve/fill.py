@@ -9,8 +9,8 @@ from dataclasses import replace
 
 from bench.serve.held import metrics
 from bench.serve.sides import asks
-from ingot.cli.load.demand import Ask
-from ingot.cli.load.server import Pool, Server
+from ingot.cli.load.demand import LoadAsk
+from ingot.cli.load.server import ConnectionPool, Server
 
 AT_ONCE = 8
 FIRST = -1_000  # before what waits
@@ -26,14 +26,14 @@ async def fill(server: Server, seed: int) -> int:
     prompts = iter(await _prompts(server, seed))
     ahead = replace(server, extra={**server.extra, "priority": FIRST})
 
-    async def work(pool: Pool) -> int:
+    async def work(pool: ConnectionPool) -> int:
         return sum([bool((await pool.ask(each)).error) for each in prompts])
 
-    with closing(Pool(ahead)) as pool:
+    with closing(ConnectionPool(ahead)) as pool:
         return sum(await asyncio.gather(*(work(pool) for _ in range(AT_ONCE))))
 
 
-async def _prompts(server: Server, seed: int) -> list[Ask]:
+async def _prompts(server: Server, seed: int) -> list[LoadAsk]:
     """Prompts whose full pages are as many as there are; each leaves room for a token."""
     (model,) = (await server.call("GET", "/v1/models"))["data"]
     found = _POOL.search(await metrics(server))

@@ -19,8 +19,8 @@ from bench.figure import Figure
 from bench.processes import installed
 from bench.serve.running import Running, ingot_serve, serving
 from bench.serve.sides import asks
-from ingot.cli.load.demand import Ask
-from ingot.cli.load.server import Pool, Server
+from ingot.cli.load.demand import LoadAsk
+from ingot.cli.load.server import ConnectionPool, Server
 
 STREAMS = 8  # of each model, while an engine is killed
 VICTIM, OTHER = "victim", "other"
@@ -69,7 +69,7 @@ async def recovery(running: Running, artifact: Path) -> Recovery:
     """Kills the engine of an artifact while both models work."""
     victim, other = running.server(VICTIM), running.server(OTHER)
     loop, stop, begun = asyncio.get_running_loop(), asyncio.Event(), asyncio.Semaphore(0)
-    with closing(Pool(victim)) as pool:
+    with closing(ConnectionPool(victim)) as pool:
         async with asyncio.TaskGroup() as group:
             tasks = {
                 server.model: [
@@ -92,11 +92,11 @@ async def recovery(running: Running, artifact: Path) -> Recovery:
 
 
 async def _work(
-    server: Server, ask: Ask, stop: asyncio.Event, begun: asyncio.Semaphore
+    server: Server, ask: LoadAsk, stop: asyncio.Event, begun: asyncio.Semaphore
 ) -> tuple[int, int]:
     """Asks again and again; returns how many answers and how many errors came."""
     answers = errors = 0
-    with closing(Pool(server)) as pool:
+    with closing(ConnectionPool(server)) as pool:
         while not stop.is_set():
             outcome = await pool.ask(ask)
             errors += bool(outcome.error)

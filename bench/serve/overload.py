@@ -16,10 +16,10 @@ import uvloop
 from bench.figure import Figure
 from bench.serve.running import Running, ingot_serve, rss_mb, serving
 from bench.serve.sides import NAME, asks
-from ingot.cli.load.demand import Ask, Demand
+from ingot.cli.load.demand import Demand, LoadAsk
 from ingot.cli.load.http import Connection, request_bytes
-from ingot.cli.load.server import Pool, Server
-from ingot.cli.load.stream import Outcome
+from ingot.cli.load.server import ConnectionPool, Server
+from ingot.cli.load.stream import RequestOutcome
 
 CLIENTS = 16
 SLOW, SLOW_TOKENS = 64, 900  # clients that read nothing, and what each asks for
@@ -67,9 +67,9 @@ async def _closed(server: Server, seconds: float) -> float:
     """Answers a second to clients that ask again as soon as they are answered."""
     loop = asyncio.get_running_loop()
     begin, count = loop.time(), 0
-    with closing(Pool(server)) as pool:
+    with closing(ConnectionPool(server)) as pool:
 
-        async def work(ask: Ask) -> int:
+        async def work(ask: LoadAsk) -> int:
             done = 0
             while loop.time() < begin + seconds:
                 done += not (await pool.ask(ask)).error
@@ -86,11 +86,11 @@ async def _open(server: Server, rate: float, seed: int) -> Load:
         num_prompts=int(rate * SECONDS), input_len=32, output_len=ANSWER, seed=100 + seed,
         vocabulary=tuple(range(300, 1300)), rate=rate,
     )  # fmt: skip
-    found: list[tuple[Outcome, float]] = []
-    with closing(Pool(server)) as pool:
+    found: list[tuple[RequestOutcome, float]] = []
+    with closing(ConnectionPool(server)) as pool:
         begin = loop.time()
 
-        async def send(ask: Ask, moment: float) -> None:
+        async def send(ask: LoadAsk, moment: float) -> None:
             await asyncio.sleep(begin + moment - loop.time())
             start = loop.time()
             found.append((await pool.ask(ask), loop.time() - start))
@@ -124,7 +124,7 @@ def neighbours(path: Path, rounds: int) -> Iterator[Figure]:
 
 async def _pace(server: Server, seed: int) -> float:
     """The seconds between two tokens, 99th of 100, of clients at once."""
-    with closing(Pool(server)) as pool:
+    with closing(ConnectionPool(server)) as pool:
         found = await asyncio.gather(*(pool.ask(ask) for ask in asks(seed, CLIENTS, 4 * ANSWER)))
     failed = [each.error for each in found if each.error]
     if failed:

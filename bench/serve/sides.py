@@ -15,9 +15,9 @@ import uvloop
 import ingot
 from bench.figure import Figure
 from bench.serve.running import Running, ingot_serve, serving
-from ingot.cli.load.demand import Ask, Demand
-from ingot.cli.load.server import Pool, Server, put_load
-from ingot.cli.load.stream import Outcome
+from ingot.cli.load.demand import Demand, LoadAsk
+from ingot.cli.load.server import ConnectionPool, Server, put_load
+from ingot.cli.load.stream import RequestOutcome
 
 # Tokens that every model here has, and none of them a special one.
 VOCABULARY = tuple(range(300, 1300))
@@ -27,7 +27,7 @@ SINGLES = 30  # requests of a round, one after the other
 NAME = "m"
 
 
-def asks(seed: int, count: int, output: int = ANSWER, length: int = PROMPT) -> list[Ask]:
+def asks(seed: int, count: int, output: int = ANSWER, length: int = PROMPT) -> list[LoadAsk]:
     """Requests; another seed gives others, so that nobody finds their prompts in a cache."""
     return Demand(
         num_prompts=count, input_len=length, output_len=output, seed=seed, vocabulary=VOCABULARY
@@ -35,8 +35,8 @@ def asks(seed: int, count: int, output: int = ANSWER, length: int = PROMPT) -> l
 
 
 def over_http(
-    server: Server, asked: Sequence[Ask], clients: int | None = None
-) -> tuple[list[Outcome], float]:
+    server: Server, asked: Sequence[LoadAsk], clients: int | None = None
+) -> tuple[list[RequestOutcome], float]:
     """How each request fared, and the seconds of all. Raises RuntimeError where one failed."""
     found, seconds = tried(server, asked, clients)
     refuse_failed(found)
@@ -44,32 +44,32 @@ def over_http(
 
 
 def tried(
-    server: Server, asked: Sequence[Ask], clients: int | None = None
-) -> tuple[list[Outcome], float]:
+    server: Server, asked: Sequence[LoadAsk], clients: int | None = None
+) -> tuple[list[RequestOutcome], float]:
     """How each request fared, failed ones as well, and the seconds of all."""
     return uvloop.run(put_load(server, asked, np.zeros(len(asked)), clients))
 
 
-def refuse_failed(found: Iterable[Outcome]) -> None:
+def refuse_failed(found: Iterable[RequestOutcome]) -> None:
     """Raises RuntimeError where a request failed."""
     for outcome in found:
         if outcome.error:
             raise RuntimeError(f"a request failed: {outcome.error}")
 
 
-def in_process(llm: ingot.LLM, asked: Sequence[Ask]) -> float:
+def in_process(llm: ingot.LLM, asked: Sequence[LoadAsk]) -> float:
     """The seconds of all requests."""
     start = perf_counter()
     llm.generate([prompt(ask) for ask in asked], [params(ask) for ask in asked], use_tqdm=False)
     return perf_counter() - start
 
 
-def prompt(ask: Ask) -> dict[str, list[int]]:
+def prompt(ask: LoadAsk) -> dict[str, list[int]]:
     assert isinstance(ask.prompt, list)
     return {"prompt_token_ids": ask.prompt}
 
 
-def params(ask: Ask) -> ingot.SamplingParams:
+def params(ask: LoadAsk) -> ingot.SamplingParams:
     return ingot.SamplingParams(temperature=0, max_tokens=ask.output_tokens, ignore_eos=True)
 
 
@@ -84,7 +84,7 @@ async def _company(
     llm: ingot.LLM, running: Running, streams: int, rounds: int
 ) -> list[tuple[float, float]]:
     found = []
-    with closing(Pool(running.server(NAME))) as pool:  # clients keep their connections
+    with closing(ConnectionPool(running.server(NAME))) as pool:  # clients keep their connections
         for number in range(rounds + 1):
             asked = asks(number, streams)
             inside, start = in_process(llm, asked), perf_counter()
@@ -117,10 +117,10 @@ def first_token(path: Path, rounds: int) -> Iterator[Figure]:
 
 
 async def _first_tokens(
-    llm: ingot.LLM, running: Running, asked: Sequence[Ask]
+    llm: ingot.LLM, running: Running, asked: Sequence[LoadAsk]
 ) -> list[tuple[float, float]]:
     found = []
-    with closing(Pool(running.server(NAME))) as pool:
+    with closing(ConnectionPool(running.server(NAME))) as pool:
         for ask in asked:
             start = perf_counter()
             stream = llm.stream(prompt(ask), params(ask))

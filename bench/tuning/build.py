@@ -64,7 +64,7 @@ def _built(
     binaries = decode_built(out.read_bytes()).binaries
     counts = instructions_of([binary.file for binary in binaries], folder, find_triton())
     kernels = [
-        gates.Kernel(spec, binary, counts[binary.file], many_rows)
+        gates.GatedKernel(spec, binary, counts[binary.file], many_rows)
         for spec, binary in zip(specs, binaries, strict=True)
     ]
     return [
@@ -73,7 +73,7 @@ def _built(
     ]
 
 
-def _fault(kernel: gates.Kernel, target: Target) -> str:
+def _fault(kernel: gates.GatedKernel, target: Target) -> str:
     """What the gates on machine code say."""
     return "; ".join(gates.faults(kernel, architecture_of(target), gates.PRODUCT))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from bench.tuning.timing import Timed
-from ingot.targets.cuda.tiles import Place, Tile
+from ingot.targets.cuda.tiles import Tile, TileKey
 
 GAIN = 0.98  # of the default's time, at most, that another tile must take: times vary by less
 OTHER_BITS = "stores other bits than the default: it would add in another order"
@@ -61,7 +61,7 @@ NOTHING = " Nothing has been measured yet."
 
 
 def merged(
-    table: Mapping[Key, tuple[int, int, int, int]], found: Mapping[Place, Tile]
+    table: Mapping[Key, tuple[int, int, int, int]], found: Mapping[TileKey, Tile]
 ) -> dict[Key, tuple[int, int, int, int]]:
     """The table with what was found now. A place that has its default has no line."""
     whole = {key: value for key, value in table.items() if key not in found}

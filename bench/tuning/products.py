@@ -15,9 +15,9 @@ from ingot.targets.cuda.tiles import (
     FEW_ROWS,
     GATED,
     PLAIN,
-    Place,
     Splits,
     Tile,
+    TileKey,
     fitted,
     shape_class,
 )
@@ -39,7 +39,7 @@ class Product:
         spec: its kernel; only what makes a tile will differ.
     """
 
-    place: Place
+    place: TileKey
     rows: int
     spec: KernelSpec
 
@@ -90,7 +90,7 @@ def _products(
         below = variant.most
 
 
-def place_of(spec: KernelSpec, most: int, architecture: Architecture) -> Place:
+def place_of(spec: KernelSpec, most: int, architecture: Architecture) -> TileKey:
     """What the tile of a kernel was chosen by, read from its constants."""
     constants, kernel = spec.constants, spec.function.partition(".")[2]
     bits = int(constants["BITS"])
@@ -98,7 +98,7 @@ def place_of(spec: KernelSpec, most: int, architecture: Architecture) -> Place:
     splits = Splits(int(constants["SPLITS"]), int(constants["STEPS"]))
     shape = shape_class(splits, int(constants["TILE_COLUMNS"]))
     assert most in CLASSES, f"no class has at most {most} rows"
-    return Place(architecture.level, stored, shape, kernel, most)
+    return TileKey(architecture.level, stored, shape, kernel, most)
 
 
 def outputs_of(spec: KernelSpec) -> int:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from bench.tuning.build import Built
 from bench.tuning.products import Product, grid_of, outputs_of
-from ingot.artifact.launches import Argument, KernelSpec
+from ingot.artifact.launches import KernelSpec, LaunchArgument
 from ingot.artifact.plan import aligned
 from ingot.errors import IngotError
 from ingot.runtime.devices.cuda.driver import Driver
@@ -116,7 +116,7 @@ class Timer:
         assert built.binary is not None
         spec, nbytes = built.spec, weight_bytes(built.spec)
         arguments = tuple(
-            Argument(buffer=name) if kind[0] == "*" else Argument(size=name)
+            LaunchArgument(buffer=name) if kind[0] == "*" else LaunchArgument(size=name)
             for name, kind in spec.arguments
         )
         for number in range(min(MOST_LAUNCHES, max(1, COLD_BYTES // nbytes))):
@@ -132,7 +132,7 @@ class Timer:
                 SIZE.pack_into(filled, offset, product.rows)
             yield bytes(filled)
 
-    def _address(self, spec: KernelSpec, argument: Argument, weights: int) -> int:
+    def _address(self, spec: KernelSpec, argument: LaunchArgument, weights: int) -> int:
         values, multipliers, _ = part_bytes(spec)
         places = {"w": 0, "multipliers": values, "scales": values + multipliers}
         if argument.buffer in places:

@@ -49,7 +49,7 @@ class KernelSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Argument:
+class LaunchArgument:
     """What a launch passes: an address, or a size of the step as a 32-bit integer.
 
     Attributes:
@@ -115,7 +115,7 @@ class Launch:
     """
 
     group: int
-    arguments: tuple[Argument, ...]
+    arguments: tuple[LaunchArgument, ...]
     variants: tuple[Variant, ...]
 
     def variant(self, sizes: Mapping[str, int]) -> Variant | None:

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from ingot.runtime.params import SamplingParams
 
 
-class Piece(NamedTuple):
+class AnswerPiece(NamedTuple):
     """New text of an answer, or of the thinking before it."""
 
     text: str
     thinking: bool
 
 
-class Answer:
+class ShownAnswer:
     """The completion of a prompt as far as it has come.
 
     Args:
@@ -66,7 +66,7 @@ class Answer:
             "prompt_token_ids": self.prompt_token_ids,
         }
 
-    def _pieces(self, llm: LLM, params: SamplingParams) -> Iterator[Piece]:
+    def _pieces(self, llm: LLM, params: SamplingParams) -> Iterator[AnswerPiece]:
         before = llm.counters()
         stream = llm.stream({"prompt_token_ids": self.prompt_token_ids}, params)
         with closing(stream):
@@ -79,10 +79,13 @@ class Answer:
         self.stats.num_draft_tokens = after.num_draft_tokens - before.num_draft_tokens
         self.stats.num_accepted_tokens = after.num_accepted_tokens - before.num_accepted_tokens
 
-    def _news(self, *, whole: bool) -> Iterator[Piece]:
+    def _news(self, *, whole: bool) -> Iterator[AnswerPiece]:
         thinking, text = (
             split(self._raw, inside=self._inside, whole=whole) if self._chats else ("", self._raw)
         )
-        news = Piece(thinking[len(self.thinking) :], True), Piece(text[len(self.text) :], False)
+        news = (
+            AnswerPiece(thinking[len(self.thinking) :], True),
+            AnswerPiece(text[len(self.text) :], False),
+        )
         self.thinking, self.text = thinking, text
         yield from (piece for piece in news if piece.text)

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from ingot.cli.arguments import Argument, Group
+from ingot.cli.arguments import Argument, ArgumentGroup
 from ingot.cli.chat.display import THINK_MODES, Think
 from ingot.cli.numbers import human_int
 from ingot.errors import UsageError
@@ -32,7 +32,7 @@ STOP = Argument(
     stop_text,
     action="append",
 )
-SAMPLING = Group(
+SAMPLING = ArgumentGroup(
     "sampling",
     "Defaults are the model's own, or else temperature 0.8, top-k 40, top-p 0.95 and min-p 0.05.",
     (

@@ -31,7 +31,7 @@ class Argument:
             self.options["action"] = "store_true"
 
 
-class Group(NamedTuple):
+class ArgumentGroup(NamedTuple):
     """Arguments that the help shows under a title of their own."""
 
     title: str
@@ -39,7 +39,7 @@ class Group(NamedTuple):
     arguments: tuple[Argument, ...]
 
 
-Arguments = tuple[Argument | Group, ...]
+Arguments = tuple[Argument | ArgumentGroup, ...]
 
 MODEL = Argument(
     "model ARTIFACT|MODEL_DIR|NAME",
@@ -72,10 +72,10 @@ COMMON = (
 )
 
 
-def add_arguments(parser: _ActionsContainer, arguments: Iterable[Argument | Group]) -> None:
+def add_arguments(parser: _ActionsContainer, arguments: Iterable[Argument | ArgumentGroup]) -> None:
     """Declares the arguments to a parser."""
     for each in arguments:
-        if isinstance(each, Group):
+        if isinstance(each, ArgumentGroup):
             add_arguments(parser.add_argument_group(each.title, each.description), each.arguments)
         else:
             parser.add_argument(*each.names, **each.options)

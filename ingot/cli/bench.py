@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ingot.artifact.plan import Limits
     from ingot.artifact.reader import Artifact
     from ingot.cli.bench_phases import Phase, PhaseResult
-    from ingot.cli.bench_speculation import Comparison
+    from ingot.cli.bench_speculation import SpeculationTurns
     from ingot.runtime.config import EngineConfig
     from ingot.runtime.devices.cpu import CpuExecutor
 
@@ -118,7 +118,7 @@ def _check_target(artifact: Artifact) -> None:
 
 def measure(
     artifact: Artifact, args: argparse.Namespace, speculative: EngineConfig | None = None
-) -> tuple[list[PhaseResult], list[Comparison]]:
+) -> tuple[list[PhaseResult], list[SpeculationTurns]]:
     """Runs everything on one executor. Says on stderr what it is at."""
     from ingot.runtime.devices.cpu import CpuExecutor
 
@@ -158,7 +158,7 @@ def _run_phases(
 
 def _compare(
     executor: CpuExecutor, speculative: EngineConfig, context: int, args: argparse.Namespace
-) -> list[Comparison]:
+) -> list[SpeculationTurns]:
     """One sequence of each text, and as many at once as each --batch says."""
     from ingot.cli.bench_speculation import SpeculationRunner, texts
 

@@ -15,7 +15,7 @@ from ingot.artifact.plan import Plan
 from ingot.artifact.reader import Artifact
 from ingot.cli.artifact_view import kernel_views
 from ingot.cli.bench_phases import PhaseResult, Trace
-from ingot.cli.bench_speculation import Comparison
+from ingot.cli.bench_speculation import SpeculationTurns
 from ingot.cli.compile import stored
 from ingot.cli.numbers import format_bytes, format_seconds
 from ingot.cli.output import facts, table
@@ -92,7 +92,7 @@ def kernel_rows(plan: Plan, result: PhaseResult) -> list[KernelRow]:
     return sorted(rows, key=lambda row: -row.seconds)
 
 
-def speculation_text(speculative: EngineConfig, compared: list[Comparison]) -> str:
+def speculation_text(speculative: EngineConfig, compared: list[SpeculationTurns]) -> str:
     """A line for each text: its speed without and with speculation, and what became of drafts."""
     header = ("text", "tok/s without", "tok/s with", "gain", "drafted", "accepted", "tokens a step")
     most = speculative.guesses.most
@@ -100,7 +100,7 @@ def speculation_text(speculative: EngineConfig, compared: list[Comparison]) -> s
     return f"{head}\n\n{table(map(_compared_row, compared), header)}"
 
 
-def _compared_row(found: Comparison) -> tuple[str, ...]:
+def _compared_row(found: SpeculationTurns) -> tuple[str, ...]:
     rate = found.acceptance_rate
     return (
         found.text.name,
@@ -113,7 +113,9 @@ def _compared_row(found: Comparison) -> tuple[str, ...]:
     )
 
 
-def speculation_object(speculative: EngineConfig, compared: list[Comparison]) -> dict[str, Any]:
+def speculation_object(
+    speculative: EngineConfig, compared: list[SpeculationTurns]
+) -> dict[str, Any]:
     """What speculation gained, for programs: every turn beside the figures made of them."""
     return {
         "speculation": {

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from ingot.cli.arguments import Argument, Arguments, Group
+from ingot.cli.arguments import Argument, ArgumentGroup, Arguments
 from ingot.cli.numbers import human_int, number_from, whole_number
 from ingot.cli.output import json_text, print_json, show
 from ingot.errors import UsageError
@@ -53,7 +53,7 @@ ARGUMENTS: Arguments = (
     Argument("--endpoint PATH", "default: /v1/completions or /v1/chat/completions"),
     Argument("--model NAME", "default: the first that the server lists"),
     Argument("--insecure", "take any certificate of the server"),
-    Group(
+    ArgumentGroup(
         "load",
         "A key is taken from OPENAI_API_KEY.",
         (
@@ -79,7 +79,7 @@ ARGUMENTS: Arguments = (
             ),
         ),
     ),
-    Group(
+    ArgumentGroup(
         "requests",
         "Prompts are random tokens where the server has /tokenize, and random words elsewhere.",
         (
@@ -114,7 +114,7 @@ ARGUMENTS: Arguments = (
             ),
         ),
     ),
-    Group(
+    ArgumentGroup(
         "result",
         "Latencies are in milliseconds.",
         (

@@ -26,7 +26,7 @@ Request = tuple[list[int], SamplingParams]
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class BenchText:
     """Requests that run at once, under a name."""
 
     name: str
@@ -34,7 +34,7 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
+class BenchTurn:
     """How requests fared: tokens a second after their first, and what became of drafts."""
 
     tokens_per_second: float
@@ -44,13 +44,13 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class SpeculationTurns:
     """A text in turns without speculation, and in as many with it. `tokens` are all answers'."""
 
-    text: Text
+    text: BenchText
     tokens: int
-    plain: list[Turn]
-    drafted: list[Turn]
+    plain: list[BenchTurn]
+    drafted: list[BenchTurn]
 
     @property
     def ratio(self) -> float:
@@ -95,9 +95,9 @@ class SpeculationRunner:
         longest = executor.limits.max_model_len
         self._engine = Engine(executor, max_model_len=longest, config=speculative)
 
-    def run(self, text: Text) -> Comparison:
+    def run(self, text: BenchText) -> SpeculationTurns:
         """The same requests in all turns. Raises InternalError if their outputs are not equal."""
-        turns: dict[EngineConfig, list[Turn]] = {self._plain: [], self._speculative: []}
+        turns: dict[EngineConfig, list[BenchTurn]] = {self._plain: [], self._speculative: []}
         # What is prefilled here, the turns find in the cache of prefixes.
         self._turn(self._plain, [(p, replace(params, max_tokens=4)) for p, params in text.requests])
         answers = []
@@ -107,7 +107,7 @@ class SpeculationRunner:
             answers.append(answer)
         if any(answer != answers[0] for answer in answers):
             raise InternalError(f"speculation has changed an output of {text.name}")
-        return Comparison(
+        return SpeculationTurns(
             text=text,
             tokens=sum(map(len, answers[0])),
             plain=turns[self._plain],
@@ -116,7 +116,7 @@ class SpeculationRunner:
 
     def _turn(
         self, config: EngineConfig, requests: Sequence[Request]
-    ) -> tuple[Turn, list[list[int]]]:
+    ) -> tuple[BenchTurn, list[list[int]]]:
         engine = self._engine
         engine.config = config
         before = engine.counters()
@@ -129,7 +129,7 @@ class SpeculationRunner:
         after, answers = engine.counters(), [sequence.generated_ids for sequence in sequences]
         began = max(sequence.times.first_token for sequence in sequences)
         seconds = max(sequence.times.last_token for sequence in sequences) - began
-        return Turn(
+        return BenchTurn(
             tokens_per_second=sum(len(answer) - 1 for answer in answers) / seconds,
             num_steps=after.num_steps - before.num_steps,
             num_draft_tokens=after.num_draft_tokens - before.num_draft_tokens,
@@ -150,7 +150,7 @@ def steered(answer: list[int]) -> SamplingParams:
     )  # fmt: skip
 
 
-def texts(vocab_size: int, prompt_tokens: int, sequences: int) -> Iterator[Text]:
+def texts(vocab_size: int, prompt_tokens: int, sequences: int) -> Iterator[BenchText]:
     """Answers that repeat their prompt as an edit of it does, and others that go on otherwise."""
     many = f", {sequences} at once" if sequences > 1 else ""
     for name, kept in (("repetitive", 1 - REPLACED), ("other", 0.0)):
@@ -161,7 +161,7 @@ def texts(vocab_size: int, prompt_tokens: int, sequences: int) -> Iterator[Text]
             old = np.resize(prompt, ANSWER)
             answer = np.where(random.random(ANSWER) < kept, old, new)
             requests.append((prompt.tolist(), steered(answer.tolist())))
-        yield Text(name + many, requests)
+        yield BenchText(name + many, requests)
 
 
 def _words(random: np.random.Generator, vocab_size: int, count: int) -> Any:

@@ -14,7 +14,7 @@ from ingot.files import read_regular
 from ingot.settings import settings
 
 if TYPE_CHECKING:
-    from ingot.cli.chat.server import Server
+    from ingot.cli.chat.server import ChatServer
 
 MAX_KEY_BYTES = 64 << 10
 HERE = "http://127.0.0.1:8000"
@@ -49,11 +49,11 @@ def main(args: argparse.Namespace) -> int:
     return converse(RemotePartner(server_of(args), args.model), args, options)
 
 
-def server_of(args: argparse.Namespace) -> Server:
+def server_of(args: argparse.Namespace) -> ChatServer:
     """The server that URL and KEY_FILE name. Raises UsageError."""
-    from ingot.cli.chat.server import Server
+    from ingot.cli.chat.server import ChatServer
 
-    return Server(args.url or HERE, _key(args.api_key_file))
+    return ChatServer(args.url or HERE, _key(args.api_key_file))
 
 
 def _key(path: str | None) -> str | None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ingot.compare.bisect_sides import Bisection
     from ingot.compare.compare import Comparison
     from ingot.compare.pair import Pair
-    from ingot.compare.prompts import Prompt
+    from ingot.compare.prompts import ComparedPrompt
     from ingot.compare.sides import Side
 
 SIDE = "an artifact, a model directory, a model on the hub, hf:MODEL_DIR or FILE.onnx"
@@ -135,7 +135,7 @@ def _check_bisect(args: argparse.Namespace) -> None:
 
 def _bisected(
     pair: Pair,
-    source: Callable[[Sequence[Side]], list[Prompt]],
+    source: Callable[[Sequence[Side]], list[ComparedPrompt]],
     found: Comparison,
     progress: Callable[[str, str, float | None], None],
 ) -> list[Bisection]:
@@ -168,7 +168,7 @@ def _save(folder: Path, bisections: Sequence[Bisection]) -> None:
     print(f"saved in {folder}: python {folder / 'reproduce.py'} shows it", file=sys.stderr)
 
 
-def _source(args: argparse.Namespace) -> Callable[[Sequence[Side]], list[Prompt]]:
+def _source(args: argparse.Namespace) -> Callable[[Sequence[Side]], list[ComparedPrompt]]:
     """What makes the prompts once the sides are open. Raises UsageError for a file that is none of
     prompts."""
     from ingot.compare import prompts

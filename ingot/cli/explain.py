@@ -17,7 +17,7 @@ from ingot.errors import ModelDirError, UsageError
 
 if TYPE_CHECKING:
     from ingot.compiler.explain import Explanation
-    from ingot.compiler.needs import Cache, Way
+    from ingot.compiler.needs import CacheNeed, Way
 
 TOTAL = "The total has the weights, the cache, and about what a step needs."
 RESIDENT = (
@@ -198,7 +198,7 @@ def _sequences(count: int) -> str:
     return "1 sequence" if count == 1 else f"{count} sequences"
 
 
-def _cache(cache: Cache) -> str:
+def _cache(cache: CacheNeed) -> str:
     all_of_it = format_bytes(cache.cache_bytes)
     return f"{format_bytes(cache.bytes_per_token)} a token, {all_of_it} for all"
 
@@ -223,7 +223,7 @@ def _row(way: Way, explanation: Explanation) -> tuple[str, ...]:
     return tuple(cells)
 
 
-def _fits(way: Way, cache: Cache, memory: int | None) -> list[str]:
+def _fits(way: Way, cache: CacheNeed, memory: int | None) -> list[str]:
     """Whether all of it fits, or all but experts, which are then read from the disk again."""
     if memory is None:
         return []

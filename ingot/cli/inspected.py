@@ -13,7 +13,7 @@ from ingot.cli.artifact_view import ArtifactView, kernel_counts, live_bytes
 from ingot.cli.layer_view import LayerView, layer_views
 from ingot.cli.measured import Measured
 from ingot.cli.memory_need import MemoryNeed, memory_need
-from ingot.cli.numerics_view import Difference, StoredAs, differences, weight_formats
+from ingot.cli.numerics_view import NumericDifference, StoredAs, differences, weight_formats
 
 if TYPE_CHECKING:
     from ingot.runtime.verify import Verification
@@ -57,7 +57,7 @@ class Inspected:
         return weight_formats(self.plan)
 
     @property
-    def differences(self) -> tuple[Difference, ...]:
+    def differences(self) -> tuple[NumericDifference, ...]:
         return differences(self.view.manifest, self.plan)
 
     @property

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ingot.cli.arguments import Argument, Arguments, Group
+from ingot.cli.arguments import Argument, ArgumentGroup, Arguments
 from ingot.cli.chat_url import KEY_FILE, URL, server_of
 from ingot.cli.model_options import MODEL_OPTIONS, PIN, given_options, given_settings
 from ingot.cli.numbers import format_age, format_bytes
@@ -29,7 +29,7 @@ ARGUMENTS: Arguments = (
         "with load, a model that the server does not know yet, to be called NAME; with reload, "
         "what NAME is from now on. A path is one on the server's machine",
     ),
-    Group(
+    ArgumentGroup(
         "settings",
         "With load, those of a model that the server does not know yet; --pin and --unpin also of "
         "others. With reload, all settings anew.",

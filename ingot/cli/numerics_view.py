@@ -34,7 +34,7 @@ class StoredAs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class NumericDifference:
     """One way in which an artifact is not the float32 reference; `tier` is "exact" where only the
     last bits can differ, or "numeric"."""
 
@@ -50,9 +50,9 @@ def weight_formats(plan: Plan) -> tuple[StoredAs, ...]:
     return tuple(sorted((_stored(*item) for item in found.items()), key=lambda each: -each.nbytes))
 
 
-def differences(manifest: Manifest, plan: Plan) -> tuple[Difference, ...]:
+def differences(manifest: Manifest, plan: Plan) -> tuple[NumericDifference, ...]:
     """In what the artifact differs from the reference: its module in float32, in PyTorch."""
-    return (*_numeric(manifest, plan), Difference(what=REORDERED, tier="exact"))
+    return (*_numeric(manifest, plan), NumericDifference(what=REORDERED, tier="exact"))
 
 
 def ways(ledger: Iterable[LedgerEntry]) -> tuple[str, ...]:
@@ -60,9 +60,9 @@ def ways(ledger: Iterable[LedgerEntry]) -> tuple[str, ...]:
     return tuple(each.name for each in ledger if each.tier == "numeric" and each.matched)
 
 
-def _numeric(manifest: Manifest, plan: Plan) -> Iterator[Difference]:
+def _numeric(manifest: Manifest, plan: Plan) -> Iterator[NumericDifference]:
     said = [_weights(manifest, plan), _activations(manifest, plan), _rounded(plan), _cache(plan)]
-    yield from (Difference(what=what, tier="numeric") for what in said if what)
+    yield from (NumericDifference(what=what, tier="numeric") for what in said if what)
 
 
 def _weights(manifest: Manifest, plan: Plan) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ingot.cli.arguments import Argument, Arguments, Group
+from ingot.cli.arguments import Argument, ArgumentGroup, Arguments
 from ingot.errors import UsageError
 
 _DEFAULT = re.compile(r"\bdefault: ([^,;)]*)")
@@ -30,7 +30,7 @@ class Origin(NamedTuple):
 def options_of(arguments: Arguments) -> Iterator[Argument]:
     """The options of a verb, those of its groups as well; no positional arguments."""
     for each in arguments:
-        if isinstance(each, Group):
+        if isinstance(each, ArgumentGroup):
             yield from options_of(each.arguments)
         elif each.names[0].startswith("-"):
             yield each

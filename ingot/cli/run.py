@@ -17,8 +17,8 @@ from ingot.cli.arguments import (
     REVISION,
     SPECULATIVE,
     Argument,
+    ArgumentGroup,
     Arguments,
-    Group,
 )
 from ingot.cli.numbers import human_int
 from ingot.cli.output import print_json
@@ -26,7 +26,7 @@ from ingot.cli.template_options import CHAT_TEMPLATE, check_name, given_template
 from ingot.errors import RequestError, UsageError
 
 if TYPE_CHECKING:
-    from ingot.cli.answer import Answer
+    from ingot.cli.answer import ShownAnswer
     from ingot.cli.answer_options import Options
     from ingot.runtime.llm import LLM
 
@@ -51,7 +51,7 @@ ARGUMENTS: Arguments = (
     SPECULATIVE,
     NUM_SPECULATIVE_TOKENS,
     Argument("--stats", "print the time to the first token and the speed beside its limit"),
-    Group(
+    ArgumentGroup(
         "chat",
         "PROMPT goes through the model's chat template, if it has one.",
         (
@@ -175,10 +175,10 @@ def _answer(
     chats: bool,
 ) -> int:
     """Answers or continues one prompt."""
-    from ingot.cli.answer import Answer
+    from ingot.cli.answer import ShownAnswer
     from ingot.cli.chat.display import stdout_display
 
-    answer = Answer(_prompt_parts(llm, prompt, args, options, chats), chats=chats)
+    answer = ShownAnswer(_prompt_parts(llm, prompt, args, options, chats), chats=chats)
     answer.write(llm, options.params, stdout_display(options.think, silent=args.json))
     figures = answer.stats.figures(llm.artifact, load_seconds) if args.stats else None
     if args.json:
@@ -190,7 +190,7 @@ def _answer(
     return 0
 
 
-def _remark(answer: Answer, max_model_len: int) -> str:
+def _remark(answer: ShownAnswer, max_model_len: int) -> str:
     """What a user should know of an answer that is not whole."""
     from ingot.cli.chat.chat import cut
 

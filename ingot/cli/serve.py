@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ingot.cli.arguments import Argument, Arguments, Group
+from ingot.cli.arguments import Argument, ArgumentGroup, Arguments
 from ingot.cli.model_options import (
     CHAT_OPTIONS,
     MODEL_OPTIONS,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ingot.serve.serving import Named, Serving
 
 MOST_EARLY = 8  # engine processes that are begun before the server is there
-MODELS = Group(
+MODELS = ArgumentGroup(
     "models",
     "How each model is opened, and how long it stays.",
     (
@@ -47,7 +47,7 @@ MODELS = Group(
         Argument("--in-process", "run models in this process, and not each in one of its own"),
     ),
 )
-REQUESTS = Group(
+REQUESTS = ArgumentGroup(
     "requests",
     "",
     (
@@ -60,8 +60,10 @@ REQUESTS = Group(
         Argument("--trust-request-chat-template", "let requests bring a chat template"),
     ),
 )
-CHATS = Group("chats", "What conversations get whose requests say nothing else.", CHAT_OPTIONS)
-GRPC = Group(
+CHATS = ArgumentGroup(
+    "chats", "What conversations get whose requests say nothing else.", CHAT_OPTIONS
+)
+GRPC = ArgumentGroup(
     "gRPC",
     "The open inference protocol, and services of our own; needs the extra `grpc`.",
     (
@@ -73,7 +75,7 @@ GRPC = Group(
         ),
     ),
 )
-CONFIGURATION = Group(
+CONFIGURATION = ArgumentGroup(
     "configuration",
     f"An option --some-name is also set by {SERVE_PREFIX}SOME_NAME, or by some-name in a file. The "
     "command line beats the environment, and the environment the file.",

@@ -7,7 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ingot.cli.arguments import Argument, Arguments, Group
+from ingot.cli.arguments import Argument, ArgumentGroup, Arguments
 from ingot.cli.numbers import human_bytes, human_int, whole_number
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def seconds(text: str) -> float:
     return value
 
 
-LISTENING = Group(
+LISTENING = ArgumentGroup(
     "listening",
     "",
     (
@@ -48,7 +48,7 @@ LISTENING = Group(
         ),
     ),
 )
-KEYS = Group(
+KEYS = ArgumentGroup(
     "keys",
     "With keys, every route but /live asks for one.",
     (
@@ -58,7 +58,7 @@ KEYS = Group(
         Argument("--open-admin", "without keys, let anyone load and unload models"),
     ),
 )
-LIMITS = Group(
+LIMITS = ArgumentGroup(
     "limits",
     "What is over a limit is refused, and told why. 0 of a queue or a time: no bound.",
     (
@@ -81,7 +81,7 @@ LIMITS = Group(
         Argument("--body-bytes SIZE", "a request's body (default: 8MB)", human_bytes),
     ),
 )
-LOGS = Group(
+LOGS = ArgumentGroup(
     "logs and metrics",
     "",
     (
@@ -102,13 +102,13 @@ _OTHER_NAMES = {"api_key_file": "key_file"}
 
 def edge_settings(args: argparse.Namespace) -> EdgeSettings:
     """What the options say, with the defaults where they say nothing."""
-    from ingot.serve.edge.settings import EdgeSettings, Limits
+    from ingot.serve.edge.settings import ClientLimits, EdgeSettings
 
     given = {
         _OTHER_NAMES.get(name, name): value
         for name, value in vars(args).items()
         if value is not None and value is not False
     }
-    names = [{field.name for field in fields(of)} for of in (Limits, EdgeSettings)]
+    names = [{field.name for field in fields(of)} for of in (ClientLimits, EdgeSettings)]
     limits, rest = ({k: v for k, v in given.items() if k in known} for known in names)
-    return EdgeSettings(limits=Limits(**limits), **rest)
+    return EdgeSettings(limits=ClientLimits(**limits), **rest)

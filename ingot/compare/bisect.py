@@ -19,7 +19,7 @@ from typing import Literal
 
 from ingot.artifact.plan import Buffer, Instruction
 from ingot.compare.differences import Difference, difference, parts
-from ingot.compare.kernel_check import SAME, KernelError, Kernels, as_numbers, dense
+from ingot.compare.kernel_check import SAME, KernelError, WatchedKernels, as_numbers, dense
 from ingot.compare.makers import Makers, results
 from ingot.compare.plan_check import Strayed
 from ingot.compare.stored import Integers, damage, sources_of, wanted
@@ -60,7 +60,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class TracedFinding:
     """A finding, and what it was found by, for a reproducer."""
 
     finding: Finding
@@ -82,7 +82,7 @@ class Walk:
         progress: is told of every kernel.
     """
 
-    kernels: Kernels
+    kernels: WatchedKernels
     read: Read | None = None
     integers: Integers | None = None
     calibrated: bool = False
@@ -92,7 +92,7 @@ class Walk:
     progress: Progress = silent
     _checked: set[str] = field(default_factory=set)
 
-    def findings(self) -> Iterator[Found]:
+    def findings(self) -> Iterator[TracedFinding]:
         """All findings, in the order of the kernels."""
         count = len(self.kernels.work)
         for number, work in enumerate(self.kernels.work):
@@ -101,7 +101,7 @@ class Walk:
             yield from self._plan(number, work)
             yield from self._kernel(number, work)
 
-    def _weights(self, number: int, work: Work) -> Iterator[Found]:
+    def _weights(self, number: int, work: Work) -> Iterator[TracedFinding]:
         plan = work.plan
         for name in work.reads:
             buffer = plan.buffer(name)
@@ -119,19 +119,19 @@ class Walk:
                     user = next(i for i in work.members if name in i.inputs.values())
                     note = _place_in(buffer, stored, should, self.read)
                     made = self._finding("weights", number, work, user, found, note)
-                    yield Found(made, (stored, should))
+                    yield TracedFinding(made, (stored, should))
                     break
 
-    def _plan(self, number: int, work: Work) -> Iterator[Found]:
+    def _plan(self, number: int, work: Work) -> Iterator[TracedFinding]:
         group, stray = work.group, self.stray
         if stray is None or not group.first <= stray.index < group.first + group.count:
             return
         instruction = work.plan.instructions[stray.index]
         note = f"the nearest value of the model is {stray.nearest}" + self._stale(instruction)
         made = self._finding("plan", number, work, instruction, stray.difference, note)
-        yield Found(made, stray)
+        yield TracedFinding(made, stray)
 
-    def _kernel(self, number: int, work: Work) -> Iterator[Found]:
+    def _kernel(self, number: int, work: Work) -> Iterator[TracedFinding]:
         for error in self.kernels.errors(number):
             where: Where = "memory" if error.overwritten else "kernel"
             name = error.difference.output.partition(".")[0]
@@ -141,7 +141,7 @@ class Walk:
                 note = _slots(error, name, self.kernels.steps.parts[error.step]["slots"].tolist())
             instruction = maker[-1] if maker and work.group.count > 1 else work.members[-1]
             made = self._finding(where, number, work, instruction, error.difference, note, error)
-            yield Found(made, error)
+            yield TracedFinding(made, error)
             return
 
     def _finding(

@@ -12,16 +12,16 @@ from torch.fx import GraphModule
 from ingot.artifact.plan import Buffer
 from ingot.artifact.target import Target
 from ingot.compare.artifact_side import ArtifactSide
-from ingot.compare.bisect import Found, Walk
+from ingot.compare.bisect import TracedFinding, Walk
 from ingot.compare.drift import Drift, by_layer, drift
 from ingot.compare.forms import HF
-from ingot.compare.kernel_check import Kernels, run_kernels
+from ingot.compare.kernel_check import WatchedKernels, run_kernels
 from ingot.compare.makers import Makers, makers_of
 from ingot.compare.model_values import ModelValues, model_values
 from ingot.compare.numbers_apart import Apart, numbers_apart
 from ingot.compare.pair import Pair
 from ingot.compare.plan_check import PlanValues, strayed
-from ingot.compare.prompts import Prompt
+from ingot.compare.prompts import ComparedPrompt
 from ingot.compare.reference_side import ReferenceSide
 from ingot.compare.sides import Side, open_side
 from ingot.compare.steps import Steps, room_for, steps_of
@@ -48,8 +48,8 @@ class Bisection:
 
     subject: str
     reference: str
-    kernels: Kernels
-    found: list[Found] = field(default_factory=list)
+    kernels: WatchedKernels
+    found: list[TracedFinding] = field(default_factory=list)
     drift: list[Drift] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     apart: list[Apart] = field(default_factory=list)
@@ -62,7 +62,7 @@ class Bisection:
 
 def bisect_pair(
     pair: Pair,
-    source: Callable[[Sequence[Side]], list[Prompt]],
+    source: Callable[[Sequence[Side]], list[ComparedPrompt]],
     worst: Sequence[str] = (),
     progress: Progress = silent,
 ) -> list[Bisection]:
@@ -222,12 +222,12 @@ def _two_artifacts(
     ]
 
 
-def _stored(held: Kernels) -> tuple[list[Buffer], Weights]:
+def _stored(held: WatchedKernels) -> tuple[list[Buffer], Weights]:
     """The weights of an artifact, and what reads them."""
     return [*held.plan.of_kind("weight")], held.stored.read
 
 
-def _numbers(held: Kernels) -> Weights:
+def _numbers(held: WatchedKernels) -> Weights:
     """The weights of one artifact for the plan of another, in float32."""
     named = {sources_of(buffer): buffer for buffer in held.plan.of_kind("weight")}
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from ingot.compare.measure import Measures, Tally
 from ingot.compare.pair import Pair
-from ingot.compare.prompts import Prompt, max_len
+from ingot.compare.prompts import ComparedPrompt, max_len
 from ingot.compare.sides import Side
 from ingot.compiler.options import Progress, silent
 from ingot.errors import IncompatibleHostError, RequestError
@@ -67,7 +67,7 @@ class Comparison:
 def compare(
     side: Side,
     reference: Side,
-    prompts: Sequence[Prompt],
+    prompts: Sequence[ComparedPrompt],
     *,
     num_greedy: int = 0,
     progress: Progress = silent,
@@ -95,7 +95,7 @@ def compare(
 
 def compare_pair(
     pair: Pair,
-    source: Callable[[Sequence[Side]], list[Prompt]],
+    source: Callable[[Sequence[Side]], list[ComparedPrompt]],
     *,
     num_greedy: int = 0,
     progress: Progress = silent,
@@ -121,7 +121,7 @@ def compare_pair(
 
 
 def _prompt_result(
-    side: Side, reference: Side, prompt: Prompt, num_greedy: int, total: Tally
+    side: Side, reference: Side, prompt: ComparedPrompt, num_greedy: int, total: Tally
 ) -> PromptResult:
     text = _continued(side, reference, prompt, num_greedy - 1)
     got, wanted = side.logits(text), reference.logits(text)
@@ -143,7 +143,7 @@ def _prompt_result(
     )
 
 
-def _continued(side: Side, reference: Side, prompt: Prompt, count: int) -> list[int]:
+def _continued(side: Side, reference: Side, prompt: ComparedPrompt, count: int) -> list[int]:
     """The prompt with the tokens after it, which end where the model ends the text."""
     sides = (side, reference)
     longest = max_len(sides)
@@ -159,7 +159,7 @@ def _continued(side: Side, reference: Side, prompt: Prompt, count: int) -> list[
 
 
 def _greedy(
-    got: Float32, reference: Float32, text: Sequence[int], prompt: Prompt
+    got: Float32, reference: Float32, text: Sequence[int], prompt: ComparedPrompt
 ) -> tuple[int, tuple[int, int] | None]:
     """How many tokens after the prompt both choose alike, and those after them if they differ."""
     start = len(prompt.tokens) - 1

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ingot.artifact.formats import stored_bytes
-from ingot.artifact.launches import Argument
+from ingot.artifact.launches import LaunchArgument
 from ingot.artifact.plan import Plan, arrays_of, scales_offset
 from ingot.artifact.programs import LOGITS
 from ingot.artifact.reader import Artifact
@@ -83,5 +83,5 @@ class CudaStep:
         self._executor.close()
 
     def _read(self, name: str, array: int, nbytes: int, offset: int = 0) -> Tensor:
-        place = Argument(buffer=name, array=array, offset=offset)
+        place = LaunchArgument(buffer=name, array=array, offset=offset)
         return torch.from_numpy(read(self._executor, place, nbytes))

@@ -16,7 +16,7 @@ from ingot.artifact.plan import Instruction
 from ingot.artifact.traits import traits_of
 from ingot.compiler.interpret import Value
 from ingot.ops import OPS
-from ingot.ops.registry import ROUNDS, Tolerance
+from ingot.ops.registry import ROUNDS, KernelTolerance
 from ingot.ops.scaled import Scaled
 
 
@@ -93,7 +93,7 @@ def differences(
 
 
 def difference(
-    name: str, got: Tensor, expected: Tensor, bounds: Tolerance, *, by_rows: bool
+    name: str, got: Tensor, expected: Tensor, bounds: KernelTolerance, *, by_rows: bool
 ) -> Difference:
     """Compares by |got - expected| <= atol + rtol * |expected|, or the largest of its row."""
     mine, wanted = got.double(), expected.double()
@@ -126,7 +126,7 @@ def difference(
     )
 
 
-def tolerance(members: Sequence[Instruction], dtype: torch.dtype) -> Tolerance:
+def tolerance(members: Sequence[Instruction], dtype: torch.dtype) -> KernelTolerance:
     """The loosest of its primitives. One that rounds on the way may round to the other neighbour,
     which moves its result as rounding to bfloat16 does."""
     bounds = [OPS[each.op].tolerance[dtype] for each in members]
@@ -135,7 +135,7 @@ def tolerance(members: Sequence[Instruction], dtype: torch.dtype) -> Tolerance:
         for each in members
         if any(each.attrs.get(name) for name in ROUNDS)
     ]
-    return Tolerance(max(b.rtol for b in bounds), max(b.atol for b in bounds))
+    return KernelTolerance(max(b.rtol for b in bounds), max(b.atol for b in bounds))
 
 
 def parts(value: Value) -> list[tuple[str, Tensor]]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ingot.compare.kernel_check import Kernels, as_numbers
+from ingot.compare.kernel_check import WatchedKernels, as_numbers
 from ingot.compare.plan_check import PlanValues
 
 LAYER = re.compile(r"^(.*\.\d+)(\.|$)")
@@ -31,7 +31,7 @@ class Drift:
         return found[1] if found else self.origin
 
 
-def drift(kernels: Kernels, wide: PlanValues) -> list[Drift]:
+def drift(kernels: WatchedKernels, wide: PlanValues) -> list[Drift]:
     """The drift of every result of the first step, in the order of the kernels.
 
     `wide` has run the whole of the steps.

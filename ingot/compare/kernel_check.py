@@ -19,10 +19,10 @@ from ingot.compare.seen import Seen
 from ingot.compare.steps import Steps
 from ingot.compare.stored import StoredWeights
 from ingot.compiler.interpret import Value
-from ingot.ops.registry import Tolerance
+from ingot.ops.registry import KernelTolerance
 from ingot.targets.work import Work
 
-SAME = Tolerance(0.0, 0.0)
+SAME = KernelTolerance(0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class KernelError:
 
 
 @dataclass(frozen=True, slots=True)
-class Kernels:
+class WatchedKernels:
     """The kernels of a target, with what they were given and what they left in each step.
 
     `code` are the bytes of kernels.so; empty for a target that a reproducer cannot run.
@@ -85,7 +85,7 @@ class Kernels:
         return None
 
 
-def run_kernels(artifact: Artifact, entry: TargetEntry, steps: Steps) -> Kernels:
+def run_kernels(artifact: Artifact, entry: TargetEntry, steps: Steps) -> WatchedKernels:
     """Runs the steps on the artifact's target, as compiled. Raises what opening it raises."""
     plan = artifact.plan_of(entry)
     stored = StoredWeights(artifact, entry, plan)
@@ -101,7 +101,7 @@ def run_kernels(artifact: Artifact, entry: TargetEntry, steps: Steps) -> Kernels
         seen = {name: step.run(inputs) for name, inputs in steps.parts.items()}
     finally:
         step.close()
-    return Kernels(entry.name, plan, stored, steps, seen, code)
+    return WatchedKernels(entry.name, plan, stored, steps, seen, code)
 
 
 def dense(value: Value) -> Tensor:

@@ -20,11 +20,11 @@ from ingot.compare.alone import unplaced
 from ingot.compare.differences import Difference, difference
 from ingot.compare.model_values import ModelValues
 from ingot.compiler.interpret import Step, Value, new_states
-from ingot.ops.registry import ROUNDS, Tolerance
+from ingot.ops.registry import ROUNDS, KernelTolerance
 
 WIDE = Format("float32")
 # Sums in another order, over the depth of a model; the largest of a row counts, as terms cancel.
-BOUNDS = Tolerance(1e-3, 1e-5)
+BOUNDS = KernelTolerance(1e-3, 1e-5)
 RELATIVE = 2e-4  # |got - expected| / |expected| of all numbers
 
 

@@ -18,7 +18,7 @@ LONGEST_RANDOM = 128  # tokens
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
+class ComparedPrompt:
     """Tokens, and where they come from, such as "line 3 of prompts.txt"."""
 
     where: str
@@ -30,7 +30,7 @@ def max_len(sides: Sequence[Side]) -> int | None:
     return min((side.max_model_len for side in sides if side.max_model_len), default=None)
 
 
-def given_prompts(given: Sequence[GivenPrompt], sides: Sequence[Side]) -> list[Prompt]:
+def given_prompts(given: Sequence[GivenPrompt], sides: Sequence[Side]) -> list[ComparedPrompt]:
     """The prompts that `read_prompts` found in a file, as tokens.
 
     Raises:
@@ -38,7 +38,9 @@ def given_prompts(given: Sequence[GivenPrompt], sides: Sequence[Side]) -> list[P
         RequestError: a prompt that a side cannot take.
     """
     prompts = [
-        Prompt(where, tuple(_encoded(where, prompt, sides) if isinstance(prompt, str) else prompt))
+        ComparedPrompt(
+            where, tuple(_encoded(where, prompt, sides) if isinstance(prompt, str) else prompt)
+        )
         for where, prompt in given
     ]
     for prompt in prompts:
@@ -46,16 +48,16 @@ def given_prompts(given: Sequence[GivenPrompt], sides: Sequence[Side]) -> list[P
     return prompts
 
 
-def random_prompts(count: int, seed: int, sides: Sequence[Side]) -> list[Prompt]:
+def random_prompts(count: int, seed: int, sides: Sequence[Side]) -> list[ComparedPrompt]:
     """Prompts of random tokens and lengths, the same for the same seed."""
     rng = np.random.default_rng(seed)
     longest = min(LONGEST_RANDOM, max_len(sides) or LONGEST_RANDOM)
     lengths = rng.integers(1, longest + 1, count).tolist()
     tokens = (rng.integers(0, sides[0].vocab_size, length).tolist() for length in lengths)
-    return [Prompt(f"random prompt {i}", tuple(each)) for i, each in enumerate(tokens, 1)]
+    return [ComparedPrompt(f"random prompt {i}", tuple(each)) for i, each in enumerate(tokens, 1)]
 
 
-def golden_prompts(sides: Sequence[Side]) -> list[Prompt]:
+def golden_prompts(sides: Sequence[Side]) -> list[ComparedPrompt]:
     """Those of the first artifact; without one, those that a compile would make.
 
     They are cut to what both sides take. Raises UsageError where there is no tokenizer.
@@ -66,7 +68,7 @@ def golden_prompts(sides: Sequence[Side]) -> list[Prompt]:
     else:
         found = _made(sides)
     cut = dict.fromkeys(tuple(tokens[: max_len(sides)]) for tokens in found)
-    return [Prompt(f"golden prompt {i}", tokens) for i, tokens in enumerate(cut, 1)]
+    return [ComparedPrompt(f"golden prompt {i}", tokens) for i, tokens in enumerate(cut, 1)]
 
 
 def _made(sides: Sequence[Side]) -> list[list[int]]:
@@ -122,7 +124,7 @@ def _short(tokens: Sequence[int], most: int = 8) -> str:
     return f"[{', '.join(map(str, tokens[:most]))}{', ...' if len(tokens) > most else ''}]"
 
 
-def _check(prompt: Prompt, sides: Sequence[Side]) -> None:
+def _check(prompt: ComparedPrompt, sides: Sequence[Side]) -> None:
     """Raises RequestError for a prompt that a side cannot take."""
     if not prompt.tokens:
         raise RequestError(f"{prompt.where} has no tokens", hint="Leave it out.")

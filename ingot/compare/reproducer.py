@@ -28,15 +28,15 @@ from torch import Tensor
 from ingot.artifact.codec import decode_plan, encode_plan
 from ingot.artifact.plan import Buffer
 from ingot.compare.alone import shaped
-from ingot.compare.bisect import Found
+from ingot.compare.bisect import TracedFinding
 from ingot.compare.cpu_step import CpuStep
 from ingot.compare.differences import Difference, difference, differences, parts
-from ingot.compare.kernel_check import SAME, KernelError, Kernels
+from ingot.compare.kernel_check import SAME, KernelError, WatchedKernels
 from ingot.compare.plan_check import BOUNDS, Strayed
 from ingot.compare.tensor_folder import load_values, save_values
 from ingot.compiler.interpret import Value
 from ingot.errors import IngotError, UsageError
-from ingot.ops.registry import Tolerance
+from ingot.ops.registry import KernelTolerance
 from ingot.version import __version__
 
 FINDING, PLAN, KERNELS = "finding.json", "plan.json", "kernels.so"
@@ -54,7 +54,7 @@ raise SystemExit(reproduce(Path(__file__).parent))
 '''
 
 
-def save(folder: Path, found: Found, kernels: Kernels) -> None:
+def save(folder: Path, found: TracedFinding, kernels: WatchedKernels) -> None:
     """Writes the folder, which must not be there yet or be empty; it is there whole or not at all.
 
     Raises UsageError where it cannot be written.
@@ -82,7 +82,7 @@ def check_new(folder: Path) -> None:
         raise UsageError(f"{folder} is there already", hint="--save needs a new folder.")
 
 
-def _write(folder: Path, found: Found, kernels: Kernels) -> None:
+def _write(folder: Path, found: TracedFinding, kernels: WatchedKernels) -> None:
     finding, evidence = asdict(found.finding), found.evidence
     about = {"target": kernels.target, "num_pages": kernels.steps.num_pages, "finding": finding}
     (folder / FINDING).write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
@@ -109,7 +109,7 @@ def _write(folder: Path, found: Found, kernels: Kernels) -> None:
     save_values(folder / "expected", expected)
 
 
-def _kernel(folder: Path, error: KernelError, kernels: Kernels) -> None:
+def _kernel(folder: Path, error: KernelError, kernels: WatchedKernels) -> None:
     """What is needed to run a kernel by itself."""
     plan = kernels.plan
     read = [n for n in error.seen.work.reads if plan.buffer(n).kind == "weight"]
@@ -140,7 +140,7 @@ def reproduce(folder: Path) -> int:
 
 
 def _held(
-    got: Mapping[str, Value], expected: Mapping[str, Value], bounds: Tolerance
+    got: Mapping[str, Value], expected: Mapping[str, Value], bounds: KernelTolerance
 ) -> list[Difference]:
     """Values beside those expected."""
     return [

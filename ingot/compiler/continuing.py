@@ -8,7 +8,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from ingot.compiler.reference import Interpreter, ReadParameter
-from ingot.ops.attention import Scoring, attend
+from ingot.ops.attention import SoftmaxScope, attend
 from ingot.ops.registry import Args
 
 
@@ -39,5 +39,5 @@ class Continuing(Interpreter):
             first = self._kept[key][0].shape[1]
             k, v = (torch.cat(both, 1) for both in zip(self._kept[key], (k, v), strict=True))
         self._kept[key] = (k, v)
-        scoring = Scoring(given.scale, given.window, given.softcap, given.sinks)
+        scoring = SoftmaxScope(given.scale, given.window, given.softcap, given.sinks)
         return attend(given.q[0], k[0], v[0], first, scoring)[None]

@@ -86,7 +86,7 @@ class Guards(list[Any]):
         super().append(guard)
         if self.found or all(met := [meets(guard.expr, number) for number in TRIED]):
             return
-        place = next(places(self.module, frames()), Place("the model itself", ""))
+        place = next(places(self.module, frames()), ModulePlace("the model itself", ""))
         operator = self.calls.running
         if operator:
             what = what_is_taken(guard.expr, met)
@@ -112,14 +112,14 @@ def what_is_taken(condition: Any, met: list[bool]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ModulePlace:
     """A module by its path, and the line of its code."""
 
     module: str
     line: str
 
 
-def places(module: nn.Module, stack: Iterator[tuple[FrameType, int]]) -> Iterator[Place]:
+def places(module: nn.Module, stack: Iterator[tuple[FrameType, int]]) -> Iterator[ModulePlace]:
     """The places in code of a module's parts, for frames and the instruction that each is at."""
     paths = {id(part): path for path, part in module.named_modules()}
     line = ""
@@ -129,7 +129,7 @@ def places(module: nn.Module, stack: Iterator[tuple[FrameType, int]]) -> Iterato
             line = line_of(frame.f_code, instruction)
         part = frame.f_locals.get("self")
         if isinstance(part, nn.Module) and id(part) in paths:
-            yield Place(paths[id(part)] or "the model itself", line)
+            yield ModulePlace(paths[id(part)] or "the model itself", line)
 
 
 def line_of(code: CodeType, instruction: int) -> str:
@@ -157,7 +157,7 @@ def where_raised(module: nn.Module, error: Exception) -> str:
     while trace is not None:
         stack.append((trace.tb_frame, trace.tb_lasti))
         trace = trace.tb_next
-    place = next(places(module, iter(reversed(stack))), Place("the model itself", ""))
+    place = next(places(module, iter(reversed(stack))), ModulePlace("the model itself", ""))
     if isinstance(error, READS_VALUES):
         return f"the code of {place.module} depends on values of tensors: {place.line}"
     return f"{described(error)}, at {place.module}: {place.line}"

@@ -15,7 +15,7 @@ from ingot.compiler.program_graphs import graph_of
 
 
 @dataclass(frozen=True, slots=True)
-class Lowered:
+class LoweredProgram:
     """A program as the passes leave it: its plan, the ledger, and one layer of each kind.
 
     The plan consists of primitives, and is the same for every target. `result` is the node of the
@@ -40,14 +40,14 @@ class Front:
     reference: GraphModule
     storage: dict[str, Storage]
     quantization: str
-    programs: tuple[Lowered, ...]
+    programs: tuple[LoweredProgram, ...]
 
-    def graph(self, lowered: Lowered) -> GraphModule:
+    def graph(self, lowered: LoweredProgram) -> GraphModule:
         """The part of the exported graph that a program computes, in a copy."""
         return graph_of(self.reference, lowered.program, lowered.result)
 
     @property
-    def step(self) -> Lowered:
+    def step(self) -> LoweredProgram:
         return self.programs[0]
 
     @property

@@ -51,7 +51,7 @@ MIN_POSITIONS = 48  # a mean over fewer is not steady
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
+class ReferencePrompt:
     """A sequence for the reference: its tokens, of which so many were given. See `GoldenPrompt`.
 
     `first` is the first position that is scored. It is no less than 1 where there is more than one
@@ -78,7 +78,7 @@ def golden_prompts(
     page_size: int,
     max_model_len: int,
     windows: Sequence[int],
-) -> list[Prompt]:
+) -> list[ReferencePrompt]:
     """Prompts that cross every boundary of the runtime.
 
     Prompts of two tokens, of a few, of exactly a page, and of more than two pages, each with the
@@ -102,17 +102,17 @@ def golden_prompts(
     return prompts
 
 
-def _prompt_at(text: Sequence[int], bos: Sequence[int], start: int, length: int) -> Prompt:
+def _prompt_at(text: Sequence[int], bos: Sequence[int], start: int, length: int) -> ReferencePrompt:
     """So many tokens: those of the text from a place on, which starts over, behind `bos`."""
     own = (text[i % len(text)] for i in range(start, start + length))
     tokens = [*bos, *own][:length]
-    return Prompt(tokens, given=length)
+    return ReferencePrompt(tokens, given=length)
 
 
 def golden_outputs(
     gm: GraphModule,
     read: ReadParameter,
-    prompts: Sequence[Prompt],
+    prompts: Sequence[ReferencePrompt],
     model: GoldenModel,
     formats: Mapping[str, Sequence[Rounded]],
 ) -> Golden:
@@ -177,7 +177,7 @@ def _values(golden: Golden) -> Iterator[float]:
             yield position.next or 0.0
 
 
-def _prompt(prompt: Prompt, logits: torch.Tensor) -> GoldenPrompt:
+def _prompt(prompt: ReferencePrompt, logits: torch.Tensor) -> GoldenPrompt:
     """A prompt with what the logits [N, V] of its N scored positions say."""
     tokens, first = prompt.tokens, prompt.scored_from
     pieces = prompt.pieces or [""] * len(tokens)

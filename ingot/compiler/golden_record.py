@@ -23,7 +23,7 @@ from ingot.compiler.compile import quantize
 from ingot.compiler.continuing import Continuing
 from ingot.compiler.describe import model_info, stored_format
 from ingot.compiler.front import Front
-from ingot.compiler.golden import Prompt, golden_outputs
+from ingot.compiler.golden import ReferencePrompt, golden_outputs
 from ingot.compiler.kept_front import front_of
 from ingot.compiler.model import Model, read_model
 from ingot.compiler.options import Clock, CompileOptions, Progress, silent
@@ -97,7 +97,7 @@ def compile_options(name: str, max_model_len: int | None) -> CompileOptions:
     )
 
 
-def given_prompts(model: Model, options: RecordOptions) -> list[Prompt]:
+def given_prompts(model: Model, options: RecordOptions) -> list[ReferencePrompt]:
     """The prompts as tokens. Raises UsageError for one that the model does not take."""
     if options.prompts is None:
         read: list[tuple[str, Any]] = [(f"prompt {i}", text) for i, text in enumerate(TEXTS, 1)]
@@ -106,7 +106,7 @@ def given_prompts(model: Model, options: RecordOptions) -> list[Prompt]:
     return [_given(model, where, prompt, options.tokens) for where, prompt in read]
 
 
-def _given(model: Model, where: str, prompt: str | list[int], more: int) -> Prompt:
+def _given(model: Model, where: str, prompt: str | list[int], more: int) -> ReferencePrompt:
     text = prompt if isinstance(prompt, str) else None
     if isinstance(prompt, str):
         tokens = encode(model.tokenizer, prompt, where, add_special_tokens=True)
@@ -125,12 +125,16 @@ def _given(model: Model, where: str, prompt: str | list[int], more: int) -> Prom
             f"{where} has {len(tokens)} tokens, and {more} are to follow",
             hint=f"The model takes {longest}. Shorten it, or give fewer --tokens.",
         )
-    return Prompt(tokens, given=len(tokens), text=text)
+    return ReferencePrompt(tokens, given=len(tokens), text=text)
 
 
 def _continued(
-    model: Model, gm: GraphModule, given: list[Prompt], options: RecordOptions, clock: Clock
-) -> list[Prompt]:
+    model: Model,
+    gm: GraphModule,
+    given: list[ReferencePrompt],
+    options: RecordOptions,
+    clock: Clock,
+) -> list[ReferencePrompt]:
     """The prompts with the likeliest tokens after them, then the texts that were drawn."""
     starts = [given[i % len(given)] for i in range(options.samples if options.tokens else 0)]
     sequences = given + [replace(each, sampled=True) for each in starts]

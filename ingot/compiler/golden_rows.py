@@ -8,7 +8,7 @@ import torch
 from torch.fx import GraphModule
 
 from ingot.artifact.golden_rows import ROWS_FORMAT, GoldenRow, GoldenRows
-from ingot.compiler.golden import MEAN, Prompt
+from ingot.compiler.golden import MEAN, ReferencePrompt
 from ingot.compiler.reference import ReadParameter
 from ingot.compiler.rounding import Rounded, rounded_logits
 from ingot.errors import CompileError
@@ -18,7 +18,7 @@ def golden_rows(
     program: str,
     gm: GraphModule,
     read: ReadParameter,
-    prompts: Sequence[Prompt],
+    prompts: Sequence[ReferencePrompt],
     ways: Sequence[Rounded],
 ) -> GoldenRows:
     """The rows of the last tokens of some prompts, and what the ways to round may be off by.

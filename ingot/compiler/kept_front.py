@@ -21,7 +21,7 @@ from torch.fx import GraphModule
 
 from ingot.artifact.front_entry import FrontEntry, LoweredEntry, decode_entry, encode_entry
 from ingot.artifact.programs import PROGRAMS
-from ingot.compiler.front import Front, Lowered
+from ingot.compiler.front import Front, LoweredProgram
 from ingot.compiler.graph_data import graph_data, graph_of
 from ingot.compiler.layers import all_tensors
 from ingot.compiler.model import Model
@@ -136,7 +136,9 @@ def decode_front(data: bytes, model: Model) -> Front | None:
             storage=entry.storage,
             quantization=entry.quantization,
             programs=tuple(
-                Lowered(PROGRAMS[each.program], each.result, each.plan, each.ledger, each.layers)
+                LoweredProgram(
+                    PROGRAMS[each.program], each.result, each.plan, each.ledger, each.layers
+                )
                 for each in entry.programs
             ),
         )

@@ -16,7 +16,7 @@ LARGE = 64 << 20  # bytes of float32; what is smaller is decoded whole
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class LazyRows:
     """A matrix [R, K] of which rows can be taken, as of a tensor: by a slice, or by numbers."""
 
     checkpoint: Checkpoint
@@ -36,7 +36,7 @@ class Rows:
 
 
 def by_rows(checkpoint: Checkpoint) -> ReadParameter:
-    """As `Checkpoint.read`, but that large matrices in a format of blocks come as `Rows`."""
+    """As `Checkpoint.read`, but that large matrices in a format of blocks come as `LazyRows`."""
 
     large = {
         name
@@ -45,6 +45,6 @@ def by_rows(checkpoint: Checkpoint) -> ReadParameter:
     }
 
     def read(name: str) -> Operand:
-        return Rows(checkpoint, name) if name in large else checkpoint.read(name)  # type: ignore[return-value]
+        return LazyRows(checkpoint, name) if name in large else checkpoint.read(name)  # type: ignore[return-value]
 
     return read

@@ -15,7 +15,7 @@ from ingot.artifact.manifest import LedgerEntry
 from ingot.artifact.programs import PROGRAMS, STEP, Program
 from ingot.compiler.export import export
 from ingot.compiler.foreign import refusal, settle
-from ingot.compiler.front import Front, Lowered
+from ingot.compiler.front import Front, LoweredProgram
 from ingot.compiler.layers import first_of_each_kind
 from ingot.compiler.lower import lower
 from ingot.compiler.model import Model, keeps
@@ -65,7 +65,7 @@ def lower_program(
     model: Model,
     storage: Mapping[str, Storage],
     clock: Clock,
-) -> Lowered:
+) -> LoweredProgram:
     """Applies a program's passes to its part of the graph, and makes its plan."""
     resolved, result = model.resolved, result_of(reference, program)
     graph = graph_of(reference, program, result)
@@ -80,7 +80,7 @@ def lower_program(
         plan = lower(graph, resolved.limits, stored, int8_states=resolved.kv_dtype == "int8")
         if model.options.verify_passes:
             PlanChecker(graph_of(reference, program, result)).check_lowered(graph, plan)
-    return Lowered(program, result, plan, ledger, log.graphs)
+    return LoweredProgram(program, result, plan, ledger, log.graphs)
 
 
 def run_passes(

@@ -14,7 +14,7 @@ from ingot.compiler.options import Clock, CompileOptions
 from ingot.compiler.quality_texts import given_text
 from ingot.compiler.quantization.calibrate import calibration_sequences
 from ingot.compiler.quantization.kept import holds, kept_storage
-from ingot.compiler.quantization.quantize import Kept
+from ingot.compiler.quantization.quantize import KeptIntegers
 from ingot.compiler.resolve import Resolved, resolve
 from ingot.compiler.tokenizer import checked_files, parsed_tokenizer
 from ingot.errors import UsageError
@@ -96,10 +96,10 @@ def read_model(model_dir: Path, options: CompileOptions, clock: Clock) -> Model:
     )
 
 
-def kept_integers(model: Model) -> Kept:
+def kept_integers(model: Model) -> KeptIntegers:
     """The integers of the checkpoint that the model is stored in."""
     checkpoint = model.checkpoint
-    return Kept(_exact(model), checkpoint.scaled, checkpoint.shape)
+    return KeptIntegers(_exact(model), checkpoint.scaled, checkpoint.shape)
 
 
 def keeps(model: Model, storage: Mapping[str, Storage]) -> bool:

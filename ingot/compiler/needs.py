@@ -11,7 +11,7 @@ from ingot.artifact.matrices import StoredMatrix, stored_matrices
 from ingot.artifact.pages import most_pages, widest_window
 from ingot.artifact.plan import Limits
 from ingot.compiler.options import CompileOptions
-from ingot.compiler.packed_sizes import Weight, choose_formats, file_sizes, kept_formats
+from ingot.compiler.packed_sizes import PlannedWeight, choose_formats, file_sizes, kept_formats
 from ingot.compiler.resolve import longest_sequence, resolve
 from ingot.errors import UsageError
 from ingot.models.config import ModelConfig
@@ -26,7 +26,7 @@ WAYS: tuple[tuple[str, dict[str, str]], ...] = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cache:
+class CacheNeed:
     """The KV cache for some sequences of some length, and the memory with it.
 
     Attributes:
@@ -76,7 +76,7 @@ class Way:
     weight_bytes: int = 0
     expert_bytes: int = 0
     step_bytes: int = 0
-    caches: tuple[Cache, ...] = ()
+    caches: tuple[CacheNeed, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +134,7 @@ def words_of(options: CompileOptions) -> tuple[str, ...]:
 
 def ways_to_store(
     config: ModelConfig,
-    weights: Sequence[Weight],
+    weights: Sequence[PlannedWeight],
     options: CompileOptions,
     use: Use,
     kept: Mapping[str, Storage] | None = None,
@@ -160,7 +160,7 @@ def _way(
     name: str,
     changes: dict[str, Any],
     config: ModelConfig,
-    weights: Sequence[Weight],
+    weights: Sequence[PlannedWeight],
     options: CompileOptions,
     use: Use,
     default: str,
@@ -210,7 +210,7 @@ def step_bytes(config: ModelConfig, limits: Limits) -> int:
     return 4 * (limits.max_num_batched_tokens * row + limits.max_logit_rows * config.vocab_size)
 
 
-def _cache(dtype: str, config: ModelConfig, limits: Limits, fixed: int, use: Use) -> Cache:
+def _cache(dtype: str, config: ModelConfig, limits: Limits, fixed: int, use: Use) -> CacheNeed:
     cached = [
         (heads, size, layer.mixer.block_size)
         for layer in config.layers
@@ -231,7 +231,7 @@ def _cache(dtype: str, config: ModelConfig, limits: Limits, fixed: int, use: Use
         longest = longest_sequence(config)
         most_context = _largest(longest, lambda length: cache_bytes(length, use.seats) <= room)
         most_seats = _largest(MOST_SEATS, lambda count: cache_bytes(use.context, count) <= room)
-    return Cache(
+    return CacheNeed(
         dtype=dtype,
         options=("--kv-dtype", "int8") if dtype == "int8" else (),
         bytes_per_token=per_token,

@@ -20,7 +20,7 @@ from ingot.targets.target import TargetKind, all_fit
 
 
 @dataclass(frozen=True, slots=True)
-class Weight:
+class PlannedWeight:
     """A weight of the plan: its name and shape, and the parameters that it is stacked from.
 
     `multiplied`, `plain`, `outer`, `exact` and `picks` are as in `Blueprint`. A stack has three
@@ -51,17 +51,17 @@ class Weight:
         return not self.exact and (self.multiplied or (self.outer and len(self.shape) == 2))
 
 
-def weights_of(blueprint: Blueprint) -> list[Weight]:
+def weights_of(blueprint: Blueprint) -> list[PlannedWeight]:
     """The weights that the plan of a model will have, in its order."""
     constants = [
-        Weight(_join(path, name), shape, ())
+        PlannedWeight(_join(path, name), shape, ())
         for path, part in blueprint.modules()
         for name, shape in part.constants.items()
     ]
     return [*_weights(blueprint, ""), *constants]
 
 
-def _weights(part: Blueprint, path: str) -> Iterator[Weight]:
+def _weights(part: Blueprint, path: str) -> Iterator[PlannedWeight]:
     yield from _stacked([(path, part)])
     groups = {name: group for group in part.stacked for name in group}
     for name, child in part.parts.items():
@@ -72,14 +72,14 @@ def _weights(part: Blueprint, path: str) -> Iterator[Weight]:
             yield from _stacked([(_join(path, n), part.parts[n]) for n in group])
 
 
-def _stacked(modules: Sequence[tuple[str, Blueprint]]) -> Iterator[Weight]:
+def _stacked(modules: Sequence[tuple[str, Blueprint]]) -> Iterator[PlannedWeight]:
     """The parameters of modules that are made one; of a single one as they are."""
     _, first = modules[0]
     most = max(map(len, first.shapes.values()), default=0)
     for name, (rows, *rest) in first.shapes.items():
         names = [_join(path, name) for path, _ in modules]
         rows = sum(part.shapes[name][0] for _, part in modules)
-        yield Weight(
+        yield PlannedWeight(
             name=stacked_name(names) if len(names) > 1 else names[0],
             shape=(rows, *rest),
             sources=tuple(names),
@@ -96,7 +96,7 @@ def _join(path: str, name: str) -> str:
 
 
 def choose_formats(
-    weights: Iterable[Weight],
+    weights: Iterable[PlannedWeight],
     dtype: str,
     base: Storage | None,
     int8: Storage,
@@ -117,7 +117,9 @@ def choose_formats(
     return formats
 
 
-def kept_formats(weights: Iterable[Weight], kept: Mapping[str, Storage]) -> dict[str, Format]:
+def kept_formats(
+    weights: Iterable[PlannedWeight], kept: Mapping[str, Storage]
+) -> dict[str, Format]:
     """How the weights are stored whose parts a checkpoint stores in integers, all of them alike."""
     found = {}
     for weight in weights:
@@ -128,7 +130,7 @@ def kept_formats(weights: Iterable[Weight], kept: Mapping[str, Storage]) -> dict
 
 
 def refuse_misfits(
-    matrices: Sequence[Weight], base: Storage, int8: Storage, targets: Sequence[Target]
+    matrices: Sequence[PlannedWeight], base: Storage, int8: Storage, targets: Sequence[Target]
 ) -> None:
     """Raises UsageError that names all matrices whose rows do not suit their storage."""
     storage = {name: int8 if w.outer else base for w in matrices for name in w.sources}
@@ -152,7 +154,7 @@ class FileSizes:
 
 
 def file_sizes(
-    kind: TargetKind, weights: Iterable[Weight], formats: Mapping[str, Format]
+    kind: TargetKind, weights: Iterable[PlannedWeight], formats: Mapping[str, Format]
 ) -> FileSizes:
     """The sizes of the file of weights that a kind of target gets."""
     packed, stacks, picked = {}, list[str](), list[str]()

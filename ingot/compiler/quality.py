@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from ingot.artifact.quality import Quality
-from ingot.compiler.quality_texts import Text
+from ingot.compiler.quality_texts import ScoredText
 from ingot.compiler.quantization.choose import matrices
 from ingot.compiler.reference import ReadParameter
 from ingot.compiler.rounding import Rounded, SideBySide
@@ -40,7 +40,7 @@ class Setting:
     gm: GraphModule
     read: ReadParameter
     ways: Sequence[Rounded]
-    texts: Sequence[Text]
+    texts: Sequence[ScoredText]
 
     @property
     def positions(self) -> int:

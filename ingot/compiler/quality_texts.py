@@ -23,7 +23,7 @@ Conversation = Callable[[Path], Sequence[int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class ScoredText:
     """Tokens that are read at once; all positions but the first are scored."""
 
     name: str
@@ -52,14 +52,14 @@ def given_text(path: Path, tokenizer: Tokenizer, positions: int) -> dict[str, li
     return {path.name: tokens}
 
 
-def pieces_of(texts: Mapping[str, Sequence[int]], positions: int, longest: int) -> list[Text]:
+def pieces_of(texts: Mapping[str, Sequence[int]], positions: int, longest: int) -> list[ScoredText]:
     """The beginnings of texts: as many positions of each, and so many in all, as far as they go.
 
     What is longer than a window, or than the model takes, is read in pieces, each of which begins
     as the text does: with BOS, where the tokenizer adds one.
     """
     size = min(WINDOW, longest)
-    found: list[Text] = []
+    found: list[ScoredText] = []
     # The shortest come first: the others make up for what they lack.
     order = sorted(texts.items(), key=lambda each: len(each[1]))
     for index, (name, tokens) in enumerate(order):
@@ -67,7 +67,7 @@ def pieces_of(texts: Mapping[str, Sequence[int]], positions: int, longest: int) 
         for piece in _windows(tokens, size):
             cut = piece[: count + 1]
             if len(cut) > 1:
-                found.append(Text(name, cut))
+                found.append(ScoredText(name, cut))
                 count -= len(cut) - 1
                 positions -= len(cut) - 1
     return found

@@ -21,7 +21,7 @@ from ingot.artifact.plan import Instruction, Plan
 from ingot.artifact.traits import traits_of
 from ingot.compiler.reference import Interpreter, ReadParameter
 from ingot.ops import OPS
-from ingot.ops.attention import Scoring, attend
+from ingot.ops.attention import SoftmaxScope, attend
 from ingot.ops.dtypes import TORCH_DTYPES
 from ingot.ops.paged_attention import attend_rounded
 from ingot.ops.registry import Args
@@ -225,7 +225,7 @@ def _attention(roundings: Roundings, given: Args) -> Tensor:
     """`attention` over a cache: weights are rounded like queries, see `attend_rounded`."""
     form, cache = roundings.queries, roundings.cache
     q, k, v, value_size = given.q, given.k, given.v, given.value_size
-    scoring = Scoring(given.scale, given.window, given.softcap, given.sinks)
+    scoring = SoftmaxScope(given.scale, given.window, given.softcap, given.sinks)
     if form == cache == FLOAT32:
         q, k = _round(q, form), _round(k, form)
         v = k[..., :value_size] if v is None else _round(v, form)

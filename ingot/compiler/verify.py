@@ -27,8 +27,8 @@ from ingot.passes.graph import program_of
 from ingot.passes.verification import (
     LENGTHS,
     ROWS,
+    DrawnWeights,
     Routers,
-    Weights,
     graph_logits,
     random_tokens,
     relative_error,
@@ -49,14 +49,14 @@ class PlanChecker:
 
     def __init__(self, reference: GraphModule) -> None:
         self.reference = reference
-        self.random = Weights(reference)
+        self.random = DrawnWeights(reference)
         self.weights = plan_weights(self.random.read)
         self.tokens = random_tokens(reference)[0]
 
     def check_lowered(self, gm: GraphModule, plan: Plan) -> None:
         """Compares a plan with the final graph, which differs by the rounding of the cache, and
         with the exported graph, which rounds nothing. Raises PassError."""
-        stored = StoredWeights(self.random, plan)
+        stored = RandomStored(self.random, plan)
         after = roundings_of(plan)
         before = replace(after, cache=after.queries)
         (exact, uncached, rounded), routed = self.rounded(stored, [before, after], LENGTHS, ROWS)
@@ -71,7 +71,7 @@ class PlanChecker:
         Raises PassError.
         """
         step = step_within(plan.limits)
-        name, stored = f"rewriting for {kind.name}", StoredWeights(self.random, plan)
+        name, stored = f"rewriting for {kind.name}", RandomStored(self.random, plan)
         ways = [roundings_of(plan), roundings_of(rewritten)]
         (_, before, after), routed = self.rounded(stored, ways, *step)
         got, reference = (self.logits(each, *step, routed) for each in (rewritten, plan))
@@ -82,7 +82,7 @@ class PlanChecker:
 
     def rounded(
         self,
-        stored: StoredWeights,
+        stored: RandomStored,
         ways: Sequence[Roundings],
         lengths: Sequence[int],
         rows: Sequence[int],
@@ -122,10 +122,10 @@ class PlanChecker:
             raise PassError(name, found, hint=f"Allowed: {limit}.")
 
 
-class StoredWeights:
+class RandomStored:
     """Random parameters as a plan stores them, by name."""
 
-    def __init__(self, random: Weights, plan: Plan) -> None:
+    def __init__(self, random: DrawnWeights, plan: Plan) -> None:
         self.random = random
         self.formats = {
             name: buffer.format

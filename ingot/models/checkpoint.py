@@ -25,7 +25,7 @@ from ingot.models.checkpoint_formats.quantized import Decoded, EncodedTensor, Qu
 from ingot.models.checkpoint_formats.resolve import with_quantized
 from ingot.models.config_file import check_model_dir
 from ingot.models.foreign.config import AnyConfig
-from ingot.models.mapped_file import MappedFile, TensorInfo
+from ingot.models.mapped_file import MappedCheckpoint, TensorInfo
 from ingot.models.sources import Source, Stacked
 from ingot.models.stored_integers import scaled
 from ingot.models.tensor_reader import PIECE_BYTES, Checked, TensorReader
@@ -44,7 +44,7 @@ class Checkpoint:
 
     def __init__(
         self,
-        files: tuple[MappedFile, ...],
+        files: tuple[MappedCheckpoint, ...],
         sources: dict[str, Source | Stacked],
         constants: dict[str, torch.Tensor],
         copies: dict[str, str],

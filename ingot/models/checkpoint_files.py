@@ -16,7 +16,7 @@ from ingot.errors import (
 from ingot.models.config_file import read_json_object
 from ingot.models.file_names import INDEX, SINGLE
 from ingot.models.gguf.model import open_files as open_gguf
-from ingot.models.mapped_file import MappedFile, TensorInfo
+from ingot.models.mapped_file import MappedCheckpoint, TensorInfo
 from ingot.models.model_files import is_gguf
 from ingot.models.other_formats import other_format
 from ingot.models.safetensors_file import SafetensorsFile
@@ -24,7 +24,7 @@ from ingot.models.safetensors_file import SafetensorsFile
 DTYPE_NAMES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 
 
-def open_files(model_dir: Path, on_fault: OnFault = raise_fault) -> tuple[MappedFile, ...]:
+def open_files(model_dir: Path, on_fault: OnFault = raise_fault) -> tuple[MappedCheckpoint, ...]:
     """Opens the single file or every shard of the index, and checks the index against them; or a
     GGUF file.
 

@@ -29,7 +29,7 @@ class TensorInfo:
     stop: int
 
 
-class MappedFile:
+class MappedCheckpoint:
     """An open file, whose data is read only when it is used.
 
     Raises:

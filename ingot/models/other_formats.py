@@ -12,7 +12,7 @@ from ingot.errors import CheckpointError, listed
 from ingot.models.file_names import INDEX, SINGLE
 
 
-class Format(NamedTuple):
+class ForeignFormat(NamedTuple):
     """A format that ingot does not read, or not as a folder.
 
     Attributes:
@@ -27,25 +27,25 @@ class Format(NamedTuple):
 
 
 FORMATS = (
-    Format(
+    ForeignFormat(
         ("adapter_config.json", "adapter_model.*"),
         "a LoRA adapter, which is no whole model",
         "Merge it into its base model with peft: "
         "AutoPeftModelForCausalLM.from_pretrained(dir).merge_and_unload().save_pretrained(new_dir)."
         " Then copy the tokenizer of the base model into new_dir.",
     ),
-    Format(
+    ForeignFormat(
         ("*.gguf",),
         "a GGUF file of llama.cpp",
         "Give the path of the file itself, with all files of its model beside it.",
     ),
-    Format(
+    ForeignFormat(
         ("*.onnx",),
         "a model in ONNX",
         "Give the model that it was made from, as safetensors. `ingot compare` alone takes ONNX, "
         "by the path of the .onnx file.",
     ),
-    Format(
+    ForeignFormat(
         ("*.bin", "*.bin.index.json", "*.pt", "*.pth", "*.ckpt", "*.pkl"),
         "a PyTorch checkpoint of Python pickles",
         "Pickles run code when they are read, so they are refused. Convert them where you trust "

@@ -13,7 +13,7 @@ from typing import Any
 
 from ingot.errors import ConfigError
 from ingot.models.config_file import parse_json_object
-from ingot.models.mapped_file import MappedFile, TensorInfo, damaged
+from ingot.models.mapped_file import MappedCheckpoint, TensorInfo, damaged
 
 # The format's own limit.
 MAX_HEADER_BYTES = 100_000_000
@@ -26,7 +26,7 @@ ITEM_BYTES = {
 }  # fmt: skip
 
 
-class SafetensorsFile(MappedFile):
+class SafetensorsFile(MappedCheckpoint):
     """An open file, whose data is read only when it is used.
 
     Raises:

@@ -99,7 +99,7 @@ class Stacked:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Piece:
+class SourcePiece:
     """Rows that a parameter takes from a tensor.
 
     `expert` is the place of an expert in a tensor that holds all of them; None in any other tensor.
@@ -129,14 +129,14 @@ class Piece:
         return (self.shape[0] // self.blocks,) if self.rule.turned else self.shape[1:]
 
 
-def pieces_of(rule: Rule, shape: Shape) -> tuple[Piece, ...]:
+def pieces_of(rule: Rule, shape: Shape) -> tuple[SourcePiece, ...]:
     """The pieces of a parameter of that shape."""
     if not isinstance(rule, Stack):
-        return (Piece(_fitting(rule, shape), shape),)
+        return (SourcePiece(_fitting(rule, shape), shape),)
     experts, rows, *columns = shape
     share = (rows // len(rule.parts), *columns)
     return tuple(
-        Piece(
+        SourcePiece(
             _fitting(replace(part, source=part.source.replace(EXPERT, str(expert))), share),
             share,
             None if EXPERT in part.source or experts == 1 else expert,
@@ -146,7 +146,7 @@ def pieces_of(rule: Rule, shape: Shape) -> tuple[Piece, ...]:
     )
 
 
-def with_outputs_first(piece: Piece) -> Piece:
+def with_outputs_first(piece: SourcePiece) -> SourcePiece:
     """A piece of a quantized matrix: its rows are outputs, however a family stores others."""
     return replace(piece, rule=replace(piece.rule, transposed=False))
 
@@ -157,25 +157,25 @@ def _fitting(rule: Rows, shape: Shape) -> Rows:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class PieceLayout:
     """How pieces share tensors: where each lies, and the shape that each tensor must have."""
 
-    places: Mapping[Piece, Source]
+    places: Mapping[SourcePiece, Source]
     shapes: Mapping[str, Shape]
 
 
 _UNKNOWN = TensorInfo("", "", (), 0, 0)
 
 
-def laid_out(pieces: Iterable[Piece]) -> Layout:
+def laid_out(pieces: Iterable[SourcePiece]) -> PieceLayout:
     """How pieces share tensors; the sources do not know their tensors yet.
 
     Pieces of a tensor, or of one expert in it, follow each other in the order of their parts.
     """
-    sharing: dict[tuple[str, int | None], list[Piece]] = {}
+    sharing: dict[tuple[str, int | None], list[SourcePiece]] = {}
     for piece in pieces:
         sharing.setdefault((piece.tensor, piece.expert), []).append(piece)
-    places: dict[Piece, Source] = {}
+    places: dict[SourcePiece, Source] = {}
     shapes: dict[str, Shape] = {}
     for (tensor, expert), together in sharing.items():
         made = _side_by_side(sorted(together, key=lambda piece: piece.rule.part))
@@ -183,10 +183,10 @@ def laid_out(pieces: Iterable[Piece]) -> Layout:
         whole = made[together[0]].whole
         before = shapes.get(tensor, (0,))[0]
         shapes[tensor] = whole if expert is None else (before + 1, *whole)
-    return Layout(places, shapes)
+    return PieceLayout(places, shapes)
 
 
-def _side_by_side(pieces: Sequence[Piece]) -> dict[Piece, Source]:
+def _side_by_side(pieces: Sequence[SourcePiece]) -> dict[SourcePiece, Source]:
     """The sources of pieces that share a matrix."""
     first, made = max(piece.rule.skip for piece in pieces), {}
     height = first + sum(piece.rows for piece in pieces)
@@ -208,8 +208,8 @@ def _side_by_side(pieces: Sequence[Piece]) -> dict[Piece, Source]:
 
 
 def sources_of(
-    pieces: Mapping[str, Sequence[Piece]],
-    layout: Layout,
+    pieces: Mapping[str, Sequence[SourcePiece]],
+    layout: PieceLayout,
     shapes: Mapping[str, Shape],
     infos: Mapping[str, TensorInfo],
 ) -> dict[str, Source | Stacked]:
@@ -233,7 +233,7 @@ def sources_of(
     return found
 
 
-def _info_of(piece: Piece, info: TensorInfo) -> TensorInfo:
+def _info_of(piece: SourcePiece, info: TensorInfo) -> TensorInfo:
     """The tensor of a piece, or the part of it that is the piece's expert's."""
     if piece.expert is None:
         return info

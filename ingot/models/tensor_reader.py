@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ingot.errors import CheckpointError
 from ingot.models.checkpoint_formats.floats import VIEWS
 from ingot.models.finite import Raw, check_finite
-from ingot.models.mapped_file import MappedFile, TensorInfo
+from ingot.models.mapped_file import MappedCheckpoint, TensorInfo
 from ingot.models.sources import Source
 
 # Exponent bits: all of them set means infinity or NaN.
@@ -29,7 +29,7 @@ PIECE_BYTES = 64 * 2**20
 class _Range:
     """Bytes of a file that were handed out."""
 
-    file: MappedFile
+    file: MappedCheckpoint
     start: int
     stop: int
 
@@ -41,7 +41,7 @@ class TensorReader:
     """Reads the tensors of open files, for one thread. Readers of the same files can share
     `checked`, what was looked at already."""
 
-    def __init__(self, files: Iterable[MappedFile], checked: Checked | None = None) -> None:
+    def __init__(self, files: Iterable[MappedCheckpoint], checked: Checked | None = None) -> None:
         self.checked: Checked = set() if checked is None else checked
         self._files = {name: file for file in files for name in file.tensors}
         self._last: list[_Range] = []

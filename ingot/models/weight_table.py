@@ -20,8 +20,8 @@ from ingot.models.family import Family, Weights
 from ingot.models.foreign.config import AnyConfig
 from ingot.models.mapped_file import TensorInfo
 from ingot.models.sources import (
-    Piece,
     Source,
+    SourcePiece,
     Stacked,
     laid_out,
     pieces_of,
@@ -34,7 +34,7 @@ from ingot.models.templates import BEYOND, expand, fill
 from ingot.models.weight_rules import Entry, Rows, Rule, Stack
 
 BIAS = ".bias"
-Pieces = Mapping[str, Sequence[Piece]]  # of every parameter
+Pieces = Mapping[str, Sequence[SourcePiece]]  # of every parameter
 
 
 def resolve_sources(
@@ -113,7 +113,7 @@ def quantized_sources(sources: Mapping[str, Source | Stacked]) -> dict[str, Quan
 
 def _lookup(
     table: Weights, name: str, shape: Shape, infos: Mapping[str, TensorInfo]
-) -> tuple[Piece, ...]:
+) -> tuple[SourcePiece, ...]:
     """The pieces of a parameter by the table; the tensor of its name where the table is silent."""
     for template, entry in table.items():
         if match := expand(template).fullmatch(name):
@@ -124,7 +124,7 @@ def _lookup(
     return pieces_of(Rows(name), shape)
 
 
-def _as_stored(piece: Piece, infos: Mapping[str, TensorInfo]) -> Piece:
+def _as_stored(piece: SourcePiece, infos: Mapping[str, TensorInfo]) -> SourcePiece:
     """A piece whose tensor may be quantized: formats say where outputs lie, and those have them
     first."""
     return with_outputs_first(piece) if _is_quantized(infos.get(piece.tensor)) else piece

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ingot.ops.attention import Scoring
+from ingot.ops.attention import SoftmaxScope
 
 Past = tuple[Tensor | None, Tensor | None]  # keys and values
 Heads = tuple[int, int]  # of queries, and of keys and values
@@ -32,7 +32,7 @@ def visible(mask_BM: Tensor | None, new: Tensor, window: int) -> Tensor:
 
 
 def attend(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor, past: Past, heads: Heads, scoring: Scoring
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor, past: Past, heads: Heads, scoring: SoftmaxScope
 ) -> tuple[Tensor, Tensor, Tensor]:
     """q [B, T, H*D], k and v [B, T, K*D], mask bool [B or 1, 1, T, M], the past [B, K, P, D] ->
     [B, T, H*D] and, with the new ones, keys and values [B, K, M, D].

@@ -19,7 +19,7 @@ from ingot.artifact.traits import Role, Traits
 from ingot.onnx.attention import attend, visible
 from ingot.onnx.weights import Weight, Weights
 from ingot.ops import OPS
-from ingot.ops.attention import Scoring
+from ingot.ops.attention import SoftmaxScope
 from ingot.passes.graph import op_nodes
 
 Attend = Callable[..., tuple[Tensor, Tensor, Tensor]]
@@ -119,7 +119,10 @@ class Run(torch.fx.Interpreter):
         ]
         key, value = (f"past_key_values.{self.layer}.{x}" for x in ("key", "value"))
         past = self.given.get(key), self.given.get(value)
-        heads, scoring = (q.shape[2], k.shape[2]), Scoring(scale, window, softcap, numbers(sinks))
+        heads, scoring = (
+            (q.shape[2], k.shape[2]),
+            SoftmaxScope(scale, window, softcap, numbers(sinks)),
+        )
         attend_with: Attend = self.own.operators.get("attention", attend)
         mixed, *present = attend_with(*flat, self.mask(window), past, heads, scoring)
         self.present += present if self.own.cached else []

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.onnx.ops import symbolic, symbolic_multi_out
 
 from ingot.onnx.attention import Heads, Past, attend
-from ingot.ops.attention import Scoring
+from ingot.ops.attention import SoftmaxScope
 
 OPSET = 23
 
@@ -50,7 +50,7 @@ def rope(x: Tensor, table: Tensor, interleaved: bool, **_: Any) -> Tensor:
 
 
 def attention(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor, past: Past, heads: Heads, scoring: Scoring
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor, past: Past, heads: Heads, scoring: SoftmaxScope
 ) -> tuple[Tensor, Tensor, Tensor]:
     """As `ingot.onnx.attention.attend`, which it leaves sinks to: the operator knows none."""
     if scoring.sinks is not None:

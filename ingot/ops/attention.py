@@ -11,7 +11,7 @@ from ingot.ops.registry import register, rounded
 
 
 @dataclass(frozen=True, slots=True)
-class Scoring:
+class SoftmaxScope:
     """What the softmax of attention is over.
 
     Attributes:
@@ -27,7 +27,7 @@ class Scoring:
     sinks: Tensor | None = None
 
 
-def scores_of(q: Tensor, k: Tensor, first: int, scoring: Scoring) -> Tensor:
+def scores_of(q: Tensor, k: Tensor, first: int, scoring: SoftmaxScope) -> Tensor:
     """q [N, H, D] at positions first.., k [H, M, D] at positions 0.. -> [H, N, M] float32.
 
     The scores of keys that are not visible are -inf. Sinks are left to the caller.
@@ -42,7 +42,7 @@ def scores_of(q: Tensor, k: Tensor, first: int, scoring: Scoring) -> Tensor:
     return scores.masked_fill(~visible, float("-inf"))
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, first: int, scoring: Scoring) -> Tensor:
+def attend(q: Tensor, k: Tensor, v: Tensor, first: int, scoring: SoftmaxScope) -> Tensor:
     """q [N, Hq, D] at positions first.. over k [M, Hk, D], v [M, Hk, V] at positions 0.. ->
     [N, Hq, V] float32.
 
@@ -71,10 +71,10 @@ def reference(
 ) -> Tensor:
     """q [1, N, Hq, D], k [1, N, Hk, D], v [1, N, Hk, V], sinks [Hq] -> [1, N, Hq, V].
 
-    Without v the values are the first `value_size` columns of the keys. See `Scoring`.
+    Without v the values are the first `value_size` columns of the keys. See `SoftmaxScope`.
     """
     v = k[..., :value_size] if v is None else v
-    return attend(q[0], k[0], v[0], 0, Scoring(scale, window, softcap, sinks))[None]
+    return attend(q[0], k[0], v[0], 0, SoftmaxScope(scale, window, softcap, sinks))[None]
 
 
 def result(q: Tensor, value_size: int, dtype: torch.dtype) -> Tensor:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ingot.ops.activation import KINDS
 from ingot.ops.linear import reference as linear
-from ingot.ops.registry import DEFAULT_TOLERANCE, Tolerance, register, rounded
+from ingot.ops.registry import DEFAULT_TOLERANCE, KernelTolerance, register, rounded
 from ingot.ops.scaled import Operand
 
 CLAMPED = "clamped"
@@ -68,5 +68,5 @@ register(
     "expert_gate",
     reference,
     lambda a: a.x.new_empty((*a.x.shape[:-1], a.top_k, a.weight.shape[1] // 2), dtype=a.out_dtype),
-    tolerance={**DEFAULT_TOLERANCE, torch.float32: Tolerance(1e-5, 5e-5)},  # as of linear
+    tolerance={**DEFAULT_TOLERANCE, torch.float32: KernelTolerance(1e-5, 5e-5)},  # as of linear
 )

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ingot.ops.expert_gate import picks
 from ingot.ops.linear import reference as linear
-from ingot.ops.registry import DEFAULT_TOLERANCE, Tolerance, register, rounded
+from ingot.ops.registry import DEFAULT_TOLERANCE, KernelTolerance, register, rounded
 from ingot.ops.scaled import Operand
 
 
@@ -38,5 +38,5 @@ register(
     "expert_sum",
     reference,
     lambda a: a.x.new_empty((*a.x.shape[:-2], a.weight.shape[1]), dtype=a.out_dtype),
-    tolerance={**DEFAULT_TOLERANCE, torch.float32: Tolerance(1e-5, 5e-5)},  # as of linear
+    tolerance={**DEFAULT_TOLERANCE, torch.float32: KernelTolerance(1e-5, 5e-5)},  # as of linear
 )

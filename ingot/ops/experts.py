@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ingot.ops.expert_gate import reference as expert_gate
 from ingot.ops.expert_sum import reference as expert_sum
-from ingot.ops.registry import DEFAULT_TOLERANCE, Tolerance, register, rounded
+from ingot.ops.registry import DEFAULT_TOLERANCE, KernelTolerance, register, rounded
 
 
 @rounded
@@ -36,5 +36,5 @@ register(
     "experts",
     reference,
     lambda a: a.x.new_empty((*a.x.shape[:-1], a.down.shape[1]), dtype=a.out_dtype),
-    tolerance={**DEFAULT_TOLERANCE, torch.float32: Tolerance(1e-5, 5e-5)},  # as of linear
+    tolerance={**DEFAULT_TOLERANCE, torch.float32: KernelTolerance(1e-5, 5e-5)},  # as of linear
 )

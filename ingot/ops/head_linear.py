@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ingot.ops.registry import DEFAULT_TOLERANCE, Tolerance, register, rounded
+from ingot.ops.registry import DEFAULT_TOLERANCE, KernelTolerance, register, rounded
 
 
 @rounded
@@ -25,5 +25,5 @@ register(
     reference,
     lambda a: a.x.new_empty((*a.x.shape[:-1], a.weight.shape[0]), dtype=a.out_dtype),
     # as of linear; a result in 16 bits may round to its other neighbour besides
-    tolerance={**DEFAULT_TOLERANCE, torch.float32: Tolerance(1e-5, 5e-5)},
+    tolerance={**DEFAULT_TOLERANCE, torch.float32: KernelTolerance(1e-5, 5e-5)},
 )

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ingot.ops.registry import DEFAULT_TOLERANCE, Tolerance, register, rounded
+from ingot.ops.registry import DEFAULT_TOLERANCE, KernelTolerance, register, rounded
 from ingot.ops.scaled import Operand, Scaled
 
 # A dot product of so many int8 pairs is an integer that float32 holds exactly.
@@ -53,5 +53,5 @@ register(
     reference,
     lambda a: a.x.new_empty((*a.x.shape[:-1], a.weight.shape[0]), dtype=a.out_dtype),
     # vdpbf16ps flushes denormals and rounds each step of the sum in its own way
-    tolerance={**DEFAULT_TOLERANCE, torch.float32: Tolerance(1e-5, 5e-5)},
+    tolerance={**DEFAULT_TOLERANCE, torch.float32: KernelTolerance(1e-5, 5e-5)},
 )

@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-from ingot.ops.attention import Scoring, result, scores_of
-from ingot.ops.registry import DEFAULT_TOLERANCE, Tolerance, register, rounded
+from ingot.ops.attention import SoftmaxScope, result, scores_of
+from ingot.ops.registry import DEFAULT_TOLERANCE, KernelTolerance, register, rounded
 from ingot.ops.scaled import Operand, Scaled, round_to_int8
 
 LOG2_E = math.log2(math.e)
@@ -46,7 +46,7 @@ def attend_rounded(
     v: Tensor,
     v_scales: Tensor | None,
     first: int,
-    scoring: Scoring,
+    scoring: SoftmaxScope,
     dtype: torch.dtype,
 ) -> Tensor:
     """As `attend`, with weights w = LIFT * 2^(x - n) of scores x in units of log2, n being the
@@ -95,7 +95,7 @@ def reference(
     spans[s, 2]; its key j lies in page page_table[s, j // page size]. See `attend_rounded` for what
     is rounded.
     """
-    scoring = Scoring(scale, window, softcap, sinks)
+    scoring = SoftmaxScope(scale, window, softcap, sinks)
     out = result(q, value_size if v_cache is None else v_cache.shape[-1], torch.float32).zero_()
     for s, (begin, end, first) in enumerate(spans.tolist()):
         queries, context = q[0, begin:end], first + end - begin
@@ -120,7 +120,7 @@ register(
     # weight's part in it, whatever is left of the result: 2^-9 for half of values of unit size.
     tolerance={
         **DEFAULT_TOLERANCE,
-        torch.bfloat16: Tolerance(8e-3, 2e-3),
-        torch.float16: Tolerance(1e-3, 2.5e-4),
+        torch.bfloat16: KernelTolerance(8e-3, 2e-3),
+        torch.float16: KernelTolerance(1e-3, 2.5e-4),
     },
 )

@@ -25,7 +25,7 @@ class Args(SimpleNamespace):
 
 
 @dataclass(frozen=True, slots=True)
-class Tolerance:
+class KernelTolerance:
     """Bounds of a kernel against the reference: |got - ref| <= atol + rtol * |ref|."""
 
     rtol: float
@@ -35,12 +35,14 @@ class Tolerance:
 # Attributes by which an op rounds on the way, and not its result alone.
 ROUNDS = frozenset({"rounds_queries"})
 
-DEFAULT_TOLERANCE: Mapping[torch.dtype, Tolerance] = {
-    torch.float32: Tolerance(1e-5, 1e-5),  # reassociated sums of a few thousand terms
-    torch.bfloat16: Tolerance(8e-3, 1e-4),  # one rounding may fall to the other neighbour: 2^-7
-    torch.float16: Tolerance(1e-3, 1e-4),  # the same: 2^-10
-    torch.int32: Tolerance(0.0, 0.0),
-    torch.int8: Tolerance(0.0, 1.0),  # a value may round to its neighbour
+DEFAULT_TOLERANCE: Mapping[torch.dtype, KernelTolerance] = {
+    torch.float32: KernelTolerance(1e-5, 1e-5),  # reassociated sums of a few thousand terms
+    torch.bfloat16: KernelTolerance(
+        8e-3, 1e-4
+    ),  # one rounding may fall to the other neighbour: 2^-7
+    torch.float16: KernelTolerance(1e-3, 1e-4),  # the same: 2^-10
+    torch.int32: KernelTolerance(0.0, 0.0),
+    torch.int8: KernelTolerance(0.0, 1.0),  # a value may round to its neighbour
 }
 
 
@@ -56,7 +58,7 @@ class Op:
     name: str
     reference: Callable[..., Any]
     fake: Callable[[Args], Any]
-    tolerance: Mapping[torch.dtype, Tolerance]
+    tolerance: Mapping[torch.dtype, KernelTolerance]
 
     @property
     def traits(self) -> Traits:
@@ -90,7 +92,7 @@ def register(
     reference: Callable[..., Any],
     fake: Callable[[Args], Any],
     *,
-    tolerance: Mapping[torch.dtype, Tolerance] = DEFAULT_TOLERANCE,
+    tolerance: Mapping[torch.dtype, KernelTolerance] = DEFAULT_TOLERANCE,
 ) -> Op:
     """Declares a primitive to PyTorch and enters it into `OPS`; see `Op`.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ingot.ops.registry import DEFAULT_TOLERANCE, Tolerance, register
+from ingot.ops.registry import DEFAULT_TOLERANCE, KernelTolerance, register
 
 
 def reference(
@@ -36,5 +36,5 @@ register(
     ),
     # an angle of 1e5 radians has an ulp of 2^-7: the product must be rounded to float32 first,
     # and the argument reduction must be exact; then a few ulps of the cosine remain
-    tolerance={**DEFAULT_TOLERANCE, torch.float32: Tolerance(1e-5, 2e-6)},
+    tolerance={**DEFAULT_TOLERANCE, torch.float32: KernelTolerance(1e-5, 2e-6)},
 )

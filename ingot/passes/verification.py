@@ -39,7 +39,7 @@ class Checker:
 
     def __init__(self, gm: GraphModule, read: Callable[[str], Tensor] | None = None) -> None:
         self.gm = gm
-        self.weights = Weights(gm)
+        self.weights = DrawnWeights(gm)
         self.read = read or self.weights.read
         self.logits, self.routed = self._run()
 
@@ -200,7 +200,7 @@ def on_cpu(argument: Any) -> Any:
     return torch.device("cpu") if isinstance(argument, torch.device) else argument
 
 
-class Weights:
+class DrawnWeights:
     """Random values for every parameter and constant of a graph, by name."""
 
     def __init__(self, gm: GraphModule) -> None:

@@ -13,7 +13,7 @@ MAX_PRIORITY = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Admission:
+class RequestChecks:
     """Checks requests against the model's vocabulary and length, and the pages that there are."""
 
     vocab_size: int

@@ -12,7 +12,7 @@ from ingot.runtime.stop_strings import StopStrings
 from ingot.runtime.tokenizer import Tokenizer
 
 
-class Completion:
+class CompletionReader:
     """Follows one sequence of the engine. Without a `tokenizer` all text is empty.
 
     It shows only the tokens that `advance` has seen, so that tokens and their text come together.

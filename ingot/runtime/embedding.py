@@ -38,7 +38,7 @@ def check_pooling(pooling: object) -> None:
         raise UsageError(f"pooling is {pooling!r:.80}", hint=f"Supported: {', '.join(known)}.")
 
 
-class Pool:
+class PooledRows:
     """Takes the hidden states of one text, position after position.
 
     Their mean is summed in float64, a row at a time, so that its bits do not depend on how many

@@ -9,7 +9,7 @@ import numpy as np
 
 from ingot.artifact.programs import PROGRAMS, STEP
 from ingot.errors import IngotError, InternalError
-from ingot.runtime.admission import Admission, check_priority
+from ingot.runtime.admission import RequestChecks, check_priority
 from ingot.runtime.arrays import Float32
 from ingot.runtime.batch import Batch, BatchBuilder
 from ingot.runtime.config import EngineConfig, engine_config
@@ -23,7 +23,7 @@ from ingot.runtime.output import FinishReason
 from ingot.runtime.page_table import PageTable
 from ingot.runtime.params import SamplingParams
 from ingot.runtime.scheduler import AGING, Scheduler
-from ingot.runtime.sequence import Request, Sequence, first_of_request
+from ingot.runtime.sequence import Sequence, SharedRequest, first_of_request
 from ingot.runtime.speculation import Speculation, check_speculation
 
 
@@ -69,7 +69,7 @@ class Engine:
         self.pages = PageTable(
             executor.num_pages, limits.page_size, window=executor.window, step_tokens=most_tokens
         )
-        self._admission = Admission(
+        self._admission = RequestChecks(
             vocab_size=executor.vocab_size, max_model_len=max_model_len, pages=self.pages
         )
         self._executor = executor
@@ -135,7 +135,7 @@ class Engine:
         number, first_id = self._num_requests, self._num_sequences
         self._num_requests, self._num_sequences = number + 1, first_id + params.n
         stop_ids = {*params.stop_token_ids, *(() if params.ignore_eos else self.eos_token_ids)}
-        request = Request(
+        request = SharedRequest(
             number,
             token_ids,
             params,

@@ -17,7 +17,7 @@ from ingot.runtime.config import EngineConfig, engine_config
 from ingot.runtime.embedding import (
     EmbeddingOutput,
     EmbeddingRequestOutput,
-    Pool,
+    PooledRows,
     Pooling,
     check_pooling,
 )
@@ -212,7 +212,7 @@ class LLM(Model):
         ]
         for ids in tokens:
             self._engine.check(ids)
-        pools = [Pool(pooling, len(ids)) for ids in tokens]
+        pools = [PooledRows(pooling, len(ids)) for ids in tokens]
         self.run_pools(HIDDEN.name, tokens, pools, progress=use_tqdm)
         return [
             EmbeddingRequestOutput(
@@ -227,7 +227,7 @@ class LLM(Model):
         self,
         program: str,
         tokens: list[list[int]],
-        pools: list[Pool],
+        pools: list[PooledRows],
         *,
         chunk_tokens: int | None = None,
         progress: bool = False,

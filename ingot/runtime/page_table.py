@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from ingot.artifact.pages import most_pages
 from ingot.errors import InternalError
-from ingot.runtime.prefix_cache import Entry, PrefixCache
+from ingot.runtime.prefix_cache import PrefixCache, PrefixPage
 
 
 @dataclass(slots=True)
@@ -22,7 +22,7 @@ class _Row:
     page_ids: list[int] = field(default_factory=list)
     num_dropped: int = 0
     num_published: int = 0
-    last: Entry | None = None
+    last: PrefixPage | None = None
 
 
 class PageTable:
@@ -135,7 +135,7 @@ class PageTable:
         return num_pages * self.page_size
 
     def admit(
-        self, sequence_id: int, num_tokens: int, prefix: Tokens[Entry] = (), num_spare: int = 0
+        self, sequence_id: int, num_tokens: int, prefix: Tokens[PrefixPage] = (), num_spare: int = 0
     ) -> bool:
         """Gives a new sequence the pages of `prefix`, and free ones for the rest of its tokens.
 

@@ -12,12 +12,12 @@ from ingot.runtime.metrics import CacheCounters, Tally
 
 
 @dataclass(slots=True, eq=False)
-class Entry:
+class PrefixPage:
     """A full page: its `tokens` after the prefix that `parent` and its parents hold."""
 
     key: int
     page_id: int
-    parent: Entry | None
+    parent: PrefixPage | None
     tokens: bytes
     salt: bytes
 
@@ -33,17 +33,17 @@ class PrefixCache:
     def __init__(self, page_size: int, *, hash_bits: int = 64) -> None:
         self._page_size = page_size
         self._mask = (1 << hash_bits) - 1
-        self._entries: dict[int, Entry] = {}
-        self._by_page: dict[int, Entry] = {}
+        self._entries: dict[int, PrefixPage] = {}
+        self._by_page: dict[int, PrefixPage] = {}
         self._tally = Tally(int)
 
     def __contains__(self, page_id: int) -> bool:
         return page_id in self._by_page
 
-    def match(self, token_ids: Tokens[int], limit: int, salt: bytes) -> list[Entry]:
+    def match(self, token_ids: Tokens[int], limit: int, salt: bytes) -> list[PrefixPage]:
         """Entries of the longest known prefix of at most `limit` tokens."""
-        entries: list[Entry] = []
-        parent: Entry | None = None
+        entries: list[PrefixPage] = []
+        parent: PrefixPage | None = None
         size = self._page_size
         for end in range(size, limit + 1, size):
             tokens = array("i", token_ids[end - size : end]).tobytes()
@@ -55,8 +55,8 @@ class PrefixCache:
         return entries
 
     def publish(
-        self, parent: Entry | None, token_ids: Tokens[int], salt: bytes, page_id: int
-    ) -> Entry:
+        self, parent: PrefixPage | None, token_ids: Tokens[int], salt: bytes, page_id: int
+    ) -> PrefixPage:
         """Makes a page known, unless an equal one is; returns the entry of the tokens."""
         tokens = array("i", token_ids).tobytes()
         key = self._key(parent, tokens, salt)
@@ -65,7 +65,7 @@ class PrefixCache:
             if _equal(known, parent, tokens, salt):
                 return known
             del self._by_page[known.page_id]
-        entry = Entry(key, page_id, parent, tokens, salt)
+        entry = PrefixPage(key, page_id, parent, tokens, salt)
         self._entries[key] = self._by_page[page_id] = entry
         return entry
 
@@ -88,11 +88,11 @@ class PrefixCache:
     def counters(self) -> CacheCounters:
         return CacheCounters(**self._tally, num_entries=len(self._entries))
 
-    def _key(self, parent: Entry | None, tokens: bytes, salt: bytes) -> int:
+    def _key(self, parent: PrefixPage | None, tokens: bytes, salt: bytes) -> int:
         # The salt enters at the root and is carried on by the parents' keys.
         seed = xxhash.xxh3_64_intdigest(salt) if parent is None else parent.key
         return xxhash.xxh3_64_intdigest(tokens, seed) & self._mask
 
 
-def _equal(entry: Entry, parent: Entry | None, tokens: bytes, salt: bytes) -> bool:
+def _equal(entry: PrefixPage, parent: PrefixPage | None, tokens: bytes, salt: bytes) -> bool:
     return entry.parent is parent and entry.tokens == tokens and entry.salt == salt

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ingot.runtime.completion import Completion
+from ingot.runtime.completion import CompletionReader
 from ingot.runtime.metrics import EPOCH, RequestMetrics
 from ingot.runtime.output import RequestOutput
 from ingot.runtime.sequence import Sequence
@@ -17,7 +17,7 @@ class Request:
 
     request_id: str
     prompt: str | None
-    completions: list[Completion]
+    completions: list[CompletionReader]
     listen: Callable[[Request], None]
 
     @property

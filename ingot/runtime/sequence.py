@@ -97,7 +97,7 @@ class Sequence:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class SharedRequest:
     """What the completions of a request share; `seed` is for one whose parameters have none."""
 
     number: int
@@ -110,7 +110,7 @@ class Request:
     stop_ids: frozenset[int]
 
 
-def first_of_request(request: Request, first_id: int) -> Sequence:
+def first_of_request(request: SharedRequest, first_id: int) -> Sequence:
     """The sequence of a request's first completion; those of the others are its siblings."""
     arrived = perf_counter()
     params = request.params

@@ -10,7 +10,7 @@ from weakref import WeakMethod, ref
 
 from ingot.errors import IngotError, InternalError, RequestError, UsageError, describe
 from ingot.runtime.arrays import Float32
-from ingot.runtime.completion import Completion
+from ingot.runtime.completion import CompletionReader
 from ingot.runtime.config import EngineConfig
 from ingot.runtime.engine import Engine
 from ingot.runtime.forced import Take
@@ -48,7 +48,7 @@ class Session:
         self._on_step = on_step
         self.closed = False
         self._requests: dict[str, Request] = {}
-        self._owners: dict[int, tuple[Request, Completion]] = {}
+        self._owners: dict[int, tuple[Request, CompletionReader]] = {}
         self._claims: dict[int, tuple[ref[object], list[Request]]] = {}
         self._names = map(str, itertools.count())
         self._after_news: list[WeakMethod[Callable[[], None]]] = []
@@ -184,7 +184,7 @@ class Session:
         )
         try:
             sequences = [first, *first.siblings]
-            completions = [Completion(self._engine, s, ticket.tokenizer) for s in sequences]
+            completions = [CompletionReader(self._engine, s, ticket.tokenizer) for s in sequences]
         except BaseException:
             self._engine.abort(first)
             raise

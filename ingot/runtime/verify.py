@@ -13,7 +13,7 @@ from ingot.artifact.programs import STEP
 from ingot.artifact.reader import Artifact
 from ingot.errors import VerificationError
 from ingot.runtime.arrays import Float32
-from ingot.runtime.embedding import Pool
+from ingot.runtime.embedding import PooledRows
 from ingot.runtime.goldens import number_format, read_golden, read_rows
 from ingot.runtime.llm import LLM
 
@@ -216,7 +216,7 @@ def _rows_difference(llm: LLM, program: str) -> RowsDifference:
     prompts = [prompt.tokens for prompt in golden.prompts]
     found = {}
     for way, size in WAYS.items():
-        pools = [Pool("last", len(tokens)) for tokens in prompts]
+        pools = [PooledRows("last", len(tokens)) for tokens in prompts]
         llm.run_pools(program, prompts, pools, chunk_tokens=size)
         found[way] = [pool.vector(normalize=False) for pool in pools]
     first, *others = found.values()

@@ -12,7 +12,7 @@ import msgspec
 from ingot.artifact.reader import Artifact
 from ingot.artifact.tree import MANIFEST
 from ingot.errors import IngotError, InternalError, RequestError, describe
-from ingot.runtime.completion import Completion
+from ingot.runtime.completion import CompletionReader
 from ingot.runtime.feed import Feed
 from ingot.runtime.generation_config import read_generation_config
 from ingot.runtime.model import Model
@@ -75,7 +75,7 @@ def _progress(request: Request) -> Progress:
     )
 
 
-def _piece(completion: Completion) -> Piece:
+def _piece(completion: CompletionReader) -> Piece:
     new = completion.output(delta=True)
     scores = None
     if new.logprobs is not None:
@@ -84,7 +84,7 @@ def _piece(completion: Completion) -> Piece:
     return Piece(new.index, new.text, new.token_ids, scores, new.finish_reason, new.stop_reason)
 
 
-def _prompt_logprobs(completion: Completion) -> list[list[Scored] | None] | None:
+def _prompt_logprobs(completion: CompletionReader) -> list[list[Scored] | None] | None:
     sequence = completion.sequence
     if sequence.params.prompt_logprobs is None:
         return None

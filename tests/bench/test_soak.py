@@ -14,7 +14,7 @@ from bench.serve import held
 from bench.serve.fill import fill
 from bench.serve.running import Command, Running, ingot_serve, rss_mb, serving
 from bench.serve.sides import NAME, asks
-from ingot.cli.load.server import Pool
+from ingot.cli.load.server import ConnectionPool
 
 pytestmark = pytest.mark.slow
 
@@ -81,7 +81,7 @@ def test_what_is_not_given_back_shows(shakespeare_artifact, monkeypatch):
 
     async def main(running: Running) -> list[float]:
         server = running.server(NAME)
-        pool = Pool(server)
+        pool = ConnectionPool(server)
         streams = [asyncio.create_task(pool.ask(ask)) for ask in asks(0, 64, 900)]
         values = await held.Held(running, server).idle()
         for stream in streams:

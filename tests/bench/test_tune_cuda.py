@@ -22,9 +22,9 @@ from ingot.artifact.formats import Format
 from ingot.artifact.launches import KernelSpec, Launches
 from ingot.artifact.target import Target
 from ingot.targets.cuda import tiles, tuned
-from ingot.targets.cuda.generate import Kernels, emit
+from ingot.targets.cuda.generate import KernelNumbers, emit
 from ingot.targets.cuda.operands import Operands
-from ingot.targets.cuda.tiles import CLASSES, GATED, PLAIN, Place, Tile
+from ingot.targets.cuda.tiles import CLASSES, GATED, PLAIN, Tile, TileKey
 from ingot.targets.work import Work
 from tests.bench.tuned_device import Clock, TimedDriver
 from tests.targets.cuda.sketches import sketch
@@ -46,7 +46,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 def products(kernel: str = "linear") -> tuple[Product, ...]:
     """Of a model with one product, which is cut into three splits."""
     plan = Case(kernel, BF16, SPLIT, 96).plan
-    kernels = Kernels()
+    kernels = KernelNumbers()
     calls = emit(Operands(plan), Work(plan, plan.kernels[0]))
     launches = tuple(kernels.launch(call, 0) for call in calls)
     found = Launches(kernels=tuple(kernels.specs), launches=launches)
@@ -69,7 +69,7 @@ def tuned_by(
     stored: Callable[[Tile], int] = lambda tile: 0,
     build: tune_cuda.Build = all_build,
     products: Sequence[Product] = products(),
-) -> tuple[dict[Place, Tile], list[str]]:
+) -> tuple[dict[TileKey, Tile], list[str]]:
     """The tile of each place, and what is said on the way."""
     clock, said = Clock(), []
     tuning = Tuning(TARGET, products, Path(), build, said.append)
@@ -83,7 +83,7 @@ def tuned_by(
 def test_every_class_of_steps_is_a_product_of_its_own() -> None:
     found = products()
     assert [each.place for each in found] == [
-        Place("sm_90", "float16", "split short", PLAIN, most) for most in CLASSES
+        TileKey("sm_90", "float16", "split short", PLAIN, most) for most in CLASSES
     ]
     assert [each.rows for each in found] == [16, 64, 160], "the largest step has 160 rows"
     for each in found:

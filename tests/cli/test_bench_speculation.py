@@ -15,10 +15,10 @@ from ingot.cli.bench import speculated_tokens
 from ingot.cli.bench_report import speculation_object, speculation_text
 from ingot.cli.bench_speculation import (
     ANSWER,
-    Comparison,
+    BenchText,
+    BenchTurn,
     SpeculationRunner,
-    Text,
-    Turn,
+    SpeculationTurns,
     steered,
     texts,
 )
@@ -86,7 +86,7 @@ def test_outputs_that_speculation_changes_are_an_error(executor, monkeypatch):
         return not chunk.sequence.finished and chunk.num_drawn <= len(chunk.draft)
 
     params = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True, detokenize=False)
-    own = Text("own", [([3, 1, 4], params)])
+    own = BenchText("own", [([3, 1, 4], params)])
     runner = SpeculationRunner(executor, SPECULATIVE, 1)
     monkeypatch.setattr(Speculation, "drafts", lambda self, sequences, room: [[9, 9]])
     assert runner.run(own).num_draft_tokens > 40
@@ -101,7 +101,7 @@ def test_requests_that_fail_are_no_measurement(executor):
 
     params = replace(steered([1] * 9), logits_processors=[breaks])
     with pytest.raises(IngotError, match="no logits today"):
-        SpeculationRunner(executor, SPECULATIVE, 1).run(Text("broken", [([1, 2], params)]))
+        SpeculationRunner(executor, SPECULATIVE, 1).run(BenchText("broken", [([1, 2], params)]))
 
 
 def test_an_artifact_of_one_row_is_refused(tmp_path):
@@ -140,8 +140,8 @@ def test_every_request_has_a_text_of_its_own():
         assert len({tuple(answer(params, 1000)) for _, params in text.requests}) == 3
 
 
-def turn(rate: float, steps: int = 128, drafted: int = 0, accepted: int = 0) -> Turn:
-    return Turn(
+def turn(rate: float, steps: int = 128, drafted: int = 0, accepted: int = 0) -> BenchTurn:
+    return BenchTurn(
         tokens_per_second=rate,
         num_steps=steps,
         num_draft_tokens=drafted,
@@ -149,10 +149,10 @@ def turn(rate: float, steps: int = 128, drafted: int = 0, accepted: int = 0) -> 
     )
 
 
-def compared(**changed: object) -> Comparison:
+def compared(**changed: object) -> SpeculationTurns:
     """Rounds of 2, 4 and 1.5 times as fast."""
-    found = Comparison(
-        text=Text("repetitive, 2 at once", [([1, 2, 3], steered([5] * 4))] * 2),
+    found = SpeculationTurns(
+        text=BenchText("repetitive, 2 at once", [([1, 2, 3], steered([5] * 4))] * 2),
         tokens=256,
         plain=[turn(10), turn(5), turn(20)],
         drafted=[turn(20, 32, 60, 45), turn(20, 64, 60, 45), turn(30, 80, 40, 30)],
@@ -169,7 +169,7 @@ def test_figures_are_medians_of_rounds_and_shares_of_all():
 
 
 def test_text_has_a_line_for_each_text():
-    none = compared(text=Text("other", [([1], steered([5]))]), drafted=[turn(10)] * 3)
+    none = compared(text=BenchText("other", [([1], steered([5]))]), drafted=[turn(10)] * 3)
     lines = speculation_text(SPECULATIVE, [compared(), none]).splitlines()
     assert lines[0] == "speculation by ngram, guesses of at most 5 tokens"
     assert [re.split("  +", line.strip()) for line in lines[2:]] == [

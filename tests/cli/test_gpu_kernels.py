@@ -12,12 +12,12 @@ from ingot.artifact import occupancy
 from ingot.artifact.architectures import ARCHITECTURES
 from ingot.artifact.codec import encode_plan
 from ingot.artifact.launches import (
-    Argument,
     Binary,
     BuiltLaunches,
     Extent,
     KernelSpec,
     Launch,
+    LaunchArgument,
     Launches,
     Variant,
     encode_built,
@@ -57,7 +57,7 @@ def kernel(number: int) -> tuple[KernelSpec, Binary]:
 def built() -> BuiltLaunches:
     """The embedding is no kernel of its own here; the norm runs twice."""
     specs, binaries = zip(*map(kernel, range(3)), strict=True)
-    weight = Argument(buffer="embed.weight")
+    weight = LaunchArgument(buffer="embed.weight")
     tiles = (Extent(size="N", per=16), Extent(times=3), ONE)
     few = Variant(kernel=0, grid=tiles, size="N", most=16)
     norm = Launch(group=1, arguments=(weight,) * 3, variants=(Variant(kernel=2, grid=(ONE,) * 3),))

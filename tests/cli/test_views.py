@@ -24,7 +24,7 @@ from ingot.cli.artifact_view import (
 from ingot.cli.inspected import Inspected
 from ingot.cli.page import artifact_page
 from ingot.compiler.explain import Explanation, Reason
-from ingot.compiler.needs import Cache, Way
+from ingot.compiler.needs import CacheNeed, Way
 from ingot.compiler.options import Report
 from ingot.errors import UsageError
 from ingot.runtime.verify import Mismatch, Verification
@@ -164,9 +164,9 @@ def test_the_page_has_the_same_figures(view: ArtifactView) -> None:
     assert '<b class="op">both</b>' in artifact_page(shown(view, "cpu:x86-64-v3"))
 
 
-def cache(dtype: str, total: int, *, fits: bool | None = True) -> Cache:
+def cache(dtype: str, total: int, *, fits: bool | None = True) -> CacheNeed:
     most = None if fits is None else 4096
-    return Cache(
+    return CacheNeed(
         dtype=dtype, options=(), bytes_per_token=2048, cache_bytes=2_048_000, total_bytes=total,
         fits=fits, largest_context=most and 96, largest_seats=most and 3,
     )  # fmt: skip

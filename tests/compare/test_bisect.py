@@ -17,7 +17,7 @@ import torch
 
 from ingot.cli.main import main
 from ingot.compare.alone import errors_against, expected
-from ingot.compare.bisect import Finding, Found
+from ingot.compare.bisect import Finding, TracedFinding
 from ingot.compare.bisect_sides import bisect
 from ingot.compare.cpu_step import CpuStep
 from ingot.compare.kernel_check import KernelError
@@ -250,7 +250,7 @@ def test_a_reproducer_of_a_kernel_that_is_right_says_so(
             op="", made_by="", difference=difference, step="decode",
         )  # fmt: skip
         error = KernelError(seen, "decode", difference, wanted)
-        save(tmp_path / str(number), Found(finding, error), kernels)
+        save(tmp_path / str(number), TracedFinding(finding, error), kernels)
         assert reproduce(tmp_path / str(number)) == 0
 
 

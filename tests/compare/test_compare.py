@@ -6,14 +6,16 @@ import numpy as np
 import pytest
 
 from ingot.compare.compare import Comparison, GreedyDifference, compare
-from ingot.compare.prompts import Prompt
+from ingot.compare.prompts import ComparedPrompt
 from ingot.runtime.tokenizer import Tokenizer
 from tests.compare.table_side import TableSide, successor_table
 
-PROMPT = Prompt("prompt 1", (3, 0, 1))
+PROMPT = ComparedPrompt("prompt 1", (3, 0, 1))
 
 
-def compared(one: TableSide, other: TableSide, *prompts: Prompt, greedy: int = 4) -> Comparison:
+def compared(
+    one: TableSide, other: TableSide, *prompts: ComparedPrompt, greedy: int = 4
+) -> Comparison:
     return compare(one, other, prompts or (PROMPT,), num_greedy=greedy)
 
 
@@ -48,7 +50,11 @@ def test_the_first_token_that_differs_is_found_whoever_writes(costs):
 
 def test_the_earliest_difference_of_all_prompts_is_told():
     one = TableSide(turned(2, 5, 0.5))
-    prompts = [Prompt("late", (0,)), Prompt("early", (2,)), Prompt("never", (5,))]
+    prompts = [
+        ComparedPrompt("late", (0,)),
+        ComparedPrompt("early", (2,)),
+        ComparedPrompt("never", (5,)),
+    ]
     found = compared(one, TableSide(successor_table()), *prompts, greedy=3)
     assert found.difference is not None
     assert (found.difference.where, found.difference.index) == ("early", 0)
@@ -57,7 +63,7 @@ def test_the_earliest_difference_of_all_prompts_is_told():
 
 def test_measures_of_all_prompts_are_beside_those_of_each():
     one = TableSide(turned(2, 5, 0.5))
-    prompts = [Prompt("far", (2, 2)), Prompt("equal", (5,))]
+    prompts = [ComparedPrompt("far", (2, 2)), ComparedPrompt("equal", (5,))]
     found = compared(one, TableSide(successor_table()), *prompts, greedy=0)
     assert [prompt.measures.max_error for prompt in found.prompts] == [2.5, 0.0]
     assert [prompt.measures.identical for prompt in found.prompts] == [False, True]
@@ -103,7 +109,7 @@ def test_what_is_after_a_text_that_is_not_greedy_is_not_counted():
 def test_progress_goes_through_the_prompts():
     calls: list[tuple[str, str, float | None]] = []
     side = TableSide(successor_table())
-    prompts = [Prompt("one", (1,)), Prompt("two", (2,))]
+    prompts = [ComparedPrompt("one", (1,)), ComparedPrompt("two", (2,))]
     compare(side, side, prompts, progress=lambda *call: calls.append(call))
     assert calls == [("compare", "one", 0.0), ("compare", "two", 0.5), ("compare", "2 prompts", 1)]
 

@@ -11,7 +11,7 @@ from ingot.artifact.reader import Artifact
 from ingot.compare.alone import errors_against, expected
 from ingot.compare.bisect import Walk
 from ingot.compare.cpu_step import CpuStep
-from ingot.compare.kernel_check import Kernels, run_kernels
+from ingot.compare.kernel_check import WatchedKernels, run_kernels
 from ingot.compare.seen import Seen, left
 from ingot.compare.steps import steps_of
 from ingot.runtime.llm import LLM
@@ -25,16 +25,16 @@ def artifact(shakespeare_artifact: Path) -> Artifact:
 
 
 @pytest.fixture(scope="module")
-def kernels(artifact: Artifact) -> Kernels:
+def kernels(artifact: Artifact) -> WatchedKernels:
     steps = steps_of(PROMPTS, artifact.manifest.limits)
     return run_kernels(artifact, artifact.target, steps)
 
 
-def test_the_kernels_of_the_bundled_model_do_what_they_should(kernels: Kernels) -> None:
+def test_the_kernels_of_the_bundled_model_do_what_they_should(kernels: WatchedKernels) -> None:
     assert [each.finding for each in Walk(kernels).findings()] == []
 
 
-def test_the_logits_are_those_of_the_runtime(artifact: Artifact, kernels: Kernels) -> None:
+def test_the_logits_are_those_of_the_runtime(artifact: Artifact, kernels: WatchedKernels) -> None:
     """Bit by bit, on one thread and on all."""
     with LLM(artifact, max_model_len=64) as llm:
         theirs = [torch.from_numpy(llm.logits(prompt).copy()) for prompt in PROMPTS]
@@ -44,7 +44,7 @@ def test_the_logits_are_those_of_the_runtime(artifact: Artifact, kernels: Kernel
     assert torch.equal(kernels.seen["decode"][-1].after["logits"], last)  # type: ignore[arg-type]
 
 
-def alone(artifact: Artifact, kernels: Kernels, seen: Seen, number: int) -> Seen:
+def alone(artifact: Artifact, kernels: WatchedKernels, seen: Seen, number: int) -> Seen:
     """A kernel that has run by itself, in new memory, on what it was given before."""
     plan = kernels.plan
     read = {name for name in seen.work.reads if plan.buffer(name).kind == "weight"}
@@ -61,7 +61,7 @@ def alone(artifact: Artifact, kernels: Kernels, seen: Seen, number: int) -> Seen
 
 
 def test_a_kernel_runs_alone_without_the_weights_of_the_others(
-    artifact: Artifact, kernels: Kernels
+    artifact: Artifact, kernels: WatchedKernels
 ) -> None:
     inputs = kernels.steps.parts["prefill"]
     for number, seen in enumerate(kernels.seen["prefill"][:8]):  # a layer, and what is before it
@@ -72,7 +72,7 @@ def test_a_kernel_runs_alone_without_the_weights_of_the_others(
 
 
 def test_a_kernel_that_is_given_something_else_leaves_something_else(
-    artifact: Artifact, kernels: Kernels
+    artifact: Artifact, kernels: WatchedKernels
 ) -> None:
     """The control: nothing of the whole step is left over in memory."""
     number = next(

@@ -17,14 +17,14 @@ from ingot.artifact.formats import Storage
 from ingot.artifact.plan import Buffer, Plan
 from ingot.compare import steps
 from ingot.compare.bisect import Finding, Walk
-from ingot.compare.kernel_check import Kernels
+from ingot.compare.kernel_check import WatchedKernels
 from ingot.compare.seen import Seen, Watching, copied
 from ingot.compare.steps import steps_of
 from ingot.compare.stored import damage, sources_of, wanted
 from ingot.compiler.interpret import Step, Value, new_states, plan_weights
 from ingot.errors import UsageError
 from ingot.ops.scaled import Operand, Scaled
-from ingot.passes.verification import Weights
+from ingot.passes.verification import DrawnWeights
 from ingot.targets.cpu.kind import KIND
 from ingot.targets.cpu.work import work_of
 from tests.compiler.tiny import tiny
@@ -41,7 +41,7 @@ Spoil = Callable[[Step, Seen], None]
 
 
 def read(name: str) -> Operand:
-    return Weights(tiny().reference).read(name)
+    return DrawnWeights(tiny().reference).read(name)
 
 
 @dataclass
@@ -52,7 +52,7 @@ class Machine:
     number: int = -1
     spoil: Spoil = lambda step, seen: None
 
-    def run(self) -> Kernels:
+    def run(self) -> WatchedKernels:
         weights = plan_weights(read)
         steps = steps_of(PROMPTS, self.plan.limits)
         states, seen = new_states(self.plan, steps.num_pages), {}
@@ -70,7 +70,7 @@ class Machine:
             watching.watch(len(watching.seen))
             seen[name] = watching.seen
         stored = SimpleNamespace(read=weights)
-        return Kernels("cpu:portable", self.plan, stored, steps, seen)  # type: ignore[arg-type]
+        return WatchedKernels("cpu:portable", self.plan, stored, steps, seen)  # type: ignore[arg-type]
 
     @staticmethod
     def _value(step: Step, name: str) -> Value:

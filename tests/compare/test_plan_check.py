@@ -22,7 +22,7 @@ from ingot.compiler.lower import lower
 from ingot.passes.graph import arguments, op_calls, set_arguments
 from ingot.passes.pipeline import PIPELINE, pipeline
 from ingot.passes.runner import apply
-from ingot.passes.verification import Weights
+from ingot.passes.verification import DrawnWeights
 from ingot.targets.cpu.kind import KIND
 from tests.compare.planted import gate_and_up_swapped, window_off_by_one, wrong_epsilon
 from tests.compiler.tiny import LIMITS, tiny
@@ -36,7 +36,7 @@ Spoil = Callable[[GraphModule], None]
 def check(plan: Plan) -> Strayed | None:
     """The first instruction of a plan of the tiny model that does not compute what that does."""
     reference = tiny().reference
-    read = Weights(reference).read
+    read = DrawnWeights(reference).read
     steps = steps_of(PROMPTS, plan.limits)
     values = PlanValues.of(
         plan,

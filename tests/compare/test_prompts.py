@@ -10,7 +10,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
-from ingot.compare.prompts import Prompt, given_prompts, golden_prompts, random_prompts
+from ingot.compare.prompts import ComparedPrompt, given_prompts, golden_prompts, random_prompts
 from ingot.compare.sides import Side, open_side
 from ingot.compiler import prompt_file
 from ingot.compiler.prompt_file import read_prompts
@@ -60,7 +60,7 @@ def test_tokens_need_no_tokenizer(tmp_path):
 def test_a_prompt_says_where_it_stands(tmp_path):
     (tmp_path / "p.txt").write_text("\na\n")
     found = given_prompts(read_prompts(tmp_path / "p.txt"), (side(),))
-    assert found == [Prompt(f"line 2 of {tmp_path / 'p.txt'}", (0,))]
+    assert found == [ComparedPrompt(f"line 2 of {tmp_path / 'p.txt'}", (0,))]
 
 
 # The content of a file, and what is said of it.

@@ -15,7 +15,7 @@ from ingot.artifact.spec import Array, Spec
 from ingot.compiler.interpret import interpret, new_states, plan_logits, plan_weights
 from ingot.ops.scaled import Scaled, round_to_int8
 from ingot.ops.steps import step_inputs
-from ingot.passes.verification import Weights
+from ingot.passes.verification import DrawnWeights
 from ingot.targets.cpu.kind import KIND
 from tests.compiler.tiny import LIMITS as TINY_LIMITS
 from tests.compiler.tiny import tiny
@@ -224,7 +224,7 @@ def test_new_states_are_not_numbers():
 
 def test_weights_are_stacked_and_rounded_as_the_plan_says():
     made = tiny("bfloat16", Storage(8, 32))
-    read = Weights(made.reference).read
+    read = DrawnWeights(made.reference).read
     names = tuple(f"model.layers.0.mlp.{x}_proj.weight" for x in ("gate", "up"))
     stacked = next(b for b in made.plan.of_kind("weight") if b.sources == names)
     got = plan_weights(read)(stacked)
@@ -243,7 +243,7 @@ def test_steps_in_chunks_are_one_step(storage, int8_states):
     made = tiny("float32", storage, int8_states=int8_states)
     rewritten = KIND.rewrite(made.plan)
     placed = KIND.place(KIND.group(rewritten)[0])
-    weights = plan_weights(Weights(made.reference).read)
+    weights = plan_weights(DrawnWeights(made.reference).read)
     tokens = [(7 * i) % 80 for i in range(11)]
     pages = [[2, 0, 1]]
 

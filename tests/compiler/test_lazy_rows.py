@@ -9,7 +9,7 @@ import torch
 from gguf import GGMLQuantizationType as Type
 
 from ingot.compiler import lazy_rows
-from ingot.compiler.lazy_rows import Rows, by_rows
+from ingot.compiler.lazy_rows import LazyRows, by_rows
 from ingot.models import registry
 from ingot.models.checkpoint import Checkpoint
 from tests.support.gguf_files import write_gguf
@@ -31,7 +31,7 @@ def test_rows_are_those_of_the_whole(
     monkeypatch.setattr(lazy_rows, "LARGE", 0)
     whole = checkpoint.read(TABLE)
     rows = by_rows(checkpoint)(TABLE)
-    assert isinstance(rows, Rows) and rows.shape == whole.shape
+    assert isinstance(rows, LazyRows) and rows.shape == whole.shape
     ids = torch.tensor([[5, 0, 5, len(whole) - 1]])
     for index in (slice(None), slice(3, 9), slice(len(whole) - 2, len(whole) + 5), ids):
         assert torch.equal(rows[index], whole[index])

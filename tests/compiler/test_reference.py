@@ -13,7 +13,7 @@ from ingot.artifact.formats import Storage
 from ingot.artifact.golden import Golden, GoldenModel
 from ingot.compiler import reference
 from ingot.compiler.export import export
-from ingot.compiler.golden import TOP, Prompt, golden_outputs, golden_prompts
+from ingot.compiler.golden import TOP, ReferencePrompt, golden_outputs, golden_prompts
 from ingot.compiler.quantization.search import quantize_rows
 from ingot.compiler.reference import ReadParameter, reference_logits
 from ingot.errors import CompileError
@@ -31,7 +31,7 @@ OF = GoldenModel("m", "A", 2048, 6, 1)
 
 def outputs(graph: torch.fx.GraphModule, read: ReadParameter, prompts: list[list[int]]) -> Golden:
     """The goldens of prompts that were given, and no number format."""
-    return golden_outputs(graph, read, [Prompt(p, given=len(p)) for p in prompts], OF, {})
+    return golden_outputs(graph, read, [ReferencePrompt(p, given=len(p)) for p in prompts], OF, {})
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import torch
 
 from ingot.artifact.formats import Storage
 from ingot.compiler.rounding import Rounded, rounded_logits, roundings_of
-from ingot.compiler.verify import PlanChecker, StoredWeights, step_within
+from ingot.compiler.verify import PlanChecker, RandomStored, step_within
 from ingot.passes.verification import relative_error
 from ingot.targets.cpu.kind import KIND as CPU
 from ingot.targets.cuda.kind import KIND as CUDA
@@ -34,7 +34,7 @@ def test_the_noise_is_that_of_the_plan(name: str, kind: object) -> None:
     made = tiny(**VARIANTS[name])
     plan = kind.rewrite(made.plan)  # type: ignore[attr-defined]
     checker, step = PlanChecker(made.reference), step_within(made.plan.limits)
-    stored = StoredWeights(checker.random, plan)
+    stored = RandomStored(checker.random, plan)
     (exact, rounded), _ = checker.rounded(stored, [roundings_of(plan)], *step)
     noise, apart = (relative_error(x, exact) for x in (rounded, checker.logits(plan, *step)))
     assert 1e-4 < noise < 5e-2
@@ -58,6 +58,6 @@ def test_the_exact_run_is_the_reference_whatever_runs_beside_it() -> None:
 def test_float32_loses_the_last_digits_of_sums() -> None:
     made = tiny()
     checker, step = PlanChecker(made.reference), step_within(made.plan.limits)
-    stored = StoredWeights(checker.random, made.plan)
+    stored = RandomStored(checker.random, made.plan)
     (exact, rounded), _ = checker.rounded(stored, [roundings_of(made.plan)], *step)
     assert 2.0**-24 < relative_error(rounded, exact) < 1e-5

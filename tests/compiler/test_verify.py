@@ -12,7 +12,7 @@ import torch
 from ingot.artifact.formats import Storage
 from ingot.artifact.plan import Instruction, Limits, Plan
 from ingot.compiler.rounding import roundings_of
-from ingot.compiler.verify import MOST, REGROUPED, PlanChecker, StoredWeights, step_within
+from ingot.compiler.verify import MOST, REGROUPED, PlanChecker, RandomStored, step_within
 from ingot.errors import PassError
 from ingot.passes.verification import relative_error
 from ingot.targets.cpu.kind import KIND
@@ -82,7 +82,7 @@ def test_a_row_that_has_moved_is_far_off(vocab_size: int) -> None:
     """Negative control: routers that are left alone make an error that no plan may have."""
     made = tiny("bfloat16", experts=True, vocab_size=vocab_size)
     checker, step = PlanChecker(made.reference), step_within(made.plan.limits)
-    stored, ways = StoredWeights(checker.random, made.plan), [roundings_of(made.plan)]
+    stored, ways = RandomStored(checker.random, made.plan), [roundings_of(made.plan)]
     (exact, rounded), routed = checker.rounded(stored, ways, *step)
     steady, alone = (checker.logits(made.plan, *step, given) for given in (routed, ()))
     assert relative_error(steady, exact) < MOST / 2 < MOST < relative_error(alone, exact)
@@ -171,7 +171,7 @@ def test_an_error_of_three_times_the_noise_is_found(
     """Whatever the formats are; what roundings themselves do passes."""
     checker, rewritten = PlanChecker(made.reference), KIND.rewrite(made.plan)
     ways = [roundings_of(made.plan), roundings_of(rewritten)]
-    stored, step = StoredWeights(checker.random, made.plan), step_within(made.plan.limits)
+    stored, step = RandomStored(checker.random, made.plan), step_within(made.plan.limits)
     (_, before, after), _ = checker.rounded(stored, ways, *step)
     noise, honest = max(REGROUPED, relative_error(after, before)), checker.logits
     assert noise < MOST / 2

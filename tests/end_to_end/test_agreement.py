@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ingot.compare.compare import compare
-from ingot.compare.prompts import Prompt
+from ingot.compare.prompts import ComparedPrompt
 from ingot.compare.sides import Side, open_side
 from ingot.errors import ExportError
 from ingot.models import registry
@@ -40,7 +40,7 @@ FORMS: dict[str, Callable[[Path, Path, Callable[[], Path]], str]] = {
 STORED = ("artifact", "onnx", "plain onnx")  # the forms that have integers if any has
 LONGEST, GREEDY = 312, 8
 # One token, beyond a page, and beyond every window.
-PROMPTS = [Prompt(f"{n} tokens", tuple(random_tokens(n))) for n in (1, 17, 300)]
+PROMPTS = [ComparedPrompt(f"{n} tokens", tuple(random_tokens(n))) for n in (1, 17, 300)]
 # Families with experts have no form in ONNX.
 EXPERTS = (
     *("mixtral", "qwen2moe", "qwen3moe", "olmoe", "granitemoe", "gptoss", "glm4moe", "minimax"),

@@ -6,14 +6,16 @@ import pytest
 
 from ingot.artifact.reader import Artifact
 from ingot.compare.compare import compare
-from ingot.compare.prompts import Prompt
+from ingot.compare.prompts import ComparedPrompt
 from ingot.compare.sides import open_side
 from ingot.passes.pipeline import PIPELINE, optional_passes
 from ingot.targets.cpu.kind import KIND
 from tests.end_to_end.support import BUNDLED, Compile, Compiled
 from tests.support.core import core
 
-PROMPTS = [Prompt(f"{n} tokens", tuple((37 * i + n) % 320 for i in range(n))) for n in (1, 17, 90)]
+PROMPTS = [
+    ComparedPrompt(f"{n} tokens", tuple((37 * i + n) % 320 for i in range(n))) for n in (1, 17, 90)
+]
 INT4 = {"quantize": "int4", "kv_dtype": "int8"}
 # A model that each makes something of, and how it is compiled. The widths of random models are too
 # odd for some groups.

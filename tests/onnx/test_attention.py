@@ -7,7 +7,7 @@ import torch
 
 from ingot.onnx.attention import attend, visible
 from ingot.ops import OPS
-from ingot.ops.attention import Scoring
+from ingot.ops.attention import SoftmaxScope
 from tests.support.samples import normal
 
 HEADS, KV_HEADS, SIZE, SCALE = 4, 2, 8, 0.3
@@ -29,7 +29,9 @@ def test_chunks_of_padded_sequences_are_the_sequences(
     for start, end in ((0, 5), (5, 8), (8, 9)):
         x = [each[:, start:end] for each in (q, k, v)]
         seen = visible(mask[:, :end].long(), x[0], window)
-        mixed, *past = attend(*x, seen, past, (HEADS, KV_HEADS), Scoring(SCALE, 0, softcap, sinks))
+        mixed, *past = attend(
+            *x, seen, past, (HEADS, KV_HEADS), SoftmaxScope(SCALE, 0, softcap, sinks)
+        )
         parts.append(mixed)
     whole = torch.cat(parts, 1)
     assert whole.isfinite().all()

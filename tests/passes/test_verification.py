@@ -24,7 +24,7 @@ from ingot.passes.verification import (
     PAGE_SIZE,
     ROWS,
     Checker,
-    Weights,
+    DrawnWeights,
     example_inputs,
     random_tokens,
     relative_error,
@@ -58,7 +58,7 @@ class Holder(torch.nn.Module):
 
 
 def test_weights_keep_the_size_of_what_they_are_multiplied_with():
-    weights = Weights(GraphModule(Holder(), torch.fx.Graph()))
+    weights = DrawnWeights(GraphModule(Holder(), torch.fx.Graph()))
     weights.shapes = {n: tuple(p.shape) for n, p in Holder().named_parameters()}
     weights.shapes["table"], weights.constants = (30, 50), {"table"}
     made = {name: weights.read(name) for name in ("matrix", "weight", "bias", "table")}
@@ -74,11 +74,11 @@ def test_weights_keep_the_size_of_what_they_are_multiplied_with():
 def test_a_weight_depends_on_its_name_alone():
     """In every process, and for every graph that has it."""
     gm = lab(cases.swiglu)
-    weights = Weights(gm)
+    weights = DrawnWeights(gm)
     rng = torch.Generator().manual_seed(zlib.crc32(b"gate.weight"))
     assert torch.equal(weights.read("gate.weight"), torch.randn(24, 24, generator=rng) / 24**0.5)
     assert not torch.equal(weights.read("gate.weight"), weights.read("up.weight"))
-    assert torch.equal(Weights(gm).read("gate.weight"), weights.read("gate.weight"))
+    assert torch.equal(DrawnWeights(gm).read("gate.weight"), weights.read("gate.weight"))
 
 
 def test_tied_weights_have_both_names():
@@ -87,14 +87,14 @@ def test_tied_weights_have_both_names():
     gm = torch.fx.symbolic_trace(torch.nn.Sequential(model["a"], torch.nn.ReLU()))
     gm.add_module("a", model["a"])
     gm.add_module("b", model["b"])
-    assert Weights(gm).shapes["a.weight"] == Weights(gm).shapes["b.weight"] == (4, 3)
+    assert DrawnWeights(gm).shapes["a.weight"] == DrawnWeights(gm).shapes["b.weight"] == (4, 3)
 
 
 @pytest.mark.cases(core=1)
 @pytest.mark.parametrize("room, kept", [(0, []), (24 * 24 * 4, ["up.weight"]), (1 << 20, 3)])
 def test_weights_are_kept_while_there_is_room(room, kept, monkeypatch):
     monkeypatch.setattr(verification, "KEEP_BYTES", room)
-    weights = Weights(lab(cases.swiglu))
+    weights = DrawnWeights(lab(cases.swiglu))
     names = ["up.weight", "gate.weight", "up.bias"]
     first = [weights.read(name) for name in names]
     assert list(weights.kept) == (names if kept == 3 else kept)

@@ -18,7 +18,7 @@ from ingot.artifact.golden_rows import decode_rows, encode_rows, relative_error,
 from ingot.artifact.reader import Artifact
 from ingot.artifact.writer import ArtifactWriter
 from ingot.errors import ArtifactError, GoldenError, RequestError, UsageError, VerificationError
-from ingot.runtime.embedding import Pool
+from ingot.runtime.embedding import PooledRows
 from ingot.runtime.llm import LLM
 from ingot.runtime.verify import replay
 from tests.support.made_once import made_once
@@ -98,7 +98,7 @@ def test_neither_company_nor_requests_nor_what_is_cached_changes_a_bit(
 @pytest.mark.parametrize("chunk", [1, 5, 48])
 def test_chunks_change_no_bit_of_a_mean(llm: LLM, chunk: int) -> None:
     tokens = [llm.get_tokenizer().encode(text) for text in TEXTS]
-    pools = [Pool("mean", len(ids)) for ids in tokens]
+    pools = [PooledRows("mean", len(ids)) for ids in tokens]
     llm.run_pools("hidden", tokens, pools, chunk_tokens=chunk)
     found = [pool.vector(normalize=False).tolist() for pool in pools]
     assert found == vectors(llm, TEXTS, pooling="mean", normalize=False)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ingot.cli.answer_options import Options
 from ingot.cli.chat.conversation import Conversation
 from ingot.cli.chat.display import stdout_display
-from ingot.cli.chat.partner import Figures, Partner, PartnerAnswer
+from ingot.cli.chat.partner import AnswerSpeed, Partner, PartnerAnswer
 from ingot.cli.output import json_text
 
 
@@ -54,7 +54,7 @@ class Chat:
                 self.last = answer
         self._report(answer)
 
-    def figures(self, answer: PartnerAnswer) -> Figures:
+    def figures(self, answer: PartnerAnswer) -> AnswerSpeed:
         """How fast an answer came."""
         return self.partner.figures(answer)
 

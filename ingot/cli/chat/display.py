@@ -14,7 +14,7 @@ THINK_MODES: tuple[Think, ...] = get_args(Think)
 _DIM, _PLAIN, _ERASE = "\033[2m", "\033[0m", "\r\033[K"
 
 
-class Marks(NamedTuple):
+class ThinkingMarks(NamedTuple):
     """What is written before thinking, between it and the answer, and where no answer follows."""
 
     before: str = ""
@@ -22,13 +22,17 @@ class Marks(NamedTuple):
     broken_off: str = ""
 
 
-_AS_WRITTEN = Marks(before=f"{OPEN}\n", after=f"\n{CLOSE}\n\n")
-_ON_TERMINAL: dict[Think, Marks] = {
+_AS_WRITTEN = ThinkingMarks(before=f"{OPEN}\n", after=f"\n{CLOSE}\n\n")
+_ON_TERMINAL: dict[Think, ThinkingMarks] = {
     "show": _AS_WRITTEN,
-    "dim": Marks(_DIM, f"{_PLAIN}\n\n", _PLAIN),
-    "hide": Marks("thinking ...", _ERASE, _ERASE),
+    "dim": ThinkingMarks(_DIM, f"{_PLAIN}\n\n", _PLAIN),
+    "hide": ThinkingMarks("thinking ...", _ERASE, _ERASE),
 }
-_ELSEWHERE: dict[Think, Marks] = {"show": _AS_WRITTEN, "dim": _AS_WRITTEN, "hide": Marks()}
+_ELSEWHERE: dict[Think, ThinkingMarks] = {
+    "show": _AS_WRITTEN,
+    "dim": _AS_WRITTEN,
+    "hide": ThinkingMarks(),
+}
 
 
 class Display:

@@ -19,14 +19,14 @@ _OPENING = re.compile(r'(/\S+\s+)?"""')
 ReadLine = Callable[[str], str]
 
 
-class Entry(NamedTuple):
+class ChatEntry(NamedTuple):
     """A command with its argument; or, if `command` is empty, a message."""
 
     command: str
     text: str
 
 
-def read_entry(read: ReadLine) -> Entry:
+def read_entry(read: ReadLine) -> ChatEntry:
     r"""Reads lines until an entry is whole; the end of input ends it, too.
 
     A line that ends with \ goes on in the next. A message, or the argument of a command, that
@@ -36,13 +36,13 @@ def read_entry(read: ReadLine) -> Entry:
     line = read(PROMPT)
     opening = _OPENING.match(line)
     if opening:
-        return Entry((opening[1] or "").strip(), _quoted(line[opening.end() :], read))
+        return ChatEntry((opening[1] or "").strip(), _quoted(line[opening.end() :], read))
     while line.endswith("\\"):
         line = f"{line[:-1]}\n{_next(read) or ''}"
     if not line.startswith("/"):
-        return Entry("", line)
+        return ChatEntry("", line)
     command, *text = line.split(maxsplit=1)
-    return Entry(command, "".join(text).strip())
+    return ChatEntry(command, "".join(text).strip())
 
 
 def _quoted(text: str, read: ReadLine) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ingot.cli.answer import Answer
+from ingot.cli.answer import ShownAnswer
 from ingot.cli.answer_options import Options
 from ingot.cli.chat.conversation import Message
 from ingot.cli.chat.display import Display
@@ -26,19 +26,19 @@ class LocalPartner:
         self.name = llm.artifact.manifest.model.name
         self.max_model_len: int | None = llm.max_model_len
 
-    def begin(self, messages: list[Message], options: Options) -> Answer:
+    def begin(self, messages: list[Message], options: Options) -> ShownAnswer:
         prompt = self._llm.chat_prompt(
             messages,
             chat_template=self._template,
             chat_template_kwargs=options.template_variables,
         )
         self._check_room(len(prompt["prompt_token_ids"]), messages)
-        return Answer(prompt, chats=True)
+        return ShownAnswer(prompt, chats=True)
 
-    def write(self, answer: Answer, options: Options, display: Display) -> None:
+    def write(self, answer: ShownAnswer, options: Options, display: Display) -> None:
         answer.write(self._llm, options.params, display)
 
-    def figures(self, answer: Answer) -> Figures:
+    def figures(self, answer: ShownAnswer) -> Figures:
         return answer.stats.figures(self._llm.artifact, self._load_seconds)
 
     def check_system(self) -> None:

@@ -10,7 +10,7 @@ from ingot.cli.answer_options import Options
 from ingot.cli.chat.chat import Chat, note
 from ingot.cli.chat.commands import Leave, obey
 from ingot.cli.chat.conversation import Conversation
-from ingot.cli.chat.entries import Entry, Lines, read_entry
+from ingot.cli.chat.entries import ChatEntry, Lines, read_entry
 from ingot.cli.chat.partner import Partner
 from ingot.errors import IngotError
 from ingot.settings import settings
@@ -56,7 +56,7 @@ def _until_end(chat: Chat, lines: Lines, terminal: bool) -> int:
             lines.interrupted = True
 
 
-def _take(chat: Chat, entry: Entry) -> None:
+def _take(chat: Chat, entry: ChatEntry) -> None:
     if entry.command:
         obey(chat, entry.command, entry.text)
     elif entry.text.strip():

@@ -9,7 +9,7 @@ from ingot.cli.chat.conversation import Message
 from ingot.cli.chat.display import Display
 
 
-class Figures(Protocol):
+class AnswerSpeed(Protocol):
     """How fast an answer came."""
 
     def text(self) -> str:
@@ -59,7 +59,7 @@ class Partner(Protocol):
         """Has it come, and shows it. What has come stays if an error ends it."""
         ...
 
-    def figures(self, answer: Any) -> Figures: ...
+    def figures(self, answer: Any) -> AnswerSpeed: ...
 
     def check_system(self) -> None:
         """Raises RequestError where it is known that system messages are refused or left out."""

@@ -11,7 +11,7 @@ from typing import Any
 from ingot.cli.answer_options import ANSWER_OPTIONS, Options, field_of, name_of
 from ingot.cli.chat.conversation import Message
 from ingot.cli.chat.display import Display
-from ingot.cli.chat.server import Server
+from ingot.cli.chat.server import ChatServer
 from ingot.cli.chat.thinking import split
 from ingot.cli.numbers import format_seconds
 
@@ -117,7 +117,7 @@ class RemoteAnswer:
 class RemotePartner:
     """A model of a server; without a name, its first one."""
 
-    def __init__(self, server: Server, model: str | None) -> None:
+    def __init__(self, server: ChatServer, model: str | None) -> None:
         told = server.model(model)
         self.name = str(told["id"])
         most = told.get("max_model_len")

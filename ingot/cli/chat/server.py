@@ -19,7 +19,7 @@ _EVENT = b"data:"
 _END = "[DONE]"
 
 
-class Server:
+class ChatServer:
     """A server at a URL such as `http://127.0.0.1:8000`, with `/v1` or without.
 
     Raises UsageError for an URL that is none, and for a server that refuses the key.

@@ -22,7 +22,7 @@ WORDS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class LoadAsk:
     """One request: a prompt as text or tokens, and how many tokens to make."""
 
     prompt: str | list[int]
@@ -48,7 +48,7 @@ class Demand:
     seed: int = 0
     vocabulary: tuple[int, ...] = field(default=(), repr=False)
 
-    def asks(self) -> list[Ask]:
+    def asks(self) -> list[LoadAsk]:
         """The requests in their order. Without a vocabulary their prompts are words."""
         random = np.random.default_rng(self.seed)
         prefix = self._draw(random, self.prefix_len)
@@ -83,10 +83,10 @@ class Demand:
         among: Any = self.vocabulary or WORDS
         return [among[i] for i in random.integers(0, len(among), length)]
 
-    def _ask(self, prefix: list[Any], rest: list[Any], output: int) -> Ask:
+    def _ask(self, prefix: list[Any], rest: list[Any], output: int) -> LoadAsk:
         drawn = [*prefix, *rest]
         prompt = drawn if self.vocabulary else " ".join(drawn)
-        return Ask(prompt=prompt, prompt_tokens=len(drawn), output_tokens=output)
+        return LoadAsk(prompt=prompt, prompt_tokens=len(drawn), output_tokens=output)
 
 
 def sample_text(seed: int, words: int = 512) -> str:

@@ -61,7 +61,7 @@ def request_bytes(
 
 
 @dataclass(slots=True)
-class Head:
+class ResponseHead:
     """The first lines of an answer. `length` is None where the body ends by itself."""
 
     status: int
@@ -70,7 +70,7 @@ class Head:
     keeps_alive: bool
 
 
-def parse_head(data: bytes) -> Head:
+def parse_head(data: bytes) -> ResponseHead:
     """The head of an answer. Raises ConnectionError for what is no HTTP/1.1."""
     first, *lines = data.decode("latin-1").split("\r\n")
     version, _, rest = first.partition(" ")
@@ -79,7 +79,7 @@ def parse_head(data: bytes) -> Head:
     pairs = (line.partition(":") for line in lines)
     headers = {name.strip().lower(): value.strip().lower() for name, _, value in pairs}
     length = headers.get("content-length", "")
-    return Head(
+    return ResponseHead(
         status=int(rest[:3]),
         length=int(length) if length.isdigit() else None,
         chunked="chunked" in headers.get("transfer-encoding", ""),
@@ -91,7 +91,7 @@ class BodyReader:
     """Takes the bytes of an answer as they come and gives those of its body."""
 
     def __init__(self) -> None:
-        self.head: Head | None = None
+        self.head: ResponseHead | None = None
         self.done = False
         self._rest = b""
         self._left = 0  # of the chunk or the body
@@ -170,7 +170,7 @@ class Connection(asyncio.Protocol):
         self._take: Callable[[bytes], None] | None = None
         self._done: asyncio.Future[None] | None = None
 
-    async def ask(self, request: bytes, take: Callable[[bytes], None]) -> Head:
+    async def ask(self, request: bytes, take: Callable[[bytes], None]) -> ResponseHead:
         """Sends a request and hands on its answer's body, piece by piece, until it has ended.
 
         A server may close a connection after any answer, which may be seen only once the next
@@ -186,7 +186,7 @@ class Connection(asyncio.Protocol):
                 raise
         return await self._exchange(request, take)
 
-    async def _exchange(self, request: bytes, take: Callable[[bytes], None]) -> Head:
+    async def _exchange(self, request: bytes, take: Callable[[bytes], None]) -> ResponseHead:
         loop = asyncio.get_running_loop()
         if not self._is_open:
             host, port, _, tls = self._address

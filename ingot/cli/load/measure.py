@@ -15,14 +15,14 @@ from ingot.cli.load.demand import Demand
 from ingot.cli.load.http import Address
 from ingot.cli.load.metrics import result
 from ingot.cli.load.server import Server, put_load
-from ingot.cli.load.stream import Outcome, ServerError
+from ingot.cli.load.stream import RequestOutcome, ServerError
 from ingot.errors import IngotError
 from ingot.settings import settings
 
 
 async def measure(
     args: argparse.Namespace, goodput: Mapping[str, float]
-) -> tuple[dict[str, Any], list[Outcome]]:
+) -> tuple[dict[str, Any], list[RequestOutcome]]:
     """The result, and how each request fared.
 
     Raises UsageError where nothing answers, and IngotError for a server that refuses a request
@@ -41,7 +41,7 @@ async def measure(
     return _asked(args, server, goodput) | measured, outcomes
 
 
-def detailed(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+def detailed(outcomes: Sequence[RequestOutcome]) -> dict[str, Any]:
     """Every request; times in seconds."""
     return {
         "input_lens": [each.prompt_tokens for each in outcomes],

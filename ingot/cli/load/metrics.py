@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ingot.cli.load.stream import Outcome
+from ingot.cli.load.stream import RequestOutcome
 
 METRICS = {
     "ttft": "time to first token",
@@ -19,7 +19,7 @@ METRICS = {
 
 
 def result(
-    outcomes: Sequence[Outcome],
+    outcomes: Sequence[RequestOutcome],
     duration: float,
     *,
     goodput: Mapping[str, float],
@@ -46,7 +46,7 @@ def result(
     return found
 
 
-def latencies(done: Sequence[Outcome]) -> dict[str, list[float]]:
+def latencies(done: Sequence[RequestOutcome]) -> dict[str, list[float]]:
     """The values of each metric, in seconds. A request of one token has no time per token."""
     return {
         "ttft": [each.ttft for each in done],
@@ -56,15 +56,15 @@ def latencies(done: Sequence[Outcome]) -> dict[str, list[float]]:
     }
 
 
-def tpot(outcome: Outcome) -> float:
+def tpot(outcome: RequestOutcome) -> float:
     """Seconds of an output token after the first, on average; 0.0 for a single one."""
     rest = outcome.output_tokens - 1
     return (outcome.latency - outcome.ttft) / rest if rest > 0 else 0.0
 
 
-def num_good(done: Sequence[Outcome], limits: Mapping[str, float]) -> int:
+def num_good(done: Sequence[RequestOutcome], limits: Mapping[str, float]) -> int:
     """Requests that kept to every limit."""
-    measured: dict[str, Callable[[Outcome], float]] = {
+    measured: dict[str, Callable[[RequestOutcome], float]] = {
         "ttft": lambda each: each.ttft,
         "tpot": tpot,
         "e2el": lambda each: each.latency,
@@ -85,7 +85,7 @@ def spread(name: str, seconds: Sequence[float], percentiles: Sequence[float]) ->
     }
 
 
-def peaks(done: Sequence[Outcome]) -> dict[str, Any]:
+def peaks(done: Sequence[RequestOutcome]) -> dict[str, Any]:
     """Most requests at one moment, and most tokens in one second counted from the first request."""
     if not done:
         return {"max_output_tokens_per_s": 0.0, "max_concurrent_requests": 0}

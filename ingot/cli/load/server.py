@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from ingot.cli.load.demand import Ask, Seconds, sample_text
+from ingot.cli.load.demand import LoadAsk, Seconds, sample_text
 from ingot.cli.load.http import Address, Connection, request_bytes
-from ingot.cli.load.stream import Outcome, ServerError, StreamReader, explain
+from ingot.cli.load.stream import RequestOutcome, ServerError, StreamReader, explain
 from ingot.errors import UsageError
 
 ENDPOINTS = {"openai": "/v1/completions", "openai-chat": "/v1/chat/completions"}
@@ -30,7 +30,7 @@ class Server:
     headers: Mapping[str, str] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
 
-    def request(self, ask: Ask) -> bytes:
+    def request(self, ask: LoadAsk) -> bytes:
         """One request as it is sent."""
         chat = self.backend == "openai-chat"
         length = "max_completion_tokens" if chat else "max_tokens"
@@ -94,9 +94,9 @@ class Server:
             raise ServerError(f"{path} answers what is no JSON: {error}") from None
 
 
-async def one(server: Server, connection: Connection, ask: Ask) -> Outcome:
+async def one(server: Server, connection: Connection, ask: LoadAsk) -> RequestOutcome:
     """Sends a request and reads its answer; what fails is said in `Outcome.error`."""
-    outcome = Outcome(prompt_tokens=ask.prompt_tokens)
+    outcome = RequestOutcome(prompt_tokens=ask.prompt_tokens)
     reader = StreamReader(outcome)
     said: list[bytes] = []
 
@@ -119,14 +119,14 @@ async def one(server: Server, connection: Connection, ask: Ask) -> Outcome:
     return outcome
 
 
-class Pool:
+class ConnectionPool:
     """Connections that have answered and can be asked again."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
         self._idle: list[Connection] = []
 
-    async def ask(self, ask: Ask) -> Outcome:
+    async def ask(self, ask: LoadAsk) -> RequestOutcome:
         """As `one`, on a connection that is free."""
         connection = self._idle.pop() if self._idle else Connection(self._server.address)
         outcome = await one(self._server, connection, ask)
@@ -139,8 +139,8 @@ class Pool:
 
 
 async def put_load(
-    server: Server, asks: Sequence[Ask], arrivals: Seconds, max_concurrency: int | None
-) -> tuple[list[Outcome], float]:
+    server: Server, asks: Sequence[LoadAsk], arrivals: Seconds, max_concurrency: int | None
+) -> tuple[list[RequestOutcome], float]:
     """Sends every request at its moment; returns how each fared, and the seconds of it all.
 
     A request that waits for others to end, because `max_concurrency` are under way, begins when it
@@ -149,10 +149,10 @@ async def put_load(
     loop = asyncio.get_running_loop()
     room = asyncio.Semaphore(max_concurrency or len(asks))
     tasks = []
-    with closing(Pool(server)) as pool:
+    with closing(ConnectionPool(server)) as pool:
         start = loop.time()
 
-        async def send(ask: Ask) -> Outcome:
+        async def send(ask: LoadAsk) -> RequestOutcome:
             async with room:
                 return await pool.ask(ask)
 

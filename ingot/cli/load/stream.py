@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 
-class Delta(msgspec.Struct):
+class StreamedDelta(msgspec.Struct):
     """What an event adds to an answer of a conversation."""
 
     content: str | None = None
@@ -19,14 +19,14 @@ class Delta(msgspec.Struct):
     tool_calls: Any = None
 
 
-class Choice(msgspec.Struct):
+class StreamedChoice(msgspec.Struct):
     """What an event says of a completion."""
 
     text: str | None = None
-    delta: Delta | None = None
+    delta: StreamedDelta | None = None
 
 
-class Usage(msgspec.Struct):
+class StreamedUsage(msgspec.Struct):
     """Tokens of a request."""
 
     prompt_tokens: int = 0
@@ -36,8 +36,8 @@ class Usage(msgspec.Struct):
 class Event(msgspec.Struct):
     """An event of a stream, as far as it is read."""
 
-    choices: list[Choice] = []
-    usage: Usage | None = None
+    choices: list[StreamedChoice] = []
+    usage: StreamedUsage | None = None
     error: Any = None
 
 
@@ -46,7 +46,7 @@ class ServerError(Exception):
 
 
 @dataclass(slots=True)
-class Outcome:
+class RequestOutcome:
     """How one request fared; times in seconds. `error` is empty where it was answered."""
 
     start: float = 0.0
@@ -75,7 +75,7 @@ class StreamReader:
     role and no text, and does not.
     """
 
-    def __init__(self, outcome: Outcome, clock: Callable[[], float] = perf_counter) -> None:
+    def __init__(self, outcome: RequestOutcome, clock: Callable[[], float] = perf_counter) -> None:
         self._outcome = outcome
         self._clock = clock
         self._rest = b""
@@ -121,13 +121,13 @@ class StreamReader:
         self._last = now
 
 
-def _text(choice: Choice) -> str | None:
+def _text(choice: StreamedChoice) -> str | None:
     if choice.delta is None:
         return choice.text
     return choice.delta.content or choice.delta.reasoning or choice.delta.reasoning_content
 
 
-def _has_token(choice: Choice) -> bool:
+def _has_token(choice: StreamedChoice) -> bool:
     """Whether an event has a token. In a completion a token may leave no text."""
     if choice.delta is None:
         return choice.text is not None

@@ -20,7 +20,7 @@ ROWS_OF_A_WORD = 32  # at most: pieces that begin with one are read without thei
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptIntegers:
     """The integers of a checkpoint that are stored as they are.
 
     Attributes:
@@ -57,7 +57,7 @@ def quantize_weights(
     weights: QuantizedWeights,
     storage: Mapping[str, Storage],
     sequences: Sequence[Sequence[int]] = (),
-    kept: Kept | None = None,
+    kept: KeptIntegers | None = None,
 ) -> None:
     """Fills `weights` with every matrix of `storage`.
 

@@ -20,7 +20,7 @@ from ingot.artifact.formats import Storage
 from ingot.errors import CheckpointError, Noting, OnFault
 from ingot.models.checkpoint_formats.floats import FLOATS, scales_of, signed, unpacked
 from ingot.models.checkpoint_formats.gptq import TWO
-from ingot.models.checkpoint_formats.parts import Infos, Layout, fault_of, misshapen, undivided
+from ingot.models.checkpoint_formats.parts import Infos, MatrixParts, fault_of, misshapen, undivided
 from ingot.models.checkpoint_formats.quantized import (
     Array,
     Decoded,
@@ -29,10 +29,10 @@ from ingot.models.checkpoint_formats.quantized import (
     quantized,
     storage_of,
 )
-from ingot.models.checkpoint_formats.settings import Settings
+from ingot.models.checkpoint_formats.settings import QuantizationKeys
 from ingot.models.mapped_file import TensorInfo
 
-LAYOUT = Layout((".qweight", ".qzeros", ".scales"))
+LAYOUT = MatrixParts((".qweight", ".qzeros", ".scales"))
 BITS = 4
 ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
 EACH = 8  # outputs of a word
@@ -71,7 +71,7 @@ def _outputs(stored: Array, first: int, last: int) -> Array:
     return np.ascontiguousarray(signed(ordered[:, start : start + last - first].T, BITS))
 
 
-def find(settings: Settings, infos: Infos, on_fault: OnFault) -> Iterator[QuantizedTensor]:
+def find(settings: QuantizationKeys, infos: Infos, on_fault: OnFault) -> Iterator[QuantizedTensor]:
     """The matrices of a checkpoint."""
     settings.choice("bits", (BITS,), BITS)
     group = settings.integer("group_size", 128)

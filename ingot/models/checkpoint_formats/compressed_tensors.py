@@ -28,7 +28,7 @@ from ingot.models.checkpoint_formats.floats import (
     unpacked,
 )
 from ingot.models.checkpoint_formats.gptq import TWO, reordered
-from ingot.models.checkpoint_formats.parts import Infos, Layout, fault_of, misshapen, undivided
+from ingot.models.checkpoint_formats.parts import Infos, MatrixParts, fault_of, misshapen, undivided
 from ingot.models.checkpoint_formats.quantized import (
     Array,
     Decoded,
@@ -37,14 +37,14 @@ from ingot.models.checkpoint_formats.quantized import (
     quantized,
     storage_of,
 )
-from ingot.models.checkpoint_formats.settings import Settings
+from ingot.models.checkpoint_formats.settings import QuantizationKeys
 from ingot.models.mapped_file import TensorInfo
 
 UNREAD = (".input_scale", ".input_zero_point", ".input_global_scale", ".weight_shape")
 ZEROS = ".weight_zero_point"
-PACKED = Layout((".weight_packed", ".weight_scale"), (ZEROS, ".weight_g_idx"), UNREAD)
-INT8 = Layout((".weight", ".weight_scale"), (ZEROS,), UNREAD, {".weight": ("I8",)})
-FLOAT4 = Layout((".weight_packed", ".weight_scale"), (".weight_global_scale",), UNREAD)
+PACKED = MatrixParts((".weight_packed", ".weight_scale"), (ZEROS, ".weight_g_idx"), UNREAD)
+INT8 = MatrixParts((".weight", ".weight_scale"), (ZEROS,), UNREAD, {".weight": ("I8",)})
+FLOAT4 = MatrixParts((".weight_packed", ".weight_scale"), (".weight_global_scale",), UNREAD)
 FLOAT8 = float8_layout(".weight_scale")
 WORD = 32
 BITS = (4, 8, 2)
@@ -64,7 +64,7 @@ class Scheme:
 
 
 @dataclass(frozen=True, slots=True)
-class Integers:
+class PackedIntegers:
     """A matrix of integers, packed into words or not."""
 
     values: TensorInfo
@@ -108,7 +108,7 @@ class Integers:
         return zeros
 
 
-def find(settings: Settings, infos: Infos, on_fault: OnFault) -> Iterator[QuantizedTensor]:
+def find(settings: QuantizationKeys, infos: Infos, on_fault: OnFault) -> Iterator[QuantizedTensor]:
     """The matrices of a checkpoint."""
     form = settings.choice("format", tuple(FORMATS))
     sparse = settings.get("sparsity_config", {})
@@ -120,7 +120,7 @@ def find(settings: Settings, infos: Infos, on_fault: OnFault) -> Iterator[Quanti
             yield matrix(stem, parts, scheme)
 
 
-def _scheme(settings: Settings, form: str) -> Scheme:
+def _scheme(settings: QuantizationKeys, form: str) -> Scheme:
     """How all config groups quantize weights."""
     groups = settings.inner("config_groups")
     if not groups.values:
@@ -139,7 +139,7 @@ def _scheme(settings: Settings, form: str) -> Scheme:
     )
 
 
-def read_scheme(weights: Settings) -> Scheme:
+def read_scheme(weights: QuantizationKeys) -> Scheme:
     """The scheme of one config group."""
     strategy = weights.choice("strategy", tuple(STRATEGIES), "tensor")
     if weights.get("actorder") in ("group", True):
@@ -195,7 +195,7 @@ def _integers(stem: str, parts: Infos, scheme: Scheme) -> QuantizedTensor:
     if wrong := misshapen(*faults):
         raise wrong
     order = parts.get(".weight_g_idx")
-    encoding = Integers(values, scales, zeros, order, columns, scheme.bits, group)
+    encoding = PackedIntegers(values, scales, zeros, order, columns, scheme.bits, group)
     return quantized(f"{stem}.weight", (rows, columns), tuple(parts.values()), encoding)
 
 
@@ -213,7 +213,7 @@ def _float4(stem: str, parts: Infos, scheme: Scheme) -> QuantizedTensor:
 
 
 Matrix = Callable[[str, Infos, Scheme], QuantizedTensor]
-FORMATS: dict[str, tuple[Layout, Matrix]] = {
+FORMATS: dict[str, tuple[MatrixParts, Matrix]] = {
     "pack-quantized": (PACKED, _integers),
     "int-quantized": (INT8, _integers),
     "float-quantized": (FLOAT8, _float8),

@@ -18,7 +18,7 @@ from ingot.models.checkpoint_formats.mxfp4 import Mxfp4
 from ingot.models.checkpoint_formats.parts import Infos, fault_of, misshapen, undivided
 from ingot.models.checkpoint_formats.quantized import (
     Decoded,
-    Encoding,
+    MatrixEncoding,
     QuantizedTensor,
     View,
     quantized,
@@ -67,7 +67,7 @@ def float4_matrix(stem: str, parts: Infos, group: int) -> QuantizedTensor:
     )
     if wrong:
         raise wrong
-    encoding: Encoding = (
+    encoding: MatrixEncoding = (
         Nvfp4(packed, scales, divisor, group) if divisor else Mxfp4(packed, scales, columns)
     )
     return quantized(f"{stem}.weight", (rows, columns), tuple(parts.values()), encoding)

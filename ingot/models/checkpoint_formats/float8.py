@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from ingot.errors import Noting, OnFault
 from ingot.models.checkpoint_formats.floats import FLOAT8, FLOATS, POWER, float32_of
-from ingot.models.checkpoint_formats.parts import Infos, Layout, fault_of, misshapen
+from ingot.models.checkpoint_formats.parts import Infos, MatrixParts, fault_of, misshapen
 from ingot.models.checkpoint_formats.quantized import Decoded, QuantizedTensor, View, quantized
-from ingot.models.checkpoint_formats.settings import Settings
+from ingot.models.checkpoint_formats.settings import QuantizationKeys
 from ingot.models.mapped_file import TensorInfo
 
 # Of activations: what a step rounds is its own affair.
@@ -64,7 +64,9 @@ def float8_matrix(
     return quantized(f"{stem}.weight", shape, tuple(parts.values()), encoding)
 
 
-def find_blocks(settings: Settings, infos: Infos, on_fault: OnFault) -> Iterator[QuantizedTensor]:
+def find_blocks(
+    settings: QuantizationKeys, infos: Infos, on_fault: OnFault
+) -> Iterator[QuantizedTensor]:
     """The matrices of quant_method fp8: in blocks, or with one scale each."""
     size = settings.get("weight_block_size")
     if size is None:
@@ -78,7 +80,9 @@ def find_blocks(settings: Settings, infos: Infos, on_fault: OnFault) -> Iterator
     return _find(infos, ".weight_scale_inv", block, words, on_fault)
 
 
-def find_rows(settings: Settings, infos: Infos, on_fault: OnFault) -> Iterator[QuantizedTensor]:
+def find_rows(
+    settings: QuantizationKeys, infos: Infos, on_fault: OnFault
+) -> Iterator[QuantizedTensor]:
     """The matrices of quant_method fbgemm_fp8: a scale for every row."""
     del settings
     return _find(infos, ".weight_scale", (1, 0), "fp8 e4m3, one scale a row", on_fault)
@@ -92,6 +96,6 @@ def _find(
             yield float8_matrix(stem, parts, scales, block, label)
 
 
-def layout(scales: str) -> Layout:
+def layout(scales: str) -> MatrixParts:
     """The tensors of a matrix in float8."""
-    return Layout((".weight", scales), unread=UNREAD, dtypes={".weight": (FLOAT8,)})
+    return MatrixParts((".weight", scales), unread=UNREAD, dtypes={".weight": (FLOAT8,)})

@@ -21,7 +21,7 @@ import numpy as np
 from ingot.artifact.formats import Storage
 from ingot.errors import CheckpointError, Noting, OnFault, UnsupportedModelError
 from ingot.models.checkpoint_formats.floats import FLOATS, scales_of, signed, unpacked
-from ingot.models.checkpoint_formats.parts import Infos, Layout, fault_of, misshapen, undivided
+from ingot.models.checkpoint_formats.parts import Infos, MatrixParts, fault_of, misshapen, undivided
 from ingot.models.checkpoint_formats.quantized import (
     Array,
     Decoded,
@@ -30,10 +30,10 @@ from ingot.models.checkpoint_formats.quantized import (
     quantized,
     storage_of,
 )
-from ingot.models.checkpoint_formats.settings import Settings
+from ingot.models.checkpoint_formats.settings import QuantizationKeys
 from ingot.models.mapped_file import TensorInfo
 
-LAYOUT = Layout((".qweight", ".scales"), (".qzeros", ".g_idx"))
+LAYOUT = MatrixParts((".qweight", ".scales"), (".qzeros", ".g_idx"))
 BITS = (4, 8, 2)
 VERSIONS = {"gptq": 1, "gptq_v2": 0}  # what is added to a stored zero
 WORD = 32
@@ -105,7 +105,7 @@ def reordered(name: str) -> CheckpointError:
     )
 
 
-def find(settings: Settings, infos: Infos, on_fault: OnFault) -> Iterator[QuantizedTensor]:
+def find(settings: QuantizationKeys, infos: Infos, on_fault: OnFault) -> Iterator[QuantizedTensor]:
     """The matrices of a checkpoint."""
     bits = settings.choice("bits", BITS)
     group = settings.integer("group_size")

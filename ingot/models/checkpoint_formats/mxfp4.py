@@ -21,7 +21,7 @@ from ingot.models.checkpoint_formats.floats import (
     nibbles,
     powers_of,
 )
-from ingot.models.checkpoint_formats.parts import Infos, Layout, fault_of, misshapen
+from ingot.models.checkpoint_formats.parts import Infos, MatrixParts, fault_of, misshapen
 from ingot.models.checkpoint_formats.quantized import (
     Decoded,
     QuantizedTensor,
@@ -29,10 +29,10 @@ from ingot.models.checkpoint_formats.quantized import (
     quantized,
     storage_of,
 )
-from ingot.models.checkpoint_formats.settings import Settings
+from ingot.models.checkpoint_formats.settings import QuantizationKeys
 from ingot.models.mapped_file import TensorInfo
 
-LAYOUT = Layout(("_blocks", "_scales"))
+LAYOUT = MatrixParts(("_blocks", "_scales"))
 GROUP = 32
 
 
@@ -62,7 +62,7 @@ class Mxfp4:
         return Decoded(values, GROUP, powers_of(codes, BIAS + 1))
 
 
-def find(settings: Settings, infos: Infos, on_fault: OnFault) -> Iterator[QuantizedTensor]:
+def find(settings: QuantizationKeys, infos: Infos, on_fault: OnFault) -> Iterator[QuantizedTensor]:
     """The matrices of a checkpoint, experts stacked as they are stored."""
     del settings
     for stem, parts in LAYOUT.matrices(infos, on_fault):

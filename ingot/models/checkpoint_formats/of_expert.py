@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ingot.artifact.formats import Storage
-from ingot.models.checkpoint_formats.quantized import Decoded, Encoding, View
+from ingot.models.checkpoint_formats.quantized import Decoded, MatrixEncoding, View
 
 
 @dataclass(frozen=True, slots=True)
 class OfExpert:
     """The matrix of one expert: an entry of the first dimension of what `whole` encodes."""
 
-    whole: Encoding
+    whole: MatrixEncoding
     expert: int
 
     @property

@@ -12,7 +12,7 @@ Infos = Mapping[str, TensorInfo]
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class MatrixParts:
     """The tensors of one matrix, by the ends of their names.
 
     Attributes:

@@ -1,8 +1,8 @@
 """What a quantized matrix of a checkpoint is, whatever its format.
 
-A format says it by an `Encoding`: which tensors hold the matrix, what storage of an artifact holds
-the same numbers, and what its rows are. A new format is a file with one class and a function that
-finds its matrices among the tensors of a checkpoint.
+A format says it by a `MatrixEncoding`: which tensors hold the matrix, what storage of an artifact
+holds the same numbers, and what its rows are. A new format is a file with one class and a function
+that finds its matrices among the tensors of a checkpoint.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Decoded:
             change(out[..., inside:], by_group[..., whole:], out=out[..., inside:])
 
 
-class Encoding(Protocol):
+class MatrixEncoding(Protocol):
     """How the numbers of one matrix lie in tensors of a checkpoint."""
 
     @property
@@ -95,7 +95,7 @@ class EncodedTensor(TensorInfo):
     """
 
     parts: tuple[TensorInfo, ...]  # the tensors that it is read from
-    encoding: Encoding
+    encoding: MatrixEncoding
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class QuantizedTensor(EncodedTensor):
 
 
 def quantized(
-    name: str, shape: tuple[int, ...], parts: tuple[TensorInfo, ...], encoding: Encoding
+    name: str, shape: tuple[int, ...], parts: tuple[TensorInfo, ...], encoding: MatrixEncoding
 ) -> QuantizedTensor:
     """A matrix with the given name."""
     return QuantizedTensor(name, "F32", shape, 0, 0, parts, encoding)

@@ -18,14 +18,14 @@ from ingot.errors import (
 from ingot.models.checkpoint_formats import awq, compressed_tensors, float8, gptq, mxfp4
 from ingot.models.checkpoint_formats.parts import Infos
 from ingot.models.checkpoint_formats.quantized import QuantizedTensor
-from ingot.models.checkpoint_formats.settings import Settings, settings_in
+from ingot.models.checkpoint_formats.settings import QuantizationKeys, settings_in
 from ingot.models.mapped_file import TensorInfo
 
-Find = Callable[[Settings, Infos, OnFault], Iterator[QuantizedTensor]]
+Find = Callable[[QuantizationKeys, Infos, OnFault], Iterator[QuantizedTensor]]
 
 
 def _found_already(
-    settings: Settings, infos: Infos, on_fault: OnFault
+    settings: QuantizationKeys, infos: Infos, on_fault: OnFault
 ) -> Iterator[QuantizedTensor]:
     """Matrices of files that say of each tensor how it is stored."""
     return (info for info in infos.values() if isinstance(info, QuantizedTensor))
@@ -90,7 +90,7 @@ def with_quantized(
     return found
 
 
-def _format(settings: Settings) -> Find:
+def _format(settings: QuantizationKeys) -> Find:
     """What finds the matrices of a quantization. Raises UnsupportedModelError."""
     method = settings.get("quant_method")
     if method in ("auto-round", "intel/auto-round"):
@@ -104,7 +104,7 @@ def _format(settings: Settings) -> Find:
     )
 
 
-def _none(settings: Settings) -> CheckpointError:
+def _none(settings: QuantizationKeys) -> CheckpointError:
     method = settings.get("quant_method")
     return CheckpointError(
         f"{settings.where} has quant_method {method!r}, but no tensor is stored so",

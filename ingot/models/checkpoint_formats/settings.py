@@ -19,7 +19,7 @@ HINT = "the quantization_config must be as the program that quantized the model 
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class QuantizationKeys:
     """Keys of a `quantization_config`, checked as they are read; `where` is its place in a file."""
 
     values: Mapping[str, Any]
@@ -51,12 +51,12 @@ class Settings:
             raise self.wrong(key, " or ".join(map(str, allowed)))
         return value
 
-    def inner(self, key: str) -> Settings:
+    def inner(self, key: str) -> QuantizationKeys:
         """An object of its own."""
         value = self.get(key)
         if not isinstance(value, Mapping):
             raise self.wrong(key, "an object")
-        return Settings(value, f"{self.where}.{key}")
+        return QuantizationKeys(value, f"{self.where}.{key}")
 
     def wrong(self, key: str, wanted: str) -> ConfigError:
         """The error of a value that is not what it must be."""
@@ -67,20 +67,20 @@ class Settings:
         )
 
 
-def settings_of(config: Mapping[str, Any]) -> Settings | None:
+def settings_of(config: Mapping[str, Any]) -> QuantizationKeys | None:
     """The quantization of a config.json, wherever programs put it; None for no quantization."""
     inner = config.get("text_config")
     for values in (config, inner if isinstance(inner, Mapping) else {}):
         for key in SETTINGS:
             found = values.get(key)
             if isinstance(found, Mapping):
-                return Settings(found, key)
+                return QuantizationKeys(found, key)
             if found is not None:
-                raise Settings(values, CONFIG).wrong(key, "an object")
+                raise QuantizationKeys(values, CONFIG).wrong(key, "an object")
     return None
 
 
-def settings_in(model_dir: Path) -> Settings | None:
+def settings_in(model_dir: Path) -> QuantizationKeys | None:
     """The quantization of a model directory. One without a config.json that can be read has none:
     whoever reads the config says so. Raises as `settings_of` does."""
     try:

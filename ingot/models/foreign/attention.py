@@ -60,7 +60,7 @@ class Mask:
         Raises Refused for a mask of another kind.
         """
         if self.window is None:
-            raise Refused(None, OTHER_MASK)
+            raise RefusedCall(None, OTHER_MASK)
         at = torch.arange(self.num_tokens, device=self.device)
         query, key = at[:, None], at[None, :]
         seen = key <= query
@@ -150,7 +150,7 @@ def refuse_experts(module: nn.Module, *_: Any, **__: Any) -> NoReturn:
     refuse(module, "experts")
 
 
-class Refused(Exception):
+class RefusedCall(Exception):
     """Something that no op stands for: what, and the module that computes it, if it is known."""
 
     def __init__(self, module: nn.Module | None, what: str) -> None:
@@ -159,4 +159,4 @@ class Refused(Exception):
 
 
 def refuse(module: nn.Module, what: str) -> NoReturn:
-    raise Refused(module, what)
+    raise RefusedCall(module, what)

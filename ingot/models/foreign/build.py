@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ingot.errors import UnsupportedModelError
 from ingot.models.blocks.constants import register_constant
 from ingot.models.family import Rows
-from ingot.models.foreign.attention import NAME, Refused, register
+from ingot.models.foreign.attention import NAME, RefusedCall, register
 
 
 def plain_module(
@@ -48,7 +48,7 @@ def forward(model: nn.Module, input_ids: Tensor, positions: Tensor) -> Tensor:
     known = inspect.signature(own).parameters
     try:
         out = own(model, input_ids, **{name: x for name, x in given.items() if name in known})
-    except Refused as error:
+    except RefusedCall as error:
         paths = {id(module): path for path, module in model.named_modules()}
         where = paths.get(id(error.module)) or "the model itself"
         raise UnsupportedModelError(

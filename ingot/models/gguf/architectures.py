@@ -28,7 +28,7 @@ from ingot.models.gguf.spelling import (
     SANDWICH,
     SIZES,
     WINDOW,
-    Architecture,
+    GgufArchitecture,
     llama_biases,
     qkv_bias,
     windowed_layers,
@@ -60,7 +60,7 @@ def _olmo(metadata: Metadata) -> dict[str, Any]:
     return windows
 
 
-_llama = Architecture(
+_llama = GgufArchitecture(
     name="LlamaForCausalLM",
     keys=KEYS,
     optional=OPTIONAL,
@@ -68,7 +68,7 @@ _llama = Architecture(
     names=LLAMA,
     orders=PAIRS,
 )
-_gemma = Architecture(
+_gemma = GgufArchitecture(
     name="GemmaForCausalLM",
     keys=KEYS,
     optional=OPTIONAL,
@@ -82,15 +82,15 @@ _COHERE = SIZES | {
     "logit_scale": "logit_scale",
 }
 
-ARCHITECTURES: dict[str, Architecture] = {
+ARCHITECTURES: dict[str, GgufArchitecture] = {
     "llama": _llama,
     "mistral": _llama,
-    "qwen2": Architecture(name="Qwen2ForCausalLM", keys=KEYS, optional=OPTIONAL, names=LLAMA),
-    "qwen3": Architecture(
+    "qwen2": GgufArchitecture(name="Qwen2ForCausalLM", keys=KEYS, optional=OPTIONAL, names=LLAMA),
+    "qwen3": GgufArchitecture(
         name="Qwen3ForCausalLM", keys=KEYS, optional=OPTIONAL, more=qkv_bias, names=LLAMA
     ),
     "gemma": _gemma,
-    "gemma2": Architecture(
+    "gemma2": GgufArchitecture(
         name="Gemma2ForCausalLM",
         keys=KEYS | WINDOW,
         optional=OPTIONAL
@@ -103,7 +103,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         names=ENDS | ATTENTION | MLP | SANDWICH,
         norm_offset=1.0,
     ),
-    "gemma3": Architecture(
+    "gemma3": GgufArchitecture(
         name="Gemma3ForCausalLM",
         keys=KEYS,
         optional=OPTIONAL
@@ -117,7 +117,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         names=ENDS | ATTENTION | MLP | SANDWICH,
         norm_offset=1.0,
     ),
-    "phi3": Architecture(
+    "phi3": GgufArchitecture(
         name="Phi3ForCausalLM",
         keys=KEYS,
         optional=OPTIONAL
@@ -125,7 +125,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         | {"original_max_position_embeddings": "rope.scaling.original_context_length"},
         names=ENDS | ATTENTION | QKV | FUSED_MLP | PRE,
     ),
-    "glm4": Architecture(
+    "glm4": GgufArchitecture(
         name="Glm4ForCausalLM",
         partial="partial_rotary_factor",
         keys=KEYS,
@@ -140,14 +140,14 @@ ARCHITECTURES: dict[str, Architecture] = {
             f"{BLOCK}.post_ffw_norm.weight": f"{LAYER}.post_mlp_layernorm.weight",
         },
     ),
-    "olmo2": Architecture(
+    "olmo2": GgufArchitecture(
         name="Olmo2ForCausalLM",
         keys=KEYS,
         optional=OPTIONAL,
         more=_olmo,
         names=ENDS | ATTENTION | MLP | POST,
     ),
-    "granite": Architecture(
+    "granite": GgufArchitecture(
         name="GraniteForCausalLM",
         keys=KEYS,
         optional=OPTIONAL | MULTIPLIERS,
@@ -155,7 +155,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         names=LLAMA,
         orders=PAIRS,
     ),
-    "smollm3": Architecture(
+    "smollm3": GgufArchitecture(
         name="SmolLM3ForCausalLM",
         keys=KEYS,
         optional=OPTIONAL,
@@ -163,7 +163,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         names=LLAMA,
         orders=PAIRS,
     ),
-    "command-r": Architecture(
+    "command-r": GgufArchitecture(
         name="CohereForCausalLM",
         keys=_COHERE,
         optional=OPTIONAL,
@@ -172,14 +172,14 @@ ARCHITECTURES: dict[str, Architecture] = {
         ),
         names=LLAMA,
     ),
-    "cohere2": Architecture(
+    "cohere2": GgufArchitecture(
         name="Cohere2ForCausalLM",
         keys=_COHERE | WINDOW,
         optional=OPTIONAL,
         more=windowed_layers,
         names=LLAMA,
     ),
-    "starcoder2": Architecture(
+    "starcoder2": GgufArchitecture(
         name="Starcoder2ForCausalLM",
         keys=SIZES | {"norm_epsilon": "attention.layer_norm_epsilon"},
         optional=OPTIONAL | WINDOW,
@@ -191,7 +191,7 @@ ARCHITECTURES: dict[str, Architecture] = {
             f"{BLOCK}.ffn_down.{{kind}}": f"{LAYER}.mlp.c_proj.{{kind}}",
         },
     ),
-    "gpt2": Architecture(
+    "gpt2": GgufArchitecture(
         name="GPT2LMHeadModel",
         keys={
             "n_embd": "embedding_length",
@@ -218,7 +218,7 @@ ARCHITECTURES: dict[str, Architecture] = {
             f"{BLOCK}.{part}.weight" for part in ("attn_qkv", "attn_output", "ffn_up", "ffn_down")
         ),
     ),
-    "gptneox": Architecture(
+    "gptneox": GgufArchitecture(
         name="GPTNeoXForCausalLM",
         keys=SIZES | {"layer_norm_eps": "attention.layer_norm_epsilon"},
         optional={"rotary_emb_base": "rope.freq_base"},
@@ -244,21 +244,21 @@ ARCHITECTURES: dict[str, Architecture] = {
         },
         orders={f"{BLOCK}.attn_qkv.{{kind}}": "thirds"},
     ),
-    "exaone4": Architecture(
+    "exaone4": GgufArchitecture(
         name="Exaone4ForCausalLM",
         keys=KEYS,
         optional=OPTIONAL | WINDOW,
         more=windowed_layers,
         names=ENDS | ATTENTION | MLP | POST,
     ),
-    "hunyuan-dense": Architecture(
+    "hunyuan-dense": GgufArchitecture(
         name="HunYuanDenseV1ForCausalLM",
         keys=KEYS,
         optional=OPTIONAL,
         more=qkv_bias,
         names=LLAMA | QK_LAYERNORMS,
     ),
-    "seed_oss": Architecture(
+    "seed_oss": GgufArchitecture(
         name="SeedOssForCausalLM",
         keys=KEYS,
         optional=OPTIONAL,
@@ -270,14 +270,14 @@ ARCHITECTURES: dict[str, Architecture] = {
         names=LLAMA
         | {f"{BLOCK}.post_attention_norm.weight": f"{LAYER}.post_attention_layernorm.weight"},
     ),
-    "ernie4_5": Architecture(
+    "ernie4_5": GgufArchitecture(
         name="Ernie4_5ForCausalLM",
         keys=KEYS,
         optional=OPTIONAL,
         more=lambda metadata: {"use_bias": metadata.has("blk.0.attn_q.bias")},
         names=LLAMA,
     ),
-    "mistral3": Architecture(
+    "mistral3": GgufArchitecture(
         name="Ministral3ForCausalLM",
         rope="rope_parameters",
         keys=KEYS,

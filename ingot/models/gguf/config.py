@@ -10,7 +10,7 @@ from ingot.models.gguf.architectures import ARCHITECTURES
 from ingot.models.gguf.expert_architectures import COUNT, WITH_EXPERTS
 from ingot.models.gguf.metadata import ARCHITECTURE, Metadata
 from ingot.models.gguf.rope import MSCALES, YARN, ReadFloats, rope_scaling
-from ingot.models.gguf.spelling import Architecture
+from ingot.models.gguf.spelling import GgufArchitecture
 from ingot.models.gguf.tokenizer import CONTROL, USER_DEFINED
 from ingot.models.gguf.types import BY_NAME
 
@@ -34,7 +34,7 @@ _SAMPLING = {
 }
 
 
-def architecture_of(metadata: Metadata) -> Architecture:
+def architecture_of(metadata: Metadata) -> GgufArchitecture:
     """The table of the file's architecture. Raises UnsupportedModelError where there is none."""
     experts = metadata.values.get(f"{metadata.architecture}.{COUNT}", 0)
     found = (WITH_EXPERTS if experts else ARCHITECTURES).get(metadata.architecture)
@@ -132,7 +132,7 @@ def _known_ends(values: Mapping[str, Any]) -> list[int]:
     return list(found.values())
 
 
-def _partial(metadata: Metadata, spelled: Architecture) -> dict[str, float]:
+def _partial(metadata: Metadata, spelled: GgufArchitecture) -> dict[str, float]:
     """The share of a head that is rotated, where it is not all of it or has to be said."""
     if _ROTATED in spelled.keys.values():  # a size of its own, all of which is rotated
         return {}

@@ -18,7 +18,7 @@ import numpy as np
 
 from ingot.errors import CheckpointError
 from ingot.models.gguf.types import OTHERS, TYPES, TensorType
-from ingot.models.mapped_file import MappedFile, TensorInfo, damaged
+from ingot.models.mapped_file import MappedCheckpoint, TensorInfo, damaged
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -31,7 +31,7 @@ _TEXT, _ARRAY = 8, 9
 _ALIGNMENT = "general.alignment"
 
 
-class GgufFile(MappedFile):
+class GgufFile(MappedCheckpoint):
     """An open GGUF file, whose data is read only when it is used.
 
     Attributes:

@@ -15,7 +15,7 @@ from ingot.models.gguf.spelling import (
     PRE,
     RMS,
     SIZES,
-    Architecture,
+    GgufArchitecture,
     shared,
 )
 
@@ -63,7 +63,7 @@ def _head_size(metadata: Metadata, part: str) -> Any:
     return metadata.of_model(f"attention.{part}_length_mla", older)
 
 
-DEEPSEEK = Architecture(
+DEEPSEEK = GgufArchitecture(
     name="DeepseekV2ForCausalLM",
     keys=SIZES
     | RMS

@@ -19,7 +19,7 @@ from ingot.models.gguf.spelling import (
     QK_LAYERNORMS,
     ROUTER,
     WINDOW,
-    Architecture,
+    GgufArchitecture,
     experts,
     qkv_bias,
     shared,
@@ -83,8 +83,8 @@ def _granite(metadata: Metadata) -> dict[str, Any]:
     return qkv_bias(metadata) | other
 
 
-WITH_EXPERTS: dict[str, Architecture] = {
-    "llama": Architecture(
+WITH_EXPERTS: dict[str, GgufArchitecture] = {
+    "llama": GgufArchitecture(
         name="MixtralForCausalLM",
         keys=KEYS | _USED | {"num_local_experts": COUNT},
         optional=OPTIONAL,
@@ -92,7 +92,7 @@ WITH_EXPERTS: dict[str, Architecture] = {
         names=LLAMA | _MIXTRAL,
         orders=PAIRS,
     ),
-    "qwen2moe": Architecture(
+    "qwen2moe": GgufArchitecture(
         name="Qwen2MoeForCausalLM",
         keys=KEYS | _USED | _SIZE | _SHARED_SIZE | {"num_experts": COUNT},
         optional=OPTIONAL,
@@ -101,14 +101,14 @@ WITH_EXPERTS: dict[str, Architecture] = {
         | shared("shared_expert")
         | {f"{BLOCK}.ffn_gate_inp_shexp.weight": f"{LAYER}.mlp.shared_expert_gate.weight"},
     ),
-    "qwen3moe": Architecture(
+    "qwen3moe": GgufArchitecture(
         name="Qwen3MoeForCausalLM",
         keys=KEYS | _USED | _SIZE | {"num_experts": COUNT},
         optional=OPTIONAL,
         fixed={"norm_topk_prob": True},
         names=_NAMES,
     ),
-    "olmoe": Architecture(
+    "olmoe": GgufArchitecture(
         name="OlmoeForCausalLM",
         keys=KEYS | _USED | {"num_experts": COUNT},
         optional=OPTIONAL,
@@ -116,7 +116,7 @@ WITH_EXPERTS: dict[str, Architecture] = {
         names=_NAMES,
     ),
     "deepseek2": DEEPSEEK,
-    "gpt-oss": Architecture(
+    "gpt-oss": GgufArchitecture(
         name="GptOssForCausalLM",
         keys=KEYS | _USED | _ONLY_SIZE | WINDOW | {"num_local_experts": COUNT},
         optional=OPTIONAL,
@@ -128,7 +128,7 @@ WITH_EXPERTS: dict[str, Architecture] = {
         | {ROUTER: f"{LAYER}.mlp.router.{{kind}}"}
         | {f"{BLOCK}.attn_sinks.weight": f"{LAYER}.self_attn.sinks"},
     ),
-    "glm4moe": Architecture(
+    "glm4moe": GgufArchitecture(
         name="Glm4MoeForCausalLM",
         partial="partial_rotary_factor",
         keys=KEYS
@@ -152,7 +152,7 @@ WITH_EXPERTS: dict[str, Architecture] = {
         | {CORRECTION: f"{LAYER}.mlp.gate.e_score_correction_bias"}
         | _BEYOND,
     ),
-    "granitemoe": Architecture(
+    "granitemoe": GgufArchitecture(
         name="GraniteMoeForCausalLM",
         keys=KEYS | _USED | {"num_local_experts": COUNT},
         optional=OPTIONAL | MULTIPLIERS,
@@ -160,7 +160,7 @@ WITH_EXPERTS: dict[str, Architecture] = {
         names=_NAMES | {ROUTER: f"{LAYER}.block_sparse_moe.router.layer.{{kind}}"},
         orders=PAIRS,
     ),
-    "ernie4_5-moe": Architecture(
+    "ernie4_5-moe": GgufArchitecture(
         name="Ernie4_5_MoeForCausalLM",
         keys=KEYS
         | _SIZE
@@ -177,7 +177,7 @@ WITH_EXPERTS: dict[str, Architecture] = {
         | shared("shared_experts")
         | {CORRECTION: f"{LAYER}.mlp.moe_statics.e_score_correction_bias"},
     ),
-    "hunyuan-moe": Architecture(
+    "hunyuan-moe": GgufArchitecture(
         name="HunYuanMoEV1ForCausalLM",
         keys=KEYS | _SIZE | {"num_experts": COUNT, "moe_topk": "expert_used_count"},
         optional=OPTIONAL | {"num_shared_expert": "expert_shared_count"},
@@ -187,7 +187,7 @@ WITH_EXPERTS: dict[str, Architecture] = {
         | shared("shared_mlp")
         | {ROUTER: f"{LAYER}.mlp.gate.wg.{{kind}}"},
     ),
-    "minimax-m2": Architecture(
+    "minimax-m2": GgufArchitecture(
         name="MiniMaxM2ForCausalLM",
         keys=KEYS
         | _USED

@@ -20,7 +20,7 @@ Order = Literal["pairs", "thirds"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Architecture:
+class GgufArchitecture:
     """How one architecture is spelled. Templates are those of `Family`.
 
     Attributes:

@@ -37,7 +37,7 @@ _DEFAULT = (r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", "[0-9][0-9][0-9]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Splits:
+class TextSplits:
     """How a vocabulary's text is cut.
 
     Attributes:
@@ -53,29 +53,29 @@ class Splits:
     begins: bool = False
 
 
-_GROUPS: tuple[tuple[str, Splits], ...] = (
-    ("default", Splits(patterns=_DEFAULT)),
+_GROUPS: tuple[tuple[str, TextSplits], ...] = (
+    ("default", TextSplits(patterns=_DEFAULT)),
     (
         "gpt-2 phi-2 mpt jais trillion granite-docling gigachat a.x-4.0 mellum exaone4",
-        Splits(patterns=(_GPT2,)),
+        TextSplits(patterns=(_GPT2,)),
     ),
-    ("olmo", Splits(patterns=(_GPT2,), composed=True)),
-    ("starcoder refact smollm codeshell exaone minerva-7b", Splits(patterns=(r"\p{N}", _GPT2))),
-    ("command-r", Splits(patterns=(r"\p{N}", _GPT2), composed=True)),
+    ("olmo", TextSplits(patterns=(_GPT2,), composed=True)),
+    ("starcoder refact smollm codeshell exaone minerva-7b", TextSplits(patterns=(r"\p{N}", _GPT2))),
+    ("command-r", TextSplits(patterns=(r"\p{N}", _GPT2), composed=True)),
     (
         "llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral midm-2.0 lfm2",
-        Splits(patterns=(_LLAMA3,), whole=True, begins=True),
+        TextSplits(patterns=(_LLAMA3,), whole=True, begins=True),
     ),
-    ("dbrx smaug-bpe chatglm-bpe glm4", Splits(patterns=(_LLAMA3,))),
-    ("qwen2", Splits(patterns=(_QWEN2,), composed=True)),
+    ("dbrx smaug-bpe chatglm-bpe glm4", TextSplits(patterns=(_LLAMA3,))),
+    ("qwen2", TextSplits(patterns=(_QWEN2,), composed=True)),
     (
         "stablelm2 deepseek-r1-qwen hunyuan megrez kormo solar-open grok-2",
-        Splits(patterns=(_QWEN2,)),
+        TextSplits(patterns=(_QWEN2,)),
     ),
-    ("qwen35", Splits(patterns=(_QWEN35,), composed=True)),
-    ("tekken", Splits(patterns=(_TEKKEN,), whole=True, begins=True)),
-    ("gpt-4o llama4 kanana2 minimax-m2", Splits(patterns=(_GPT4O,))),
-    ("deepseek-v3 hunyuan-dense joyai-llm", Splits(patterns=_DEEPSEEK3)),
-    ("seed-coder", Splits(patterns=(_SEED,))),
+    ("qwen35", TextSplits(patterns=(_QWEN35,), composed=True)),
+    ("tekken", TextSplits(patterns=(_TEKKEN,), whole=True, begins=True)),
+    ("gpt-4o llama4 kanana2 minimax-m2", TextSplits(patterns=(_GPT4O,))),
+    ("deepseek-v3 hunyuan-dense joyai-llm", TextSplits(patterns=_DEEPSEEK3)),
+    ("seed-coder", TextSplits(patterns=(_SEED,))),
 )
 SPLITS = {name: splits for names, splits in _GROUPS for name in names.split()}

@@ -21,7 +21,7 @@ from ingot.models.checkpoint_formats.quantized import (
 )
 from ingot.models.gguf.metadata import Metadata
 from ingot.models.gguf.rope import FREQS, LONG, SHORT
-from ingot.models.gguf.spelling import Architecture, Order
+from ingot.models.gguf.spelling import GgufArchitecture, Order
 from ingot.models.gguf.types import BY_NAME, Blocks
 from ingot.models.mapped_file import TensorInfo
 from ingot.models.templates import expand, fill
@@ -123,7 +123,7 @@ def _floats(stored: Array, kind: str) -> NDArray[np.float32]:
 
 
 def checkpoint_tensors(
-    tensors: Mapping[str, TensorInfo], metadata: Metadata, spelled: Architecture
+    tensors: Mapping[str, TensorInfo], metadata: Metadata, spelled: GgufArchitecture
 ) -> dict[str, TensorInfo]:
     """The tensors of a file by the names of the checkpoint; one whose name no template has keeps
     its own. Raises CheckpointError for a vector in blocks, which no program writes."""
@@ -134,7 +134,9 @@ def checkpoint_tensors(
     return found
 
 
-def _spelled(info: TensorInfo, metadata: Metadata, spelled: Architecture) -> Iterator[TensorInfo]:
+def _spelled(
+    info: TensorInfo, metadata: Metadata, spelled: GgufArchitecture
+) -> Iterator[TensorInfo]:
     for template, name in spelled.names.items():
         if match := expand(template).fullmatch(info.name):
             for one, number in _experts(info) if "{e}" in name else [(info, "")]:
@@ -158,7 +160,9 @@ def _of_two_dimensions(info: TensorInfo) -> TensorInfo:
     return replace(info, shape=(prod(rows), columns)) if len(rows) > 1 else info
 
 
-def _matrix(info: TensorInfo, name: str, metadata: Metadata, spelled: Architecture) -> TensorInfo:
+def _matrix(
+    info: TensorInfo, name: str, metadata: Metadata, spelled: GgufArchitecture
+) -> TensorInfo:
     """A tensor under its name in the checkpoint."""
     in_blocks = BY_NAME[info.dtype].decode is not None
     if in_blocks and len(info.shape) < 2:

@@ -27,7 +27,7 @@ def tokenizer_json(metadata: Metadata) -> bytes:
     kind = metadata.text(f"{_KEY}model", "")
     if kind not in _MODELS:
         raise unknown(metadata, f"a tokenizer of the kind {kind or 'none'!r}", "/".join(_MODELS))
-    vocabulary = Vocabulary(metadata)
+    vocabulary = GgufVocabulary(metadata)
     parts = _MODELS[kind](vocabulary)
     file = {
         "version": "1.0",
@@ -49,7 +49,7 @@ def unknown(metadata: Metadata, found: str, supported: str) -> TokenizerError:
     )
 
 
-class Vocabulary:
+class GgufVocabulary:
     """The tokens of a GGUF file. Raises TokenizerError for lists that do not fit each other."""
 
     def __init__(self, metadata: Metadata) -> None:
@@ -172,7 +172,7 @@ def _bpe(ids: Mapping[str, int], merges: Sequence[Any]) -> dict[str, Any]:
     }
 
 
-def _byte_level(vocabulary: Vocabulary) -> dict[str, Any]:
+def _byte_level(vocabulary: GgufVocabulary) -> dict[str, Any]:
     """BPE over bytes, as GPT-2 and most models of today have it."""
     metadata = vocabulary.metadata
     name = metadata.text(f"{_KEY}pre", "")
@@ -199,7 +199,7 @@ def _byte_level(vocabulary: Vocabulary) -> dict[str, Any]:
     }
 
 
-def _sentencepiece(vocabulary: Vocabulary) -> dict[str, Any]:
+def _sentencepiece(vocabulary: GgufVocabulary) -> dict[str, Any]:
     """Pieces with scores, and bytes for what is in none of them, as Llama 2 and Gemma have it."""
     gemma = vocabulary.metadata.architecture.startswith("gemma")
     if gemma:  # whose scores do not follow its merges, as the order of its tokens does

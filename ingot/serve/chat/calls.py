@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Collection
 
 from ingot.serve.chat.coming import SPACE, Broken, Coming, Reading, settled
-from ingot.serve.chat.deltas import CallDelta, Delta
+from ingot.serve.chat.deltas import AnswerDelta, CallDelta
 
 ARGUMENTS = ("arguments", "parameters")
 MAX_NAME = 256
@@ -27,7 +27,7 @@ class CallReader:
     def __init__(self, names: Collection[str], new_id: Callable[[], str]) -> None:
         self.coming = Coming()
         self.num_calls = 0
-        self.deltas: list[Delta] = []
+        self.deltas: list[AnswerDelta] = []
         self._names = names
         self._new_id = new_id
         self._inside = False  # whether a call of the attempt was handed out
@@ -55,7 +55,7 @@ class CallReader:
     def give_text(self) -> None:
         """Hands out what was read as text."""
         if text := self.coming.take():
-            self.deltas.append(Delta(content=text))
+            self.deltas.append(AnswerDelta(content=text))
 
     def attempt(self, body: Reading[None]) -> Reading[bool]:
         """Reads calls; where they are broken, what is left of them is text."""
@@ -159,9 +159,11 @@ class CallReader:
         self.coming.text = self.coming.text[start:]
         self.coming.at -= start
         self._inside = True
-        self.deltas.append(Delta(call=CallDelta(self.num_calls, id=self._new_id(), name=name)))
+        self.deltas.append(
+            AnswerDelta(call=CallDelta(self.num_calls, id=self._new_id(), name=name))
+        )
         self.num_calls += 1
 
     def _fragment(self, text: str) -> None:
         if text:
-            self.deltas.append(Delta(call=CallDelta(self.num_calls - 1, text)))
+            self.deltas.append(AnswerDelta(call=CallDelta(self.num_calls - 1, text)))

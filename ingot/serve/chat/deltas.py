@@ -16,7 +16,7 @@ class CallDelta(Struct, omit_defaults=True):
     name: str | None = None
 
 
-class Delta(Struct, omit_defaults=True):
+class AnswerDelta(Struct, omit_defaults=True):
     """What came next: text of the answer, reasoning before it, or a piece of a call."""
 
     content: str = ""
@@ -24,7 +24,7 @@ class Delta(Struct, omit_defaults=True):
     call: CallDelta | None = None
 
 
-class Call(Struct):
+class WrittenCall(Struct):
     """A call of a tool; `arguments` are the text of JSON, as the model wrote it."""
 
     id: str
@@ -32,19 +32,19 @@ class Call(Struct):
     arguments: str = ""
 
 
-class Message(Struct):
+class AnswerMessage(Struct):
     """A whole answer."""
 
     content: str = ""
     reasoning: str = ""
-    calls: list[Call] = field(default_factory=list)
+    calls: list[WrittenCall] = field(default_factory=list)
 
 
-def join(deltas: Iterable[Delta]) -> Message:
+def join(deltas: Iterable[AnswerDelta]) -> AnswerMessage:
     """The answer that deltas make together."""
     content: list[str] = []
     reasoning: list[str] = []
-    calls: list[Call] = []
+    calls: list[WrittenCall] = []
     arguments: list[list[str]] = []
     for delta in deltas:
         content.append(delta.content)
@@ -52,9 +52,9 @@ def join(deltas: Iterable[Delta]) -> Message:
         if delta.call is None:
             continue
         if delta.call.id is not None:
-            calls.append(Call(delta.call.id, delta.call.name or ""))
+            calls.append(WrittenCall(delta.call.id, delta.call.name or ""))
             arguments.append([])
         arguments[delta.call.index].append(delta.call.arguments)
     for call, parts in zip(calls, arguments, strict=True):
         call.arguments = "".join(parts)
-    return Message("".join(content), "".join(reasoning), calls)
+    return AnswerMessage("".join(content), "".join(reasoning), calls)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 
 from ingot.serve.chat.calls import CallReader
 from ingot.serve.chat.coming import SPACE, Coming, Reading, settled
-from ingot.serve.chat.deltas import Delta
+from ingot.serve.chat.deltas import AnswerDelta
 from ingot.serve.chat.formats import ToolFormat
 
 OPEN, CLOSE = "<think>", "</think>"
@@ -33,27 +33,27 @@ class AnswerReader:
         self._reasoning = self._think(inside)
         self._calls = CallReader(names, new_id) if tools else None
         self._reading = tools.read(self._calls) if tools and self._calls else None
-        self._deltas: list[Delta] = []
+        self._deltas: list[AnswerDelta] = []
 
     @property
     def called(self) -> bool:
         """Whether it has called a tool."""
         return self._calls is not None and self._calls.num_calls > 0
 
-    def feed(self, text: str) -> list[Delta]:
+    def feed(self, text: str) -> list[AnswerDelta]:
         """What a piece of the answer adds."""
         return self._advance(text, ended=False)
 
-    def finish(self) -> list[Delta]:
+    def finish(self) -> list[AnswerDelta]:
         """What was held back, at the end of the answer."""
         return self._advance("", ended=True)
 
-    def _advance(self, text: str, *, ended: bool) -> list[Delta]:
+    def _advance(self, text: str, *, ended: bool) -> list[AnswerDelta]:
         if self._thought is not None:
             text = self._after_thought(self._thought, text, ended=ended)
         if self._calls is None or self._reading is None:
             if text:
-                self._deltas.append(Delta(content=text))
+                self._deltas.append(AnswerDelta(content=text))
         elif self._thought is None:
             self._calls.coming.text += text
             self._calls.coming.ended = ended
@@ -101,4 +101,4 @@ class AnswerReader:
         assert coming is not None, "reasoning is read where there may be some"
         coming.at = len(coming.text[:end].rstrip(SPACE))
         if text := coming.take():
-            self._deltas.append(Delta(reasoning=text))
+            self._deltas.append(AnswerDelta(reasoning=text))

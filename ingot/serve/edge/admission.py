@@ -14,7 +14,7 @@ from time import monotonic
 
 from ingot.serve.asked import Asked
 from ingot.serve.edge.line import Line, Place
-from ingot.serve.edge.settings import Limits
+from ingot.serve.edge.settings import ClientLimits
 from ingot.serve.refusal import QueueFull, QueueTimeout, RequestTimeout
 
 _SEATS = 256  # of a model of which nothing is known yet
@@ -32,7 +32,7 @@ class Share:
 class Admission:
     """The lines of all models. It belongs to one event loop."""
 
-    def __init__(self, limits: Limits, clock: Callable[[], float] = monotonic) -> None:
+    def __init__(self, limits: ClientLimits, clock: Callable[[], float] = monotonic) -> None:
         self._limits = limits
         self._clock = clock
         self._shares: dict[str, Share] = {}
@@ -112,7 +112,7 @@ class Seats:
     `wait` takes those of the first job, and only that can be refused.
     """
 
-    def __init__(self, line: Line, asked: Asked, limits: Limits) -> None:
+    def __init__(self, line: Line, asked: Asked, limits: ClientLimits) -> None:
         self._line = line
         self._asked = asked
         self._limits = limits

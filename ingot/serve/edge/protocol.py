@@ -12,7 +12,7 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from ingot.serve.edge.joined import JoinedTransport
-from ingot.serve.edge.settings import Limits
+from ingot.serve.edge.settings import ClientLimits
 from ingot.serve.refusal import (
     BodyTooLarge,
     HeadersTooLarge,
@@ -32,7 +32,7 @@ class BoundedProtocol(HttpToolsProtocol):
     can be where the answer to an earlier request is still under way.
     """
 
-    def __init__(self, *arguments: Any, limits: Limits, **options: Any) -> None:
+    def __init__(self, *arguments: Any, limits: ClientLimits, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._limits = limits
         self._begun = False  # whether a part of a request is here, and not all of it
@@ -48,7 +48,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._write_timer: asyncio.TimerHandle | None = None
 
     @classmethod
-    def within(cls, limits: Limits) -> type[asyncio.Protocol]:
+    def within(cls, limits: ClientLimits) -> type[asyncio.Protocol]:
         """The protocol as uvicorn takes it: something that makes one for each connection."""
         return cast(type[asyncio.Protocol], partial(cls, limits=limits))
 

@@ -11,7 +11,7 @@ from ingot.serve.edge.tls import check_tls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class ClientLimits:
     """The most that clients may ask of the server. Times are in seconds; 0 bounds nothing.
 
     max_queue            requests of a model that wait for a seat
@@ -68,7 +68,7 @@ class EdgeSettings:
     open_health: bool = False
     tls_cert: Path | None = None
     tls_key: Path | None = None
-    limits: Limits = field(default_factory=Limits)
+    limits: ClientLimits = field(default_factory=ClientLimits)
     log_level: str = "info"
     log_format: str = "text"
     log_prompts: bool = False

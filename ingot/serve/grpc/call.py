@@ -29,7 +29,7 @@ Handler = Callable[[Any, Any], Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class CallOrigin:
     """Who calls: an id, the client's or ours, and the name of the key ("" without keys)."""
 
     request_id: str
@@ -42,10 +42,10 @@ class Aborted(Refusal):
     status, code = 499, "aborted"
 
 
-def current_call() -> Call:
+def current_call() -> CallOrigin:
     """The call that the running task answers."""
     record = CURRENT.get()
-    return Call(record.request_id, record.key) if record else Call("")
+    return CallOrigin(record.request_id, record.key) if record else CallOrigin("")
 
 
 def is_admin() -> bool:
@@ -54,7 +54,7 @@ def is_admin() -> bool:
     return record is not None and record.admin
 
 
-class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
+class CallGuard(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
     """Lets in who has a key for what the method does, and turns errors into statuses."""
 
     def __init__(self, host: Host) -> None:

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from ingot.serve.grpc.asking import asking
-from ingot.serve.grpc.call import Aborted, Call, current_call
+from ingot.serve.grpc.call import Aborted, CallOrigin, current_call
 from ingot.serve.grpc.messages import body_of, joined, response_of
 from ingot.serve.grpc.stubs import ingot_v1_pb2, ingot_v1_pb2_grpc
 from ingot.serve.requests.context import ServerContext
@@ -41,7 +41,7 @@ class Inference(ingot_v1_pb2_grpc.InferenceServicer):  # type: ignore[misc]  # g
             return response_of(joined(parts), run.model, call.request_id)
 
     async def Abort(self, request: Any, context: Any) -> Any:
-        found = self._running.abort(Call(request.request_id, current_call().key))
+        found = self._running.abort(CallOrigin(request.request_id, current_call().key))
         return ingot_v1_pb2.AbortResponse(num_aborted=found)
 
 
@@ -49,10 +49,10 @@ class Running:
     """Requests that run, by the ids that their clients know them by. For one event loop."""
 
     def __init__(self) -> None:
-        self._scopes: defaultdict[Call, set[asyncio.Timeout]] = defaultdict(set)
+        self._scopes: defaultdict[CallOrigin, set[asyncio.Timeout]] = defaultdict(set)
 
     @asynccontextmanager
-    async def abortable(self, call: Call) -> AsyncIterator[None]:
+    async def abortable(self, call: CallOrigin) -> AsyncIterator[None]:
         """A block that `abort` ends. Raises Aborted then."""
         scope = asyncio.timeout(None)  # an abort makes its time run out
         self._scopes[call].add(scope)
@@ -68,7 +68,7 @@ class Running:
             if not self._scopes[call]:
                 del self._scopes[call]
 
-    def abort(self, call: Call) -> int:
+    def abort(self, call: CallOrigin) -> int:
         """Ends the requests of that id and key; returns how many there were."""
         scopes = self._scopes.get(call, set())
         for scope in scopes:
@@ -76,6 +76,6 @@ class Running:
         return len(scopes)
 
 
-def _call_of(request: Any) -> Call:
+def _call_of(request: Any) -> CallOrigin:
     call = current_call()
-    return Call(request.request_id or call.request_id, call.key)
+    return CallOrigin(request.request_id or call.request_id, call.key)

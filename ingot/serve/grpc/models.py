@@ -11,7 +11,7 @@ from ingot.serve.grpc.stubs import ingot_v1_pb2_grpc
 from ingot.serve.requests.context import ServerContext
 
 
-class Models(ingot_v1_pb2_grpc.ModelsServicer):  # type: ignore[misc]  # generated
+class ModelsService(ingot_v1_pb2_grpc.ModelsServicer):  # type: ignore[misc]  # generated
     """The service over the registry of a server."""
 
     def __init__(self, server: ServerContext) -> None:

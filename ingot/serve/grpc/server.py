@@ -13,10 +13,10 @@ from grpc_reflection.v1alpha import reflection
 from ingot.errors import UsageError
 from ingot.serve.edge.guard import Host
 from ingot.serve.edge.settings import EdgeSettings
-from ingot.serve.grpc.call import Guard
+from ingot.serve.grpc.call import CallGuard
 from ingot.serve.grpc.health import Health
 from ingot.serve.grpc.inference import Inference
-from ingot.serve.grpc.models import Models
+from ingot.serve.grpc.models import ModelsService
 from ingot.serve.grpc.open_inference import OpenInference
 from ingot.serve.grpc.stubs import (
     ingot_v1_pb2,
@@ -76,7 +76,9 @@ class GrpcServer:
     ) -> None:
         settings = self._settings = settings or GrpcSettings()
         self.port = settings.port
-        self._listener = grpc.aio.server(interceptors=[Guard(host)], options=[*_options(settings)])
+        self._listener = grpc.aio.server(
+            interceptors=[CallGuard(host)], options=[*_options(settings)]
+        )
         self._health = Health(server, SERVICES, host)
         self._health.add_to(self._listener)
         self._open_inference = OpenInference(server, host)
@@ -84,7 +86,7 @@ class GrpcServer:
             self._open_inference, self._listener
         )
         ingot_v1_pb2_grpc.add_InferenceServicer_to_server(Inference(server), self._listener)
-        ingot_v1_pb2_grpc.add_ModelsServicer_to_server(Models(server), self._listener)
+        ingot_v1_pb2_grpc.add_ModelsServicer_to_server(ModelsService(server), self._listener)
         names = (*SERVICES, Health.NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, self._listener)
 

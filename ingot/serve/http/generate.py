@@ -9,7 +9,7 @@ from functools import partial
 
 from ingot.serve.http.reply import JSON, Receive, Reply, Scope, Send, replying
 from ingot.serve.openai.answer import Answer
-from ingot.serve.openai.answers import Head
+from ingot.serve.openai.answers import AnswerHead
 from ingot.serve.openai.chat_answer import ChatAnswer
 from ingot.serve.openai.requests import CompletionRequest
 from ingot.serve.openai.text_answer import TextAnswer
@@ -44,7 +44,7 @@ def _begin(run: Answering) -> Answer:
     """The answer to a request, before its first step."""
     is_text = isinstance(run.order.request, CompletionRequest)
     what = "text_completion" if is_text else "chat.completion"
-    head = Head(
+    head = AnswerHead(
         id=f"{'cmpl' if is_text else 'chatcmpl'}-{run.caller.request_id}",
         object=f"{what}.chunk" if run.order.request.stream and not is_text else what,
         created=int(time.time()),

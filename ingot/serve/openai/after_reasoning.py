@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from ingot.runtime.tokenizer import Tokenizer
-from ingot.serve.chat import AnswerReader, Delta
+from ingot.serve.chat import AnswerDelta, AnswerReader
 from ingot.serve.engine import Piece, Scored
 from ingot.serve.openai.order import Order
 from ingot.serve.openai.token_texts import TokenTexts
@@ -57,7 +57,7 @@ class AfterReasoning:
             return False
         return piece.stop_reason is not None or not self._tokenizer.decode(piece.token_ids[-1:])
 
-    def _begun(self, text: str, deltas: list[Delta]) -> list[tuple[int, list[Scored]]]:
+    def _begun(self, text: str, deltas: list[AnswerDelta]) -> list[tuple[int, list[Scored]]]:
         """The waiting tokens that the beginning of the content consists of, once it is here."""
         self._num_chars += len(text)
         content = "".join(delta.content for delta in deltas)

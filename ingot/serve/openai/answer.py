@@ -6,8 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 
 from ingot.serve.engine import Progress
-from ingot.serve.openai.answers import Counts, Head
-from ingot.serve.openai.events import Events
+from ingot.serve.openai.answers import AnswerHead, Counts
+from ingot.serve.openai.events import AnswerEvents
 from ingot.serve.openai.order import Order
 from ingot.serve.openai.token_texts import TokenTexts
 
@@ -18,12 +18,12 @@ class Answer(ABC):
     A stream and a whole answer are made of the same parts, so that their texts are the same.
     """
 
-    def __init__(self, order: Order, head: Head) -> None:
+    def __init__(self, order: Order, head: AnswerHead) -> None:
         request = order.request
         self._order = order
         self._head = head
         self.counts = Counts(order.num_prompt_tokens)
-        self._events = Events(head, self.counts, request.stream_options)
+        self._events = AnswerEvents(head, self.counts, request.stream_options)
         self._texts = TokenTexts(order.tokenizer, as_ids=bool(request.return_tokens_as_token_ids))
 
     @abstractmethod

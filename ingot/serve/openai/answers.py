@@ -147,7 +147,7 @@ class ChatChoice(Struct, kw_only=True):
     token_ids: list[int] | UnsetType = UNSET
 
 
-class Head(Struct, frozen=True, kw_only=True):
+class AnswerHead(Struct, frozen=True, kw_only=True):
     """What all chunks of an answer begin with."""
 
     id: str
@@ -157,14 +157,14 @@ class Head(Struct, frozen=True, kw_only=True):
     system_fingerprint: str
 
 
-class Completion(Head, frozen=True, kw_only=True):
+class Completion(AnswerHead, frozen=True, kw_only=True):
     """The answer to `POST /v1/completions`."""
 
     choices: list[TextChoice]
     usage: Usage
 
 
-class ChatCompletion(Head, frozen=True, kw_only=True):
+class ChatCompletion(AnswerHead, frozen=True, kw_only=True):
     """The answer to `POST /v1/chat/completions`."""
 
     choices: list[ChatChoice]

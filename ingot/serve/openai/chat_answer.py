@@ -12,7 +12,7 @@ from ingot.serve.chat import AnswerReader
 from ingot.serve.engine import Piece, Progress
 from ingot.serve.openai.after_reasoning import AfterReasoning
 from ingot.serve.openai.answer import Answer
-from ingot.serve.openai.answers import ChatCompletion, ChatLogprobs, Head
+from ingot.serve.openai.answers import AnswerHead, ChatCompletion, ChatLogprobs
 from ingot.serve.openai.deltas import Delta, DeltaChoice, delta_of, whole_choice
 from ingot.serve.openai.events import encode
 from ingot.serve.openai.logprobs import chat_logprobs, prompt_logprobs
@@ -25,7 +25,7 @@ _TEXT_ALONE = b'},"logprobs":null,"finish_reason":null}'
 class ChatAnswer(Answer):
     """Of the order's only job."""
 
-    def __init__(self, order: Order, head: Head) -> None:
+    def __init__(self, order: Order, head: AnswerHead) -> None:
         super().__init__(order, head)
         request = order.request
         self._num_top = num_logprobs(request)

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from ingot.serve.openai.answers import Counts, Head
+from ingot.serve.openai.answers import AnswerHead, Counts
 from ingot.serve.openai.requests import StreamOptions
 
 Usages = Literal["none", "last", "each"]
@@ -17,10 +17,10 @@ PING = b": ping\n\n"
 encode = msgspec.json.Encoder().encode
 
 
-class Events:
+class AnswerEvents:
     """The events of one answer: chunks that share their head, usage if it is wanted, the end."""
 
-    def __init__(self, head: Head, counts: Counts, options: StreamOptions | None) -> None:
+    def __init__(self, head: AnswerHead, counts: Counts, options: StreamOptions | None) -> None:
         self._counts = counts
         self._usages = _usages(options)
         self._begin = b"data: " + encode(head)[:-1] + b',"choices":['

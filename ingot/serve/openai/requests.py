@@ -80,7 +80,7 @@ class Sampling(Struct, kw_only=True):
     spaces_between_special_tokens: bool | None = None
 
 
-class Beside(Sampling, kw_only=True):
+class VllmFields(Sampling, kw_only=True):
     """Fields that are refused where they ask for anything: see `unsupported`."""
 
     use_beam_search: Any = None
@@ -112,7 +112,7 @@ class Beside(Sampling, kw_only=True):
     ec_transfer_params: Any = None
 
 
-class GenerateRequest(Beside, kw_only=True):
+class GenerateRequest(VllmFields, kw_only=True):
     """What both kinds of generation have in common."""
 
     model: Name | None = None

@@ -11,7 +11,7 @@ from msgspec.structs import asdict
 
 from ingot.serve.engine import Piece, Progress
 from ingot.serve.openai.answer import Answer
-from ingot.serve.openai.answers import Completion, Head, TextChoice, TextLogprobs
+from ingot.serve.openai.answers import AnswerHead, Completion, TextChoice, TextLogprobs
 from ingot.serve.openai.events import encode
 from ingot.serve.openai.logprobs import TextScores, prompt_logprobs
 from ingot.serve.openai.order import Order
@@ -22,7 +22,7 @@ _TEXT_ALONE = b',"logprobs":null,"finish_reason":null,"stop_reason":null}'
 class TextAnswer(Answer):
     """Of the jobs of all prompts."""
 
-    def __init__(self, order: Order, head: Head) -> None:
+    def __init__(self, order: Order, head: AnswerHead) -> None:
         super().__init__(order, head)
         request = order.request
         self._scorers = defaultdict[int, TextScores](partial(TextScores, self._texts))

@@ -20,7 +20,7 @@ except ImportError as error:
     ) from error
 
 from ingot.serve.ray.affinity import Balance
-from ingot.serve.ray.arguments import Args, ModelArgs, read_args
+from ingot.serve.ray.arguments import ModelArgs, RayArguments, read_args
 from ingot.serve.ray.replica import Replica
 from ingot.serve.ray.router import PrefixRouter
 
@@ -72,7 +72,7 @@ def deployment_name(model: str) -> str:
     return f"model:{model}"
 
 
-def _front_builder(args: Args) -> Any:
+def _front_builder(args: RayArguments) -> Any:
     """A function that makes the front's ASGI application, in its process."""
     chats = {model.name: model.chats for model in args.models}
     key_file, open_health = args.api_key_file, args.open_health

@@ -61,7 +61,7 @@ class ModelArgs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return max(self.min_replicas, 1) if self.max_replicas is None else self.max_replicas
 
 
-class Args(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RayArguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An application.
 
     fronts          processes that answer HTTP, tokenise and render templates
@@ -81,10 +81,10 @@ class Args(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     balance: Balance = Balance()
 
 
-def read_args(data: dict[str, Any]) -> Args:
+def read_args(data: dict[str, Any]) -> RayArguments:
     """What `args` say. Raises UsageError."""
     try:
-        args = msgspec.convert(data, Args)
+        args = msgspec.convert(data, RayArguments)
     except msgspec.ValidationError as error:
         raise _wrong(str(error)) from error
     except UsageError as error:

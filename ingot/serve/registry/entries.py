@@ -100,7 +100,7 @@ class Instance:
 
 
 @dataclass(eq=False, slots=True)
-class Loading:
+class LoadUnderWay:
     """A load that is under way. `done` becomes None, or the error that requests get."""
 
     done: asyncio.Future[None]
@@ -120,7 +120,7 @@ class Entry:
     pinned: bool = False
     instance: Instance | None = None
     retired: dict[Instance, asyncio.Task[None]] = field(default_factory=dict)
-    loading: Loading | None = None
+    loading: LoadUnderWay | None = None
     error: str | None = None
     progress: str | None = None
     nbytes: int | None = None

@@ -21,9 +21,9 @@ from ingot.errors import (
     listed,
 )
 from ingot.serve.isolated.supervisor import DAMAGED
-from ingot.serve.registry.entries import FAILED, LOADED, LOADING, Entry, Instance, Loading
+from ingot.serve.registry.entries import FAILED, LOADED, LOADING, Entry, Instance, LoadUnderWay
 from ingot.serve.registry.events import Events
-from ingot.serve.registry.memory import Memory
+from ingot.serve.registry.memory import MemoryBudget
 from ingot.serve.registry.opening import Opener
 from ingot.serve.settings import ModelSettings
 
@@ -34,7 +34,7 @@ class Loader:
     """Loads, unloads and reloads the models of a registry. For one event loop."""
 
     def __init__(
-        self, opener: Opener, memory: Memory, events: Events, entries: Mapping[str, Entry]
+        self, opener: Opener, memory: MemoryBudget, events: Events, entries: Mapping[str, Entry]
     ) -> None:
         self._opener = opener
         self._memory = memory
@@ -45,7 +45,7 @@ class Loader:
         """Loads a model unless that is under way. What is returned becomes None or the error."""
         if entry.loading is None:
             done = asyncio.get_running_loop().create_future()
-            loading = entry.loading = Loading(done, asyncio.create_task(self._load(entry)))
+            loading = entry.loading = LoadUnderWay(done, asyncio.create_task(self._load(entry)))
             # Not at the end of the task: one that is cancelled before it begins has none.
             loading.task.add_done_callback(partial(self._end_load, entry, loading))
         return entry.loading.done
@@ -148,7 +148,7 @@ class Loader:
             _log.exception("loading %s failed", entry.name)
             raise InternalError(describe(error)) from error
 
-    def _end_load(self, entry: Entry, loading: Loading, task: asyncio.Task[None]) -> None:
+    def _end_load(self, entry: Entry, loading: LoadUnderWay, task: asyncio.Task[None]) -> None:
         """Tells those who wait how a load has ended."""
         error = _unloaded(entry) if task.cancelled() else task.exception()
         if loading.done.done():  # a reload has brought what was waited for

@@ -1,4 +1,4 @@
-"""`Memory`: what loaded models may take together."""
+"""`MemoryBudget`: what loaded models may take together."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from ingot.errors import ResourceError
 
 
-class Memory:
+class MemoryBudget:
     """Counts the bytes of models against a budget; None is no bound. For one event loop."""
 
     def __init__(self, budget: int | None) -> None:

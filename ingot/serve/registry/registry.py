@@ -28,7 +28,7 @@ from ingot.serve.registry.entries import (
 )
 from ingot.serve.registry.events import Events
 from ingot.serve.registry.loader import Loader
-from ingot.serve.registry.memory import Memory
+from ingot.serve.registry.memory import MemoryBudget
 from ingot.serve.registry.opening import IsolatedOpener, Opener
 from ingot.serve.settings import ModelSettings
 
@@ -62,7 +62,7 @@ class ModelRegistry:
         self._aliases: dict[str, str] = {}
         self._events = Events()
         opener = opener or IsolatedOpener()
-        self._loader = Loader(opener, Memory(memory_bytes), self._events, self._entries)
+        self._loader = Loader(opener, MemoryBudget(memory_bytes), self._events, self._entries)
         self._closed = False
 
     def register(

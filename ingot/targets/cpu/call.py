@@ -21,7 +21,7 @@ def place(number: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class KernelCall:
     """`kernel<constants>(part, arguments);`, where `part` names the thread's part of the work."""
 
     kernel: str
@@ -33,7 +33,7 @@ class Call:
         """The places of its operands, in order."""
         return tuple(int(found) for found in _PLACE.findall(" ".join(map(str, self.arguments))))
 
-    def of_places(self) -> Call:
+    def of_places(self) -> KernelCall:
         """The same call wherever its operands lie: `at[i]` stands for each place."""
         numbers = count()
         arguments = (

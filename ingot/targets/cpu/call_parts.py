@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ingot.artifact.plan import Buffer, Instruction
 from ingot.errors import CodegenError
-from ingot.targets.cpu.call import Call
+from ingot.targets.cpu.call import KernelCall
 from ingot.targets.cpu.operands import CPP_TYPES, Operands, number
 from ingot.targets.cpu.weights import fits
 from ingot.targets.cpu.work import CpuWork
@@ -27,20 +27,20 @@ ACTIVATIONS: Mapping[str, str] = {
 
 
 @dataclass(frozen=True)
-class Product:
+class ProductCall:
     """A product's part of a kernel: the format and sizes of its weight, and what it multiplies."""
 
     prefix: str
     constants: Constants
     arguments: Arguments
 
-    def call(self, kernel: str, constants: Constants, arguments: Arguments) -> Call:
+    def call(self, kernel: str, constants: Constants, arguments: Arguments) -> KernelCall:
         """The call of a kernel that has further constants, before these, and further arguments."""
         name = f"{self.prefix}{kernel}"
-        return Call(name, (*constants, *self.constants), (*self.arguments, *arguments))
+        return KernelCall(name, (*constants, *self.constants), (*self.arguments, *arguments))
 
 
-def product_of(operands: Operands, i: Instruction, out: Buffer | None) -> Product:
+def product_of(operands: Operands, i: Instruction, out: Buffer | None) -> ProductCall:
     """The product of an instruction; `out` is None if it makes heads, whose width is known."""
     x, weight, bias = operands.of(i, "x"), operands.of(i, "weight"), operands.optional(i, "bias")
     expect(i, bias is None or bias.dtype == "float32", "the bias is not float32")
@@ -50,11 +50,11 @@ def product_of(operands: Operands, i: Instruction, out: Buffer | None) -> Produc
     if not weight.format.is_scaled:
         expect(i, x.dtype == weight.dtype, f"x is {x.dtype} and the weight {weight.dtype}")
         types = () if out is None else (CPP_TYPES[x.dtype], CPP_TYPES[out.dtype])
-        return Product("", (*types, *sizes), (operands.rows(x), *pointers))
+        return ProductCall("", (*types, *sizes), (operands.rows(x), *pointers))
     same = x.format.is_scaled and x.format.block == weight.format.block
     expect(i, same, f"x is {x.format} and the weight {weight.format}")
     rows = (operands.rows(x), operands.scales(x))
-    return Product("quantized_", (*packing(i, weight), *sizes), (*rows, *pointers))
+    return ProductCall("quantized_", (*packing(i, weight), *sizes), (*rows, *pointers))
 
 
 def turned_heads(operands: Operands, work: CpuWork) -> tuple[Constants, Arguments]:
@@ -78,11 +78,11 @@ def activation_of(i: Instruction) -> str:
     return ACTIVATIONS[kind]
 
 
-def elementwise(operands: Operands, i: Instruction, *kind: str, scalar: str = "") -> Call:
+def elementwise(operands: Operands, i: Instruction, *kind: str, scalar: str = "") -> KernelCall:
     buffers = [operands.plan.buffer(name) for name in i.inputs.values()]
     scalars = scalars_of(i, scalar) if scalar else ()
     arguments = (*map(operands.rows, buffers), *scalars, result(operands, i))
-    return Call(i.op, (buffers[0].columns, *kind), arguments)
+    return KernelCall(i.op, (buffers[0].columns, *kind), arguments)
 
 
 def rounded_result(operands: Operands, cast: Instruction) -> tuple[int, Arguments]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 
 from ingot.artifact.plan import Buffer
 from ingot.errors import CodegenError
-from ingot.targets.cpu.call import Call
+from ingot.targets.cpu.call import KernelCall
 from ingot.targets.cpu.call_parts import (
     Constants,
     activation_of,
@@ -34,10 +34,10 @@ from ingot.targets.cpu.work import CpuWork
 from ingot.targets.turns import turns_of
 from ingot.targets.work import where
 
-Emit = Callable[[Operands, CpuWork], Call]
+Emit = Callable[[Operands, CpuWork], KernelCall]
 
 
-def emit(operands: Operands, work: CpuWork) -> Call:
+def emit(operands: Operands, work: CpuWork) -> KernelCall:
     """The call that runs a kernel's instructions.
 
     Raises:
@@ -52,23 +52,23 @@ def emit(operands: Operands, work: CpuWork) -> Call:
     return known(operands, work)
 
 
-def embedding(operands: Operands, work: CpuWork) -> Call:
+def embedding(operands: Operands, work: CpuWork) -> KernelCall:
     i = work.member("embedding")
     tokens, table = (operands.of(i, a) for a in ("tokens", "weight"))
     vocabulary, size = table.shape
     ids, out = operands.input(tokens.name), result(operands, i)
     if table.format.is_scaled:
         constants = (*packing(i, table), size, vocabulary)
-        return Call("quantized_embedding", constants, (ids, operands.weight(table), out))
+        return KernelCall("quantized_embedding", constants, (ids, operands.weight(table), out))
     element, data = CPP_TYPES[table.dtype], operands.weight(table)
     if stored_as_panels(operands, table):
         spelled = f"PanelTable<{element}, {size}, {vocabulary}>{{{{{data}}}}}"
     else:
         spelled = f"PlainTable<{element}, {size}>{{{data}}}"
-    return Call("embedding", (size, element), (ids, spelled, out))
+    return KernelCall("embedding", (size, element), (ids, spelled, out))
 
 
-def linear(operands: Operands, work: CpuWork) -> Call:
+def linear(operands: Operands, work: CpuWork) -> KernelCall:
     """A product, and the residual that is added to it."""
     i, last = work.member("linear"), work.members[-1]
     out = operands.of(last, "out")
@@ -80,7 +80,7 @@ def linear(operands: Operands, work: CpuWork) -> Call:
     return product.call("linear", (), (residual, operands.rows(out, const=False)))
 
 
-def head_linear(operands: Operands, work: CpuWork) -> Call:
+def head_linear(operands: Operands, work: CpuWork) -> KernelCall:
     i = work.member("head_linear")
     x, weight, out = (operands.of(i, a) for a in ("x", "weight", "out"))
     expect(i, x.dtype == weight.dtype, f"x is {x.dtype} and the weight {weight.dtype}")
@@ -88,16 +88,16 @@ def head_linear(operands: Operands, work: CpuWork) -> Call:
     heads = x.columns // inputs
     constants = (heads, CPP_TYPES[x.dtype], CPP_TYPES[out.dtype], inputs, outputs)
     arguments = (operands.rows(x), operands.weight(weight), result(operands, i))
-    return Call("head_linear", constants, arguments)
+    return KernelCall("head_linear", constants, arguments)
 
 
-def linear_soft_cap(operands: Operands, work: CpuWork) -> Call:
+def linear_soft_cap(operands: Operands, work: CpuWork) -> KernelCall:
     cap = work.member("soft_cap")
     product = product_of(operands, work.member("linear"), operands.of(cap, "out"))
     return product.call("linear_soft_cap", (), (*scalars_of(cap, "cap"), result(operands, cap)))
 
 
-def gated_linear(operands: Operands, work: CpuWork) -> Call:
+def gated_linear(operands: Operands, work: CpuWork) -> KernelCall:
     """A product and its gate; with `_quantize`, also the rounding of its results."""
     gate = work.member("gate")
     product = product_of(operands, work.member("linear"), operands.of(gate, "out"))
@@ -107,13 +107,13 @@ def gated_linear(operands: Operands, work: CpuWork) -> Call:
     return product.call("gated_linear_quantize", (activation_of(gate), block), results)
 
 
-def linear_rope_kv_write(operands: Operands, work: CpuWork) -> Call:
+def linear_rope_kv_write(operands: Operands, work: CpuWork) -> KernelCall:
     product = product_of(operands, work.member("linear"), None)
     constants, arguments = turned_heads(operands, work)
     return product.call("linear_rope_kv_write", constants, arguments)
 
 
-def rms_norm(operands: Operands, work: CpuWork) -> Call:
+def rms_norm(operands: Operands, work: CpuWork) -> KernelCall:
     """A norm; with `_quantize`, also the rounding of its results."""
     i = work.member("rms_norm")
     x = operands.of(i, "x")
@@ -122,20 +122,20 @@ def rms_norm(operands: Operands, work: CpuWork) -> Call:
     inputs = (operands.rows(x), weight, *scalars)
     if work.has("cast"):
         block, results = rounded_result(operands, work.member("cast"))
-        return Call("rms_norm_quantize", (size, block), (*inputs, *results))
-    return Call("rms_norm", (size, x.columns // size), (*inputs, result(operands, i)))
+        return KernelCall("rms_norm_quantize", (size, block), (*inputs, *results))
+    return KernelCall("rms_norm", (size, x.columns // size), (*inputs, result(operands, i)))
 
 
-def add_rms_norm(operands: Operands, work: CpuWork) -> Call:
+def add_rms_norm(operands: Operands, work: CpuWork) -> KernelCall:
     add, norm = work.member("add"), work.member("rms_norm")
     x, y, total = (operands.of(add, a) for a in ("x", "y", "out"))
     weight = norm_weight(operands, norm, x.columns)
     inputs = (operands.rows(x), operands.rows(y), weight, *scalars_of(norm, "eps", "offset"))
     results = (result(operands, norm), operands.rows(total, const=False))
-    return Call("add_rms_norm", (x.columns,), (*inputs, *results))
+    return KernelCall("add_rms_norm", (x.columns,), (*inputs, *results))
 
 
-def layer_norm(operands: Operands, work: CpuWork) -> Call:
+def layer_norm(operands: Operands, work: CpuWork) -> KernelCall:
     """A norm of rows, or of the heads in them with one weight for all or one for each."""
     i = work.member("layer_norm")
     x, bias = operands.of(i, "x"), operands.optional(i, "bias")
@@ -144,44 +144,46 @@ def layer_norm(operands: Operands, work: CpuWork) -> Call:
     weight = norm_weight(operands, i, x.columns if own else size)
     inputs = (operands.rows(x), weight, operands.weight(bias), *scalars_of(i, "eps"))
     if heads == 1 and not own:
-        return Call("layer_norm", (size,), (*inputs, result(operands, i)))
+        return KernelCall("layer_norm", (size,), (*inputs, result(operands, i)))
     constants = (size, heads, "true" if own else "false")
-    return Call("layer_norm_heads", constants, (*inputs, result(operands, i)))
+    return KernelCall("layer_norm_heads", constants, (*inputs, result(operands, i)))
 
 
-def rope_table(operands: Operands, work: CpuWork) -> Call:
+def rope_table(operands: Operands, work: CpuWork) -> KernelCall:
     i = work.member("rope_table")
     positions, frequencies = (operands.of(i, a) for a in ("positions", "inv_freq"))
     inputs = (operands.input(positions.name), operands.weight(frequencies), *scalars_of(i, "scale"))
     warm = (*scalars_of(i, "temperature"), i.attrs["length"]) if i.attrs.get("temperature") else ()
-    return Call("rope_table", (frequencies.shape[0],), (*inputs, result(operands, i), *warm))
+    return KernelCall("rope_table", (frequencies.shape[0],), (*inputs, result(operands, i), *warm))
 
 
-def rope(operands: Operands, work: CpuWork) -> Call:
+def rope(operands: Operands, work: CpuWork) -> KernelCall:
     i = work.member("rope")
     x, table = operands.of(i, "x"), operands.of(i, "table")
     _, heads, size = x.shape
     constants = (heads, size, table.columns // 2, boolean(i, "interleaved"))
-    return Call("rope", constants, (operands.rows(x), operands.rows(table), result(operands, i)))
+    return KernelCall(
+        "rope", constants, (operands.rows(x), operands.rows(table), result(operands, i))
+    )
 
 
-def kv_write(operands: Operands, work: CpuWork) -> Call:
+def kv_write(operands: Operands, work: CpuWork) -> KernelCall:
     i = work.member("kv_write")
     slots = operands.input(operands.of(i, "slots").name)
     rows = [operands.rows(operands.of(i, a)) for a in ("k", "v") if a in i.inputs]
     kernel = "kv_write" if "v" in i.inputs else "latent_write"
-    return Call(kernel, (), (*rows, slots, cache_of(operands, i)))
+    return KernelCall(kernel, (), (*rows, slots, cache_of(operands, i)))
 
 
-def rope_kv_write(operands: Operands, work: CpuWork) -> Call:
+def rope_kv_write(operands: Operands, work: CpuWork) -> KernelCall:
     (queries, keys), write = turns_of(work), work.member("kv_write")
     names = (queries.source, keys.source, write.inputs["v"])
     inputs = (operands.rows(operands.plan.buffer(name)) for name in names)
     constants, arguments = turned_heads(operands, work)
-    return Call("rope_kv_write", constants, (*inputs, *arguments))
+    return KernelCall("rope_kv_write", constants, (*inputs, *arguments))
 
 
-def paged_attention(operands: Operands, work: CpuWork) -> Call:
+def paged_attention(operands: Operands, work: CpuWork) -> KernelCall:
     """Attention; with `_quantize`, also the rounding of its results."""
     i = work.member("paged_attention")
     q, cache = operands.of(i, "q"), operands.of(i, "k_cache")
@@ -202,56 +204,58 @@ def paged_attention(operands: Operands, work: CpuWork) -> Call:
         *scalars_of(i, "scale", "softcap"),
     )
     if not work.has("cast"):
-        return Call("paged_attention", constants, (*inputs, result(operands, i), *sinks))
+        return KernelCall("paged_attention", constants, (*inputs, result(operands, i), *sinks))
     block, results = rounded_result(operands, work.member("cast"))
-    return Call("paged_attention_quantize", (*constants, block), (*inputs, *results, *sinks))
+    return KernelCall("paged_attention_quantize", (*constants, block), (*inputs, *results, *sinks))
 
 
-def look_ahead(operands: Operands, work: CpuWork) -> Call:
+def look_ahead(operands: Operands, work: CpuWork) -> KernelCall:
     """What tells a thread that this attention comes next."""
     i = work.member("paged_attention")
-    return Call("look_ahead", (i.attrs["window"],), (cache_of(operands, i), "sequences"))
+    return KernelCall("look_ahead", (i.attrs["window"],), (cache_of(operands, i), "sequences"))
 
 
-def activation(operands: Operands, work: CpuWork) -> Call:
+def activation(operands: Operands, work: CpuWork) -> KernelCall:
     return elementwise(operands, work.members[0], activation_of(work.members[0]))
 
 
-def add(operands: Operands, work: CpuWork) -> Call:
+def add(operands: Operands, work: CpuWork) -> KernelCall:
     return elementwise(operands, work.members[0])
 
 
-def concat(operands: Operands, work: CpuWork) -> Call:
+def concat(operands: Operands, work: CpuWork) -> KernelCall:
     i = work.members[0]
     x, y = operands.of(i, "x"), operands.of(i, "y")
     sizes = [int(buffer.shape[-1]) for buffer in (x, y)]
     arguments = (operands.rows(x), operands.rows(y), result(operands, i))
-    return Call("concat", (x.columns // sizes[0], *sizes), arguments)
+    return KernelCall("concat", (x.columns // sizes[0], *sizes), arguments)
 
 
-def mul(operands: Operands, work: CpuWork) -> Call:
+def mul(operands: Operands, work: CpuWork) -> KernelCall:
     return elementwise(operands, work.members[0], scalar="factor")
 
 
-def soft_cap(operands: Operands, work: CpuWork) -> Call:
+def soft_cap(operands: Operands, work: CpuWork) -> KernelCall:
     return elementwise(operands, work.members[0], scalar="cap")
 
 
-def cast(operands: Operands, work: CpuWork) -> Call:
+def cast(operands: Operands, work: CpuWork) -> KernelCall:
     i = work.members[0]
     x, out = operands.of(i, "x"), operands.of(i, "out")
     if not out.format.is_scaled:
         return elementwise(operands, i)
     block, results = rounded_result(operands, i)
     *parts, columns = map(int, out.shape[1:])
-    return Call("quantize", (columns, block, *parts), (operands.rows(x), *results))
+    return KernelCall("quantize", (columns, block, *parts), (operands.rows(x), *results))
 
 
-def select_rows(operands: Operands, work: CpuWork) -> Call:
+def select_rows(operands: Operands, work: CpuWork) -> KernelCall:
     i = work.member("select_rows")
     x, indices = operands.of(i, "x"), operands.of(i, "rows")
     inputs = (operands.rows(x), operands.input(indices.name))
-    return Call("select_rows", (x.columns, CPP_TYPES[x.dtype]), (*inputs, result(operands, i)))
+    return KernelCall(
+        "select_rows", (x.columns, CPP_TYPES[x.dtype]), (*inputs, result(operands, i))
+    )
 
 
 CALLS: Mapping[str, Emit] = {

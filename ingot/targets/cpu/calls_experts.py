@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ingot.artifact.plan import Buffer, Instruction
-from ingot.targets.cpu.call import Call
+from ingot.targets.cpu.call import KernelCall
 from ingot.targets.cpu.call_parts import (
     Arguments,
     Constants,
@@ -23,7 +23,7 @@ SCORINGS = {"softmax": "Softmax", "sigmoid": "Sigmoid"}
 GROUP_SCORES = ("max", "top2")
 
 
-def route(operands: Operands, work: CpuWork) -> Call:
+def route(operands: Operands, work: CpuWork) -> KernelCall:
     i = work.member("route")
     logits, bias = operands.of(i, "logits"), operands.optional(i, "bias")
     attrs, experts = i.attrs, logits.columns
@@ -46,10 +46,10 @@ def route(operands: Operands, work: CpuWork) -> Call:
         *scalars_of(i, "eps", "scale"),
         result(operands, i),
     )
-    return Call("route", (router, experts, CPP_TYPES[logits.dtype]), arguments)
+    return KernelCall("route", (router, experts, CPP_TYPES[logits.dtype]), arguments)
 
 
-def expert_gate(operands: Operands, work: CpuWork) -> Call:
+def expert_gate(operands: Operands, work: CpuWork) -> KernelCall:
     """The first product of experts, and its gates; with `_quantize`, also their rounding."""
     i = work.member("expert_gate")
     weight = operands.of(i, "weight")
@@ -60,18 +60,18 @@ def expert_gate(operands: Operands, work: CpuWork) -> Call:
     if work.has("cast"):
         block, results = rounded_result(operands, work.member("cast"))
         constants = (block, gate, *types, *sizes)
-        return Call(f"{prefix}expert_gate_quantize", constants, (*arguments, *results))
+        return KernelCall(f"{prefix}expert_gate_quantize", constants, (*arguments, *results))
     out = CPP_TYPES[operands.of(i, "out").dtype]
     ends = (*types, *sizes, out) if prefix else (*types, out, *sizes)
-    return Call(f"{prefix}expert_gate", (gate, *ends), (*arguments, result(operands, i)))
+    return KernelCall(f"{prefix}expert_gate", (gate, *ends), (*arguments, result(operands, i)))
 
 
-def expert_sum(operands: Operands, work: CpuWork) -> Call:
+def expert_sum(operands: Operands, work: CpuWork) -> KernelCall:
     i = work.member("expert_sum")
     weight, out = operands.of(i, "weight"), operands.of(i, "out")
     expect(i, out.dtype == "float32", f"the result is {out.dtype}, not float32")
     prefix, types, sizes, arguments = _product(operands, i, weight, int(weight.shape[1]))
-    return Call(f"{prefix}expert_sum", (*types, *sizes), (*arguments, result(operands, i)))
+    return KernelCall(f"{prefix}expert_sum", (*types, *sizes), (*arguments, result(operands, i)))
 
 
 def _product(

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from ingot.targets.cpu.call import Call, statement
+from ingot.targets.cpu.call import KernelCall, statement
 
 INTERFACE = {"interface.cpp": '#include "interface.h"\n'}
 UNIT = """#include "kernels.h"
@@ -34,7 +34,7 @@ class Function:
     """A call whose places are arguments; `part` is the C++ type of the part of the work."""
 
     name: str
-    call: Call
+    call: KernelCall
     part: str
 
     @property
@@ -51,7 +51,7 @@ class Function:
         ]
         return "\n".join(lines)
 
-    def lines(self, call: Call, part: str, indent: str) -> list[str]:
+    def lines(self, call: KernelCall, part: str, indent: str) -> list[str]:
         """The statement that makes a call by this function."""
         places = f"places<{', '.join(map(str, call.places))}>"
         return statement(self.name, ("frame", part, places), indent)
@@ -63,9 +63,9 @@ class Function:
         return PRODUCT if "linear" in self.call.kernel or "expert" in self.call.kernel else 0
 
 
-def functions_of(calls: Iterable[tuple[Call, str]]) -> dict[Call, Function]:
+def functions_of(calls: Iterable[tuple[KernelCall, str]]) -> dict[KernelCall, Function]:
     """The function of each distinct call, by the call of places; given calls and types of parts."""
-    functions: dict[Call, Function] = {}
+    functions: dict[KernelCall, Function] = {}
     for call, part in calls:
         distinct = call.of_places()
         if distinct not in functions:

@@ -19,7 +19,7 @@ from ingot.artifact.select import ABI
 from ingot.artifact.target import Target
 from ingot.errors import CodegenError
 from ingot.targets.cpu.barriers import Barrier, barriers
-from ingot.targets.cpu.call import WIDTH, Call
+from ingot.targets.cpu.call import WIDTH, KernelCall
 from ingot.targets.cpu.calls import emit, look_ahead, stored_as_panels
 from ingot.targets.cpu.functions import INTERFACE, Function, functions_of, kernel_units
 from ingot.targets.cpu.operands import Operands
@@ -73,9 +73,9 @@ def step_sources(*functions: Function, **values: object) -> dict[str, str]:
 
 def _body(
     operands: Operands,
-    calls: Sequence[Call],
-    looks: Mapping[int, Call],
-    functions: Mapping[Call, Function],
+    calls: Sequence[KernelCall],
+    looks: Mapping[int, KernelCall],
+    functions: Mapping[KernelCall, Function],
 ) -> list[str]:
     """A paragraph for each kernel: its number and place, and its call.
 
@@ -102,15 +102,17 @@ def _body(
     return [*lines, "  }"] if blocks else lines
 
 
-def _looks(operands: Operands) -> dict[int, Call]:
+def _looks(operands: Operands) -> dict[int, KernelCall]:
     """What tells a thread of the next attention, by the number of the one before; -1 for none."""
     attend = [index for index, kernel in enumerate(operands.work) if kernel.attends]
     calls = [look_ahead(operands, operands.work[index]) for index in attend]
-    away = Call("look_away", (), ())
+    away = KernelCall("look_away", (), ())
     return dict(zip((-1, *attend), (*calls, away), strict=True)) if attend else {}
 
 
-def _look(looks: Mapping[int, Call], after: int, functions: Mapping[Call, Function]) -> list[str]:
+def _look(
+    looks: Mapping[int, KernelCall], after: int, functions: Mapping[KernelCall, Function]
+) -> list[str]:
     call = looks.get(after)
     return functions[call.of_places()].lines(call, "team", "  ") if call else []
 
@@ -141,13 +143,13 @@ def _evenness(operands: Operands) -> list[str]:
     ]
 
 
-def _maxima(operands: Operands) -> list[Call]:
+def _maxima(operands: Operands) -> list[KernelCall]:
     """The call that follows a head, before anybody reads its logits; none for other models."""
     vocabulary, columns = _head(operands)
     if not vocabulary:
         return []
     arguments = ("step.num_rows", operands.output(LOGITS), "memory.head_maxima")
-    return [Call("head_maxima", (vocabulary, columns), arguments)]
+    return [KernelCall("head_maxima", (vocabulary, columns), arguments)]
 
 
 def _head(operands: Operands) -> tuple[int, str]:

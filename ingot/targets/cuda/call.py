@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ingot.artifact.launches import Argument, Constant, Extent, Grid, KernelSpec
+from ingot.artifact.launches import Constant, Extent, Grid, KernelSpec, LaunchArgument
 from ingot.targets.cuda.operands import Operands, Pointer, Size
 from ingot.targets.work import Work
 
@@ -46,7 +46,7 @@ class Call:
     workspace_bytes: int = 0
 
     @property
-    def passed(self) -> tuple[Argument, ...]:
+    def passed(self) -> tuple[LaunchArgument, ...]:
         return tuple(each.argument for each in self.arguments.values())
 
     def spec(self, choice: Choice) -> KernelSpec:

@@ -8,11 +8,11 @@ from functools import cached_property
 from math import gcd
 
 from ingot.artifact.formats import DTYPE_BITS
-from ingot.artifact.launches import MOST_KEYS, MOST_ROWS, Argument, Constant, Extent
+from ingot.artifact.launches import MOST_KEYS, MOST_ROWS, Constant, Extent, LaunchArgument
 from ingot.artifact.plan import Instruction, aligned
 from ingot.targets.cuda.call import Call, Choice
-from ingot.targets.cuda.head_parts import Cache, PagedState, expect, width_of
-from ingot.targets.cuda.operands import FLOATS, Operands, Pointer, Rows, workspace
+from ingot.targets.cuda.head_parts import PagedCache, PagedState, expect, width_of
+from ingot.targets.cuda.operands import FLOATS, Operands, Pointer, RowsOperand, workspace
 from ingot.targets.work import Work
 
 CHUNK = 256  # keys, as in kernels/attention.py
@@ -87,11 +87,11 @@ class OverPages(ABC):
         """Columns of a value."""
 
     @cached_property
-    def q(self) -> Rows:
+    def q(self) -> RowsOperand:
         return self.operands.rows(self.i, "q")
 
     @cached_property
-    def out(self) -> Rows:
+    def out(self) -> RowsOperand:
         return self.operands.rows(self.i, "out")
 
     @property
@@ -122,7 +122,7 @@ class OverPages(ABC):
     @property
     def inputs(self) -> dict[str, Pointer]:
         tables = {
-            name: Pointer(Argument(buffer=self.i.inputs[name]), "int32")
+            name: Pointer(LaunchArgument(buffer=self.i.inputs[name]), "int32")
             for name in ("spans", "page_table")
         }
         return {"q": self.q.pointer, **self.cache.pointers, **tables}
@@ -138,12 +138,12 @@ class OverPages(ABC):
 
 
 @dataclass(frozen=True)
-class Attention(OverPages):
+class AttentionCall(OverPages):
     """An attention to keys and values of heads."""
 
     @cached_property
-    def cache(self) -> Cache:
-        return Cache(self.operands, self.i)
+    def cache(self) -> PagedCache:
+        return PagedCache(self.operands, self.i)
 
     @property
     def values(self) -> int:
@@ -200,7 +200,7 @@ def paged_attention(operands: Operands, work: Work) -> tuple[Call, ...]:
     The first takes the sequences of one row, with a program for every chunk of keys. The second
     merges those chunks, and takes the sequences of more rows, if there are some.
     """
-    attention = Attention(operands, work.member("paged_attention"))
+    attention = AttentionCall(operands, work.member("paged_attention"))
     partial, nbytes = attention.partial_results()
     first = {**attention.inputs, **partial}
     second = {**first, "out": attention.out.pointer, **attention.sinks}
@@ -208,7 +208,7 @@ def paged_attention(operands: Operands, work: Work) -> tuple[Call, ...]:
     return Call(first, (by_chunks(attention),), nbytes), Call(second, choices, nbytes)
 
 
-def by_chunks(attention: Attention) -> Choice:
+def by_chunks(attention: AttentionCall) -> Choice:
     """A program for every chunk of a sequence that has one row."""
     row_tiles = -(-attention.group // ROW_TILE)
     return Choice(
@@ -220,7 +220,7 @@ def by_chunks(attention: Attention) -> Choice:
     )
 
 
-def by_tiles(attention: Attention) -> Choice:
+def by_tiles(attention: AttentionCall) -> Choice:
     """A program for all chunks of some rows of a sequence, whatever their number."""
     rows = attention.tiles.rows
     common = gcd(rows, attention.group)
@@ -234,7 +234,7 @@ def by_tiles(attention: Attention) -> Choice:
     )
 
 
-def merging(attention: Attention) -> Choice:
+def merging(attention: AttentionCall) -> Choice:
     """A program for every query head, in steps where no sequence has more than one row."""
     heads = (Extent(times=attention.cache.kv_heads), Extent(times=attention.group))
     return Choice(

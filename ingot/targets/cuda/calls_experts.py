@@ -11,7 +11,7 @@ from ingot.targets.cuda.call import Call, Choice, Emit
 from ingot.targets.cuda.calls_rows import ACTIVATIONS
 from ingot.targets.cuda.operands import Operands
 from ingot.targets.cuda.products import Constants, passed, power_of_two, row_grid, row_warps
-from ingot.targets.cuda.stacks import Stack
+from ingot.targets.cuda.stacks import ExpertStack
 from ingot.targets.work import Work, where
 
 CLAMPED = "clamped"
@@ -50,7 +50,7 @@ def route(operands: Operands, work: Work) -> list[Call]:
 def expert_gate(operands: Operands, work: Work) -> list[Call]:
     """The first product of experts, and its gates."""
     i = work.member("expert_gate")
-    kind, stack, out = str(i.attrs["kind"]), Stack(operands, i), operands.rows(i, "out")
+    kind, stack, out = str(i.attrs["kind"]), ExpertStack(operands, i), operands.rows(i, "out")
     _expect(i, kind in (*ACTIVATIONS, CLAMPED), f"has the gate {kind!r}")
     _expect(i, stack.outputs % 2 == 0, f"has matrices of {stack.outputs} rows, without halves")
     own: Constants = {
@@ -63,7 +63,7 @@ def expert_gate(operands: Operands, work: Work) -> list[Call]:
 def expert_sum(operands: Operands, work: Work) -> list[Call]:
     """The second product of experts, and the sum of what they make of a row."""
     i = work.member("expert_sum")
-    stack, out = Stack(operands, i), operands.rows(i, "out")
+    stack, out = ExpertStack(operands, i), operands.rows(i, "out")
     return [*stack.lists(), *stack.added(out)]
 
 

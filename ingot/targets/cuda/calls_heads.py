@@ -12,7 +12,7 @@ from ingot.targets.cuda.call import ONE, Call, Choice, Emit
 from ingot.targets.cuda.calls_attention import paged_attention
 from ingot.targets.cuda.calls_latent import keep_latents, latent_attention
 from ingot.targets.cuda.calls_products import product_parts
-from ingot.targets.cuda.head_parts import Cache, expect, expect_head, width_of
+from ingot.targets.cuda.head_parts import PagedCache, expect, expect_head, width_of
 from ingot.targets.cuda.operands import Operands, Pointer, Size
 from ingot.targets.cuda.tiles import FEW_ROWS
 from ingot.targets.turns import Turn, turns_of
@@ -38,8 +38,8 @@ class Turned:
         return self.work.member("kv_write")
 
     @cached_property
-    def cache(self) -> Cache:
-        return Cache(self.operands, self.write)
+    def cache(self) -> PagedCache:
+        return PagedCache(self.operands, self.write)
 
     @property
     def heads(self) -> int:
@@ -137,7 +137,7 @@ def kv_write(operands: Operands, work: Work) -> tuple[Call, ...]:
     i = work.member("kv_write")
     if "v" not in i.inputs:
         return keep_latents(operands, i)
-    cache = Cache(operands, i)
+    cache = PagedCache(operands, i)
     k, v, slots = (operands.rows(i, name) for name in ("k", "v", "slots"))
     constants: Constants = {
         "KV_HEADS": cache.kv_heads,

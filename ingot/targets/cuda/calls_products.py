@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ingot.artifact.launches import Constant
 from ingot.artifact.plan import Instruction
 from ingot.targets.cuda.call import Call, Choice, Emit
-from ingot.targets.cuda.operands import Operands, Pointer, Rows, workspace
+from ingot.targets.cuda.operands import Operands, Pointer, RowsOperand, workspace
 from ingot.targets.cuda.products import (
     Constants,
     Epilogue,
@@ -139,7 +139,7 @@ def _width(product: Product) -> Constants:
     return {"WIDTH": product.outputs, "WITH_BIAS": product.bias is not None}
 
 
-def _residual(operands: Operands, work: Work) -> Rows:
+def _residual(operands: Operands, work: Work) -> RowsOperand:
     """What is added to the product."""
     made = work.member("linear").outputs.values()
     (other,) = (name for name in work.member("add").inputs.values() if name not in made)

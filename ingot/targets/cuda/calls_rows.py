@@ -9,7 +9,7 @@ from ingot.artifact.launches import Constant
 from ingot.artifact.plan import Instruction
 from ingot.errors import CodegenError
 from ingot.targets.cuda.call import Call, Choice, Emit
-from ingot.targets.cuda.operands import FLOATS, Operands, Pointer, Rows, Size
+from ingot.targets.cuda.operands import FLOATS, Operands, Pointer, RowsOperand, Size
 from ingot.targets.cuda.products import matrix_of, passed, power_of_two, row_grid, row_warps
 from ingot.targets.cuda.weights import tile_columns
 from ingot.targets.work import Work, where
@@ -23,8 +23,8 @@ ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "relu", "relu2")
 class NormedHeads:
     """Rows whose heads are normed one by one; a row of two dimensions is a single head."""
 
-    x: Rows
-    out: Rows
+    x: RowsOperand
+    out: RowsOperand
 
     @property
     def size(self) -> int:
@@ -49,7 +49,7 @@ def embedding(operands: Operands, work: Work) -> list[Call]:
     rows, indices = operands.rows_of(out), operands.rows_of(tokens).pointer
     height, width = map(int, weight.shape)
     if not weight.format.is_scaled:
-        table = Rows(weight, _present(operands.weight(i, "weight")), width)
+        table = RowsOperand(weight, _present(operands.weight(i, "weight")), width)
         return [_gathered(table, indices, rows)]
     pointers, constants = matrix_of(weight)
     arguments, absent = passed(
@@ -177,7 +177,7 @@ def _by_number(
     return Call({name: each.pointer for name, each in rows.items()}, (choice,))
 
 
-def _gathered(x: Rows, indices: Pointer, out: Rows) -> Call:
+def _gathered(x: RowsOperand, indices: Pointer, out: RowsOperand) -> Call:
     """Rows of a buffer or a table, by their numbers."""
     constants = {
         "X_STRIDE": x.stride, "OUT_STRIDE": out.stride, "WIDTH": out.columns, "COLUMNS": COLUMNS

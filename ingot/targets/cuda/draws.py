@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from ingot.artifact.architectures import Architecture
-from ingot.artifact.launches import DRAWS, EDITED, SCORED, Argument, Constant, DrawArray, Extent
+from ingot.artifact.launches import (
+    DRAWS,
+    EDITED,
+    SCORED,
+    Constant,
+    DrawArray,
+    Extent,
+    LaunchArgument,
+)
 from ingot.artifact.plan import Limits, Plan
 from ingot.artifact.programs import LOGITS
 from ingot.targets.cuda.call import ONE, Call, Choice
@@ -44,7 +52,7 @@ def feed(plan: Plan) -> Call:
         grid=(Extent(size="N", per=FED), ONE, ONE),
     )
     names = plan.buffer("tokens").name, "drawn_tokens"
-    pointers = {name: Pointer(Argument(buffer=name), "int32") for name in names}
+    pointers = {name: Pointer(LaunchArgument(buffer=name), "int32") for name in names}
     return Call({**pointers, "N": Size("N")}, (choice,))
 
 
@@ -135,5 +143,5 @@ def _room(count: int, tile: int) -> tuple[DrawArray, ...]:
 
 
 def _pointers(arrays: Iterable[DrawArray]) -> dict[str, Pointer]:
-    logits = {LOGITS: Pointer(Argument(buffer=LOGITS), "float32")}
-    return logits | {a.name: Pointer(Argument(buffer=a.name), a.dtype) for a in arrays}
+    logits = {LOGITS: Pointer(LaunchArgument(buffer=LOGITS), "float32")}
+    return logits | {a.name: Pointer(LaunchArgument(buffer=a.name), a.dtype) for a in arrays}

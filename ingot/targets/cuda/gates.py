@@ -46,7 +46,7 @@ ONE_WARP: Mapping[int, str] = dict.fromkeys(TENSOR_CORES, "HMMA")
 
 
 @dataclass(frozen=True, slots=True)
-class Gate:
+class KernelGate:
     """What is expected of a kernel beside a sparing use of registers and shared memory.
 
     Attributes:
@@ -58,12 +58,12 @@ class Gate:
     streams: tuple[str, ...]
 
 
-PRODUCT = Gate(TENSOR_CORES, ("w",))
-ATTENTION = Gate(ONE_WARP, ("k_cache", "v_cache"))
-LATENT = Gate(ONE_WARP, ("k_cache",))
-OTHER = Gate({}, ())
+PRODUCT = KernelGate(TENSOR_CORES, ("w",))
+ATTENTION = KernelGate(ONE_WARP, ("k_cache", "v_cache"))
+LATENT = KernelGate(ONE_WARP, ("k_cache",))
+OTHER = KernelGate({}, ())
 # By the file of the function, or by file and function.
-GATES: Mapping[str, Gate] = {
+GATES: Mapping[str, KernelGate] = {
     "product": PRODUCT,
     "experts.multiply": PRODUCT,
     "experts.multiply_gated": PRODUCT,
@@ -76,7 +76,7 @@ GATES: Mapping[str, Gate] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Kernel:
+class GatedKernel:
     """A kernel that was built, and how often each instruction stands in it, first ones first.
 
     `many_rows`: it runs only in steps of many rows, and multiplies more than it reads.
@@ -93,7 +93,7 @@ def check(
     binaries: Sequence[Binary],
     folder: Path,
     target: Target,
-    gates: Mapping[str, Gate] = GATES,
+    gates: Mapping[str, KernelGate] = GATES,
 ) -> list[str]:
     """The faults of kernels that were built, in words; `folder` is what their files lie in.
 
@@ -103,7 +103,7 @@ def check(
     counts = instructions_of([binary.file for binary in binaries], folder, find_triton())
     many = for_many_rows(launches)
     kernels = [
-        Kernel(spec, binary, counts[binary.file], number in many)
+        GatedKernel(spec, binary, counts[binary.file], number in many)
         for number, (spec, binary) in enumerate(zip(launches.kernels, binaries, strict=True))
     ]
     return [
@@ -124,12 +124,12 @@ def for_many_rows(launches: Launches) -> set[int]:
     return many - few
 
 
-def gate_of(function: str, gates: Mapping[str, Gate]) -> Gate:
+def gate_of(function: str, gates: Mapping[str, KernelGate]) -> KernelGate:
     """The gate of a function such as "product.multiply", or else of its file."""
     return gates.get(function) or gates.get(function.partition(".")[0], OTHER)
 
 
-def faults(kernel: Kernel, architecture: Architecture, gate: Gate) -> Iterator[str]:
+def faults(kernel: GatedKernel, architecture: Architecture, gate: KernelGate) -> Iterator[str]:
     """What is wrong with a kernel, in words."""
     spills = _times(kernel.counts, _SPILL)
     spilled = kernel.binary.spilled_bytes
@@ -153,7 +153,7 @@ def faults(kernel: Kernel, architecture: Architecture, gate: Gate) -> Iterator[s
         yield from _few_bytes(kernel, architecture)
 
 
-def _out_of_order(kernel: Kernel) -> Iterator[str]:
+def _out_of_order(kernel: GatedKernel) -> Iterator[str]:
     """A dependent kernel waits before it touches memory, and lets the next launch begin after that.
     Any other does neither."""
     names = list(kernel.counts)
@@ -171,7 +171,7 @@ def _out_of_order(kernel: Kernel) -> Iterator[str]:
         yield f"{', '.join(early)} before the wait for the launch before ({_WAIT})"
 
 
-def _family(kernel: Kernel, gate: Gate, architecture: Architecture) -> str | None:
+def _family(kernel: GatedKernel, gate: KernelGate, architecture: Architecture) -> str | None:
     """The matrix instructions that a kernel must have; empty if none: all of them cut off digits
     of float32. None if they are not looked at."""
     types = {kind for name, kind in kernel.spec.arguments if name in gate.streams}
@@ -186,7 +186,7 @@ def _other_family(counts: Mapping[str, int], expected: str) -> Iterator[str]:
         yield f"matrix instructions are {', '.join(found) or 'missing'}, not {wanted}"
 
 
-def _slow_loads(kernel: Kernel, gate: Gate) -> Iterator[str]:
+def _slow_loads(kernel: GatedKernel, gate: KernelGate) -> Iterator[str]:
     """Scales may be loaded one by one, what is streamed may not: its width tells one from the
     other. An int8 cache may come in 8 bytes of 8 columns a thread, and its scales of 4 bytes in the
     same way as that."""
@@ -204,7 +204,7 @@ def _slow_loads(kernel: Kernel, gate: Gate) -> Iterator[str]:
         yield f"{narrow} loads are of fewer bytes than the {wide} of 16: is a pointer unaligned?"
 
 
-def _few_bytes(kernel: Kernel, architecture: Architecture) -> Iterator[str]:
+def _few_bytes(kernel: GatedKernel, architecture: Architecture) -> Iterator[str]:
     programs = resident_programs(kernel.binary, kernel.spec.num_warps, architecture)
     flying = bytes_in_flight(kernel.binary, kernel.spec, architecture)
     constants = kernel.spec.constants

@@ -35,7 +35,7 @@ NO_GROUP = -1
 
 def generate(plan: Plan, architecture: Architecture) -> Launches:
     """The launches of a plan. Raises CodegenError where no kernel takes an op or a shape."""
-    operands, kernels = Operands(plan, architecture), Kernels()
+    operands, kernels = Operands(plan, architecture), KernelNumbers()
     columns = draws.columns_of(architecture)
     with_draws = LOGITS in plan.by_name
     launches, workspace = list[Launch](), 0
@@ -68,7 +68,7 @@ def emit(operands: Operands, work: Work) -> list[Call]:
     return list(known(operands, work))
 
 
-class Kernels:
+class KernelNumbers:
     """Numbers kernels, so that equal ones are built once."""
 
     def __init__(self) -> None:

@@ -75,7 +75,7 @@ class PagedState:
 
 
 @dataclass(frozen=True)
-class Cache(PagedState):
+class PagedCache(PagedState):
     """The states of keys and values that an instruction reads or writes.
 
     Raises:

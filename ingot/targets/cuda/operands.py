@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from ingot.artifact.architectures import ARCHITECTURES, Architecture
 from ingot.artifact.formats import stored_bytes
-from ingot.artifact.launches import WORKSPACE, Argument
+from ingot.artifact.launches import WORKSPACE, LaunchArgument
 from ingot.artifact.plan import Buffer, Instruction, Plan
 from ingot.errors import CodegenError
 from ingot.targets.work import where
@@ -29,7 +29,7 @@ FLOATS = ("float32", "bfloat16", "float16")  # of rows, caches, and weights that
 class Pointer:
     """An address, and the dtype of what lies there."""
 
-    argument: Argument
+    argument: LaunchArgument
     dtype: str
 
     @property
@@ -49,8 +49,8 @@ class Size:
     symbol: str
 
     @property
-    def argument(self) -> Argument:
-        return Argument(size=self.symbol)
+    def argument(self) -> LaunchArgument:
+        return LaunchArgument(size=self.symbol)
 
     @property
     def type(self) -> str:
@@ -58,7 +58,7 @@ class Size:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class RowsOperand:
     """A buffer of rows: where its first number lies, and how many numbers lie between rows."""
 
     buffer: Buffer
@@ -78,7 +78,7 @@ class Rows:
 
 def workspace(dtype: str = "float32", offset: int = 0) -> Pointer:
     """Memory that lives during one group, from a byte on."""
-    return Pointer(Argument(buffer=WORKSPACE, offset=offset), dtype)
+    return Pointer(LaunchArgument(buffer=WORKSPACE, offset=offset), dtype)
 
 
 @dataclass(frozen=True)
@@ -95,18 +95,18 @@ class Operands:
             raise CodegenError(f"{where(instruction)} has no operand {argument!r}")
         return self.plan.buffer(name)
 
-    def rows(self, instruction: Instruction, argument: str) -> Rows:
+    def rows(self, instruction: Instruction, argument: str) -> RowsOperand:
         """A temporary, a view of one, an input or an output, as rows."""
         buffer = self.buffer(instruction, argument)
         return self.rows_of(buffer)
 
-    def rows_of(self, buffer: Buffer) -> Rows:
+    def rows_of(self, buffer: Buffer) -> RowsOperand:
         root = self.plan.root(buffer.name)
         offset, stride = 0, buffer.columns
         if buffer.kind == "view":
             offset, stride = stored_bytes(buffer.dtype, buffer.offset), buffer.row_stride
-        return Rows(
-            buffer, Pointer(Argument(buffer=root.name, offset=offset), buffer.dtype), stride
+        return RowsOperand(
+            buffer, Pointer(LaunchArgument(buffer=root.name, offset=offset), buffer.dtype), stride
         )
 
     def weight(self, instruction: Instruction, argument: str) -> Pointer | None:
@@ -114,12 +114,12 @@ class Operands:
         if argument not in instruction.inputs:
             return None
         buffer = self.buffer(instruction, argument)
-        return Pointer(Argument(buffer=buffer.name), buffer.dtype)
+        return Pointer(LaunchArgument(buffer=buffer.name), buffer.dtype)
 
     def state(self, instruction: Instruction, argument: str) -> tuple[Pointer, Pointer | None]:
         """The numbers of a state, and their scales if it has some."""
         buffer = self.buffer(instruction, argument)
-        numbers = Pointer(Argument(buffer=buffer.name), buffer.dtype)
+        numbers = Pointer(LaunchArgument(buffer=buffer.name), buffer.dtype)
         if not buffer.format.is_scaled:
             return numbers, None
-        return numbers, Pointer(Argument(buffer=buffer.name, array=1), buffer.format.scale)
+        return numbers, Pointer(LaunchArgument(buffer=buffer.name, array=1), buffer.format.scale)

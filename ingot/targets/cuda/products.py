@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ingot.artifact.formats import DType, stored_bytes
-from ingot.artifact.launches import Argument, Constant, Extent, Grid
+from ingot.artifact.launches import Constant, Extent, Grid, LaunchArgument
 from ingot.artifact.plan import Buffer, Instruction
 from ingot.errors import CodegenError
 from ingot.targets.cuda.call import ONE, Call, Choice
-from ingot.targets.cuda.operands import FLOATS, Operands, Pointer, Rows, Size, workspace
+from ingot.targets.cuda.operands import FLOATS, Operands, Pointer, RowsOperand, Size, workspace
 from ingot.targets.cuda.tiles import CLASSES, FEW_ROWS, Splits, Tile, Tiling, tiling_of
 from ingot.targets.cuda.weights import fits, layout_of
 from ingot.targets.work import where
@@ -26,8 +26,8 @@ MULTIPLY = ("x", "w", "multipliers", "scales", "bias", "residual", "parts", "out
 class Epilogue:
     """What is done with complete sums: what is added to them, their soft cap, their place."""
 
-    out: Rows
-    residual: Rows | None = None
+    out: RowsOperand
+    residual: RowsOperand | None = None
     cap: float = 0.0
 
     @property
@@ -55,7 +55,7 @@ class Product:
     linear: Instruction
 
     @cached_property
-    def x(self) -> Rows:
+    def x(self) -> RowsOperand:
         return self.operands.rows(self.linear, "x")
 
     @cached_property
@@ -130,7 +130,7 @@ class Product:
                 num_warps=tile.num_warps, num_stages=tile.num_stages,
             )  # fmt: skip
 
-    def gated(self, out: Rows, kind: str) -> Call:
+    def gated(self, out: RowsOperand, kind: str) -> Call:
         """The launch that stores activation(gate) * up, of the two halves of the product.
 
         A step of few rows makes parts where there are several splits.
@@ -236,7 +236,7 @@ def passed(
     return arguments, {name: 0 for name, each in found.items() if each is None}
 
 
-def pointer_of(rows: Rows | None) -> Pointer | None:
+def pointer_of(rows: RowsOperand | None) -> Pointer | None:
     return None if rows is None else rows.pointer
 
 
@@ -256,4 +256,4 @@ def row_warps(columns: int) -> int:
 
 
 def _part(weight: Buffer, offset: int, dtype: DType) -> Pointer:
-    return Pointer(Argument(buffer=weight.name, offset=offset), dtype)
+    return Pointer(LaunchArgument(buffer=weight.name, offset=offset), dtype)

@@ -11,7 +11,7 @@ from ingot.artifact.launches import Extent, Grid
 from ingot.artifact.plan import Buffer, Instruction, aligned
 from ingot.errors import CodegenError
 from ingot.targets.cuda.call import ONE, Call, Choice
-from ingot.targets.cuda.operands import Operands, Pointer, Rows, Size, workspace
+from ingot.targets.cuda.operands import Operands, Pointer, RowsOperand, Size, workspace
 from ingot.targets.cuda.products import (
     Constants,
     Given,
@@ -36,7 +36,7 @@ FINISH = ("parts", "bias", "shares", "out", "rows")
 
 
 @dataclass(frozen=True)
-class Stack:
+class ExpertStack:
     """The matrices of experts that rows are multiplied with, and the picks of these rows.
 
     The workspace has the picks of each expert, their counts, the experts of each row, and then
@@ -50,11 +50,11 @@ class Stack:
         check_operands(self.product, self.x.buffer, self.weight)
 
     @cached_property
-    def x(self) -> Rows:
+    def x(self) -> RowsOperand:
         return self.operands.rows(self.product, "x")
 
     @cached_property
-    def shares(self) -> Rows:
+    def shares(self) -> RowsOperand:
         return self.operands.rows(self.product, "shares")
 
     @cached_property
@@ -114,7 +114,7 @@ class Stack:
         picks = counts + aligned(stored_bytes("int32", self.experts))
         return counts, picks, picks + aligned(stored_bytes("int32", self.most_rows * self.picks))
 
-    def lists(self, out: Rows | None = None) -> list[Call]:
+    def lists(self, out: RowsOperand | None = None) -> list[Call]:
         """What fills the lists in a step of many rows, and `out` where it has no pick."""
         counts, picks, _ = self.places
         given = {
@@ -136,7 +136,7 @@ class Stack:
             ),
         ]
 
-    def gated(self, own: Constants, out: Rows) -> Call:
+    def gated(self, own: Constants, out: RowsOperand) -> Call:
         """The launch that stores the gates of products, in a step of few rows only where their
         sums have one split."""
         half, tiles = self.outputs // 2, self.tiling.gated
@@ -148,7 +148,7 @@ class Stack:
         given = {"bias": self.bias, "out": out.pointer}
         return self._multiply("experts.multiply_gated", own, given, [direct, *listed])
 
-    def gated_in_parts(self, own: Constants, out: Rows) -> list[Call]:
+    def gated_in_parts(self, own: Constants, out: RowsOperand) -> list[Call]:
         """The launches that make the parts of a step of few rows, and their gates."""
         sharing: Constants = {"WIDTH": self.outputs, "SHARING": self.picks}
         direct = self._direct(self.outputs, self.tiling.tiles[0], self.splits.count)
@@ -161,7 +161,7 @@ class Stack:
         gates = self._finish("experts.gate_picks", own, out, grid, multiply.workspace_bytes)
         return [multiply, replace(gates, choices=gates.choices[:1])]
 
-    def added(self, out: Rows) -> list[Call]:
+    def added(self, out: RowsOperand) -> list[Call]:
         """The launches that multiply, and add what experts make of a row."""
         width: Constants = {"WIDTH": self.outputs}
         few, _, many = self.tiling.tiles
@@ -214,7 +214,9 @@ class Stack:
         )
         return Call(arguments, complete, self.places[-1] + more_bytes)
 
-    def _finish(self, function: str, own: Constants, out: Rows, grid: Grid, nbytes: int) -> Call:
+    def _finish(
+        self, function: str, own: Constants, out: RowsOperand, grid: Grid, nbytes: int
+    ) -> Call:
         """The launch of a second stage: for the parts of a step of few rows, and for sums."""
         arguments, absent = passed(
             FINISH,

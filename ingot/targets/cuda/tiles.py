@@ -63,7 +63,7 @@ DEFAULTS: Mapping[str, tuple[Tiles, Tiles]] = {
 OWN: Mapping[tuple[str, str, str, int], Tile] = {("sm_120", "int4", PLAIN, 0): Tile(32, 128, 8, 3)}
 
 
-class Place(NamedTuple):
+class TileKey(NamedTuple):
     """What a tile is chosen by.
 
     Attributes:
@@ -129,7 +129,7 @@ def tiling_of(
     shape = shape_class(splits, tile)
 
     def tiles(kernel: str) -> Tiles:
-        places = (Place(architecture.level, stored_as(form), shape, kernel, m) for m in CLASSES)
+        places = (TileKey(architecture.level, stored_as(form), shape, kernel, m) for m in CLASSES)
         weight_bits = form.bits * (2 if kernel == GATED else 1)
         few, more, many = (
             fitted(place.tile, tile, weight_bits, row_bits, architecture) for place in places

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from ingot.cli.chat.entries import CONTINUED, PROMPT, Entry, read_entry
+from ingot.cli.chat.entries import CONTINUED, PROMPT, ChatEntry, read_entry
 
 
-def entered(text: str) -> tuple[list[Entry], list[str]]:
+def entered(text: str) -> tuple[list[ChatEntry], list[str]]:
     """All entries in a text, and the prompts that were shown."""
     lines, prompts = iter(text.split("\n")), []
 
@@ -28,20 +28,20 @@ def entered(text: str) -> tuple[list[Entry], list[str]]:
 @pytest.mark.parametrize(
     ("text", "entry"),
     [
-        ("hello there", Entry("", "hello there")),
-        ("one\\\ntwo\\\nthree", Entry("", "one\ntwo\nthree")),
-        ("one\\", Entry("", "one\n")),  # the input ends
-        ('"""one\ntwo"""', Entry("", "one\ntwo")),
-        ('"""\n  one\n\ntwo\\\n"""', Entry("", "  one\n\ntwo\\")),
-        ('"""one"""', Entry("", "one")),
-        ('"""one\ntwo', Entry("", "one\ntwo")),  # the input ends
-        ('what does """ mean?', Entry("", 'what does """ mean?')),
-        ("/bye", Entry("/bye", "")),
-        ("/set  top-k  5 ", Entry("/set", "top-k  5")),
-        ("/system Be\\\nbrief.", Entry("/system", "Be\nbrief.")),
-        ('/system """Be\nbrief."""', Entry("/system", "Be\nbrief.")),
-        ('"""/bye"""', Entry("", "/bye")),
-        (" /bye", Entry("", " /bye")),
+        ("hello there", ChatEntry("", "hello there")),
+        ("one\\\ntwo\\\nthree", ChatEntry("", "one\ntwo\nthree")),
+        ("one\\", ChatEntry("", "one\n")),  # the input ends
+        ('"""one\ntwo"""', ChatEntry("", "one\ntwo")),
+        ('"""\n  one\n\ntwo\\\n"""', ChatEntry("", "  one\n\ntwo\\")),
+        ('"""one"""', ChatEntry("", "one")),
+        ('"""one\ntwo', ChatEntry("", "one\ntwo")),  # the input ends
+        ('what does """ mean?', ChatEntry("", 'what does """ mean?')),
+        ("/bye", ChatEntry("/bye", "")),
+        ("/set  top-k  5 ", ChatEntry("/set", "top-k  5")),
+        ("/system Be\\\nbrief.", ChatEntry("/system", "Be\nbrief.")),
+        ('/system """Be\nbrief."""', ChatEntry("/system", "Be\nbrief.")),
+        ('"""/bye"""', ChatEntry("", "/bye")),
+        (" /bye", ChatEntry("", " /bye")),
     ],
 )
 def test_an_entry(text, entry):
@@ -50,5 +50,5 @@ def test_an_entry(text, entry):
 
 def test_prompts_tell_whether_an_entry_begins():
     entries, prompts = entered('one\\\ntwo\n"""three\n"""\n/bye')
-    assert entries == [Entry("", "one\ntwo"), Entry("", "three"), Entry("/bye", "")]
+    assert entries == [ChatEntry("", "one\ntwo"), ChatEntry("", "three"), ChatEntry("/bye", "")]
     assert prompts == [PROMPT, CONTINUED, PROMPT, CONTINUED, PROMPT]

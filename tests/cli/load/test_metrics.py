@@ -10,16 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ingot.cli.load.metrics import num_good, peaks, result, spread, tpot
-from ingot.cli.load.stream import Outcome
+from ingot.cli.load.stream import RequestOutcome
 
 seconds = st.floats(0, 100)
 
 
 @st.composite
-def outcomes(draw) -> Outcome:
+def outcomes(draw) -> RequestOutcome:
     itl = draw(st.lists(st.floats(0, 3), max_size=6))
     ttft = draw(st.floats(0.001, 5))
-    return Outcome(
+    return RequestOutcome(
         start=draw(seconds),
         prompt_tokens=draw(st.integers(1, 50)),
         output_tokens=len(itl) + 1,
@@ -82,10 +82,10 @@ def test_latencies_are_those_of_requests_that_were_answered(found):
 
 
 def test_goodput_counts_requests_within_all_limits():
-    fast = Outcome(ttft=0.1, latency=0.3, output_tokens=3)
-    slow_start = Outcome(ttft=0.3, latency=0.5, output_tokens=3)
-    slow_tokens = Outcome(ttft=0.1, latency=1.1, output_tokens=3)
-    one_token = Outcome(ttft=0.1, latency=0.1, output_tokens=1)
+    fast = RequestOutcome(ttft=0.1, latency=0.3, output_tokens=3)
+    slow_start = RequestOutcome(ttft=0.3, latency=0.5, output_tokens=3)
+    slow_tokens = RequestOutcome(ttft=0.1, latency=1.1, output_tokens=3)
+    one_token = RequestOutcome(ttft=0.1, latency=0.1, output_tokens=1)
     all_four = [fast, slow_start, slow_tokens, one_token]
     assert num_good(all_four, {}) == 4
     assert num_good(all_four, {"ttft": 200}) == 3
@@ -113,6 +113,6 @@ def test_peaks_against_counting_one_by_one(found):
 
 
 def test_nothing_answered_is_zero_everywhere():
-    got = result([Outcome(error="no")], 1.0, goodput={"ttft": 1}, percentiles=[99])
+    got = result([RequestOutcome(error="no")], 1.0, goodput={"ttft": 1}, percentiles=[99])
     assert got["completed"] == got["request_goodput"] == got["mean_ttft_ms"] == 0
     assert got["max_concurrent_requests"] == 0 and got["errors"] == {"no": 1}

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingot.cli.load.stream import Outcome, ServerError, StreamReader, explain, payloads
+from ingot.cli.load.stream import RequestOutcome, ServerError, StreamReader, explain, payloads
 from tests.support.fake_openai import completion, conversation, event
 
 TICKS = [10.0, 10.5, 11.0, 11.25, 12.0, 13.0, 14.0, 15.0]
 
 
-def read(writes: list[bytes]) -> Outcome:
-    outcome = Outcome(prompt_tokens=99)
+def read(writes: list[bytes]) -> RequestOutcome:
+    outcome = RequestOutcome(prompt_tokens=99)
     reader = StreamReader(outcome, iter(TICKS).__next__)
     reader.begin()
     for data in writes:

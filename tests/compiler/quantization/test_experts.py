@@ -16,7 +16,7 @@ from ingot.compiler.quantization.search import quantize_rows
 from ingot.compiler.quantization.store import QuantizedWeights
 from ingot.ops import OPS
 from ingot.ops.stacks import matrix_name
-from ingot.passes.verification import Weights
+from ingot.passes.verification import DrawnWeights
 from tests.passes.cases import mixture
 from tests.passes.support import EXPERTS, INNER, SIZE, lab
 
@@ -34,7 +34,7 @@ def graph() -> GraphModule:
 
 @pytest.fixture
 def weights(graph: GraphModule, tmp_path: Path) -> Iterator[QuantizedWeights]:
-    with QuantizedWeights(Weights(graph).read, tmp_path) as opened:
+    with QuantizedWeights(DrawnWeights(graph).read, tmp_path) as opened:
         yield opened
 
 
@@ -56,7 +56,7 @@ def test_no_stack_is_read_whole(graph: GraphModule, weights: QuantizedWeights) -
     names = [matrix_name(stack, index) for stack in STACKS for index in range(EXPERTS)]
     assert read == names
     for stack, columns in STACKS.items():
-        for index, each in enumerate(Weights(graph).read(stack)):
+        for index, each in enumerate(DrawnWeights(graph).read(stack)):
             got, wanted = (
                 weights.matrix(matrix_name(stack, index)),
                 quantize_rows(each, INT8.of(columns)),
@@ -69,7 +69,7 @@ def test_experts_with_enough_tokens_are_calibrated(
     graph: GraphModule, weights: QuantizedWeights
 ) -> None:
     """Others are rounded as without calibration, also those that nobody picks."""
-    read = Weights(graph).read
+    read = DrawnWeights(graph).read
     shares = OPS["route"].reference(rows(graph) @ read("router.weight").T, None, "softmax", 2)
     seen = (shares[0] != 0).sum(0).tolist()
     quantize_weights(graph, weights, dict.fromkeys(STACKS, INT8), TOKENS)
@@ -86,5 +86,5 @@ def test_experts_with_enough_tokens_are_calibrated(
 
 def rows(graph: GraphModule) -> torch.Tensor:
     """What the router reads."""
-    table = Weights(graph).read("embed.weight")
+    table = DrawnWeights(graph).read("embed.weight")
     return table[[token for tokens in TOKENS for token in tokens]][None]

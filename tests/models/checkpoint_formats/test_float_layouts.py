@@ -15,7 +15,7 @@ from ingot.artifact.formats import Storage
 from ingot.errors import raise_fault
 from ingot.models.checkpoint_formats import compressed_tensors, float8, mxfp4
 from ingot.models.checkpoint_formats.quantized import Array, QuantizedTensor
-from ingot.models.checkpoint_formats.settings import Settings
+from ingot.models.checkpoint_formats.settings import QuantizationKeys
 from ingot.models.mapped_file import TensorInfo
 from ingot.models.stored_integers import scaled
 from tests.support.quantized_checkpoints import FLOAT4, scheme
@@ -33,7 +33,7 @@ def found(find: Callable[..., Any], config: dict[str, Any], tensors: Tensors) ->
     infos = {
         name: TensorInfo(name, NAMES[t.dtype], tuple(t.shape), 0, 0) for name, t in tensors.items()
     }
-    (matrix,) = find(Settings(config), infos, raise_fault)
+    (matrix,) = find(QuantizationKeys(config), infos, raise_fault)
     return matrix
 
 

@@ -17,7 +17,7 @@ import torch
 from ingot.errors import raise_fault
 from ingot.models.checkpoint_formats import awq, gptq
 from ingot.models.checkpoint_formats.quantized import Array, QuantizedTensor
-from ingot.models.checkpoint_formats.settings import Settings
+from ingot.models.checkpoint_formats.settings import QuantizationKeys
 from ingot.models.mapped_file import TensorInfo
 from ingot.models.stored_integers import scaled
 
@@ -45,7 +45,7 @@ def tensors_of(recorded: dict[str, Any]) -> dict[str, Array]:
 def matrix_of(config: dict[str, Any], tensors: dict[str, Array]) -> QuantizedTensor:
     dtypes = {"int32": "I32", "float16": "F16"}
     infos = {n: TensorInfo(n, dtypes[str(t.dtype)], t.shape, 0, 0) for n, t in tensors.items()}
-    (matrix,) = FIND[config["quant_method"]](Settings(config), infos, raise_fault)
+    (matrix,) = FIND[config["quant_method"]](QuantizationKeys(config), infos, raise_fault)
     return matrix
 
 

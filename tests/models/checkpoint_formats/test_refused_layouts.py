@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from ingot.errors import ModelDirError, UnsupportedModelError
-from ingot.models.checkpoint_formats.settings import Settings, method_of
+from ingot.models.checkpoint_formats.settings import QuantizationKeys, method_of
 from tests.support.checkpoints import build, edit
 from tests.support.quantized_checkpoints import LAYOUTS, Tensors, rewrite, scheme, set_config
 from tests.support.tiny_models import save_random
@@ -219,5 +219,5 @@ def test_settings_are_found_in_a_text_tower(whole: dict[str, Path], tmp_path: Pa
     from ingot.models.checkpoint_formats.settings import settings_of
 
     found = settings_of({"text_config": {"quantization_config": {"bits": 4}}})
-    assert found == Settings({"bits": 4}, "quantization_config")
+    assert found == QuantizationKeys({"bits": 4}, "quantization_config")
     assert settings_of({"quantization_config": None}) is None

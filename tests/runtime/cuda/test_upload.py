@@ -20,7 +20,7 @@ from ingot.errors import ArtifactError, DeviceError, ResourceError
 from ingot.runtime.devices.cuda import upload
 from ingot.runtime.devices.cuda.driver import Driver
 from ingot.runtime.devices.cuda.library import CudaDriver
-from ingot.runtime.devices.cuda.upload import Source, _Threads, uploading
+from ingot.runtime.devices.cuda.upload import UploadFile, _Threads, uploading
 
 PIECE = 1000
 # No piece, less than one, whole ones, more than all readers have at once, and a rest.
@@ -41,11 +41,11 @@ def content(nbytes: int) -> bytes:
 
 
 @contextmanager
-def opened(path: Path, data: bytes, nbytes: int | None = None) -> Iterator[Source]:
+def opened(path: Path, data: bytes, nbytes: int | None = None) -> Iterator[UploadFile]:
     """A file with that content; it is said to have `nbytes`."""
     path.write_bytes(data)
     with path.open("rb") as file:
-        yield Source(file.fileno(), len(data) if nbytes is None else nbytes, "weights")
+        yield UploadFile(file.fileno(), len(data) if nbytes is None else nbytes, "weights")
 
 
 class LateDriver:
@@ -85,7 +85,7 @@ class LateDriver:
             self._queued[:mark] = [(0, np.empty(0, np.uint8))] * min(mark, len(self._queued))
 
 
-def sent(driver: LateDriver, source: Source) -> bytes:
+def sent(driver: LateDriver, source: UploadFile) -> bytes:
     with uploading(cast(Driver, driver), 0, source):
         pass
     return bytes(driver.memory)
@@ -118,7 +118,7 @@ def test_the_block_runs_while_the_file_is_copied(tmp_path: Path) -> None:
     """The first piece is not read before the block is at its end."""
     ready = threading.Event()
 
-    class Held(Source):
+    class Held(UploadFile):
         def read(self, into: npt.NDArray[Any], place: int) -> None:
             assert ready.wait(60)
             super().read(into, place)
@@ -193,7 +193,7 @@ def test_a_read_that_fails_is_told(tmp_path: Path) -> None:
         closed = os.dup(source.fd)
         os.close(closed)
         with pytest.raises(ArtifactError, match=r"weights cannot be read: .*descriptor"):
-            sent(LateDriver(5000), Source(closed, 5000, "weights"))
+            sent(LateDriver(5000), UploadFile(closed, 5000, "weights"))
 
 
 def test_reads_that_give_less_than_was_asked_for_go_on(

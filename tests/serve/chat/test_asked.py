@@ -15,7 +15,7 @@ from ingot.runtime.llm import LLM
 from ingot.runtime.params import SamplingParams
 from ingot.runtime.structured.compiler import GrammarCompiler
 from ingot.runtime.structured.outputs import StructuredOutputsParams
-from ingot.serve.chat import Message, Style, join, structured_outputs, style_of
+from ingot.serve.chat import AnswerMessage, Style, join, structured_outputs, style_of
 from tests.support.core import core
 from tests.support.fake_engine import bundled_tokenizer
 
@@ -52,7 +52,7 @@ def shakespeare(shakespeare_artifact: Path) -> Iterator[LLM]:
         yield llm
 
 
-def answers(llm: LLM, style: Style, prompt: str = "x", **asked: Any) -> list[Message]:
+def answers(llm: LLM, style: Style, prompt: str = "x", **asked: Any) -> list[AnswerMessage]:
     """Answers of the bundled model to a request, read as the server reads them."""
     form = structured_outputs(style, prompt, **asked)
     reading = {name: asked.get(name) for name in ("tools", "tool_choice")}
@@ -63,7 +63,7 @@ def answers(llm: LLM, style: Style, prompt: str = "x", **asked: Any) -> list[Mes
     for completion in llm.generate(prompt, params, use_tqdm=False)[0].outputs:
         reader = style.reader(prompt, **reading)
         deltas = reader.feed(completion.text) + reader.finish() if reader else None
-        messages.append(join(deltas) if deltas else Message(completion.text))
+        messages.append(join(deltas) if deltas else AnswerMessage(completion.text))
     return messages
 
 

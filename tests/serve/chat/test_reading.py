@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ingot.errors import UsageError
-from ingot.serve.chat import Call, Delta, Message, Style, join, style_of
+from ingot.serve.chat import AnswerDelta, AnswerMessage, Style, WrittenCall, join, style_of
 from ingot.serve.chat.calls import HELD
 
 QWEN, LLAMA, MISTRAL = "<tool_call> <think> </think>", "<|python_tag|>", "[TOOL_CALLS]"
@@ -22,7 +22,7 @@ TOOLS = [
 ]
 
 
-def deltas_of(style: Style, pieces: Iterable[str], prompt: str = "") -> list[Delta]:
+def deltas_of(style: Style, pieces: Iterable[str], prompt: str = "") -> list[AnswerDelta]:
     reader = style.reader(prompt, tools=TOOLS)
     assert reader is not None
     found = [delta for piece in pieces for delta in reader.feed(piece)] + reader.finish()
@@ -30,7 +30,7 @@ def deltas_of(style: Style, pieces: Iterable[str], prompt: str = "") -> list[Del
     return found
 
 
-def read(style: Style, pieces: Iterable[str], prompt: str = "") -> Message:
+def read(style: Style, pieces: Iterable[str], prompt: str = "") -> AnswerMessage:
     """The message of an answer; calls are numbered, since no two have the same id."""
     message = join(deltas_of(style, pieces, prompt))
     assert len({call.id for call in message.calls}) == len(message.calls)
@@ -39,9 +39,9 @@ def read(style: Style, pieces: Iterable[str], prompt: str = "") -> Message:
     return message
 
 
-def calls(*asked: tuple[str, str], content: str = "", reasoning: str = "") -> Message:
-    made = [Call(str(i), name, arguments) for i, (name, arguments) in enumerate(asked)]
-    return Message(content, reasoning, made)
+def calls(*asked: tuple[str, str], content: str = "", reasoning: str = "") -> AnswerMessage:
+    made = [WrittenCall(str(i), name, arguments) for i, (name, arguments) in enumerate(asked)]
+    return AnswerMessage(content, reasoning, made)
 
 
 ARGUMENTS = '{"q": "a \\"b\\" } ] </tool_call> [TOOL_CALLS]", "n": [-1.5e+3, null, true, {}]}'

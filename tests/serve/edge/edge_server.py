@@ -13,7 +13,7 @@ import httpx
 import msgspec
 
 from ingot.serve.edge.edge import Edge
-from ingot.serve.edge.settings import EdgeSettings, Limits
+from ingot.serve.edge.settings import ClientLimits, EdgeSettings
 from tests.support import fake_engine
 
 LOCAL = "127.0.0.1"
@@ -153,7 +153,7 @@ async def read_all(reader: asyncio.StreamReader) -> bytes:
 
 @contextlib.asynccontextmanager
 async def serving(
-    limits: Limits | None = None,
+    limits: ClientLimits | None = None,
     app: Any = None,
     build: Callable[[Edge], Any] | None = None,
     **settings: Any,
@@ -162,7 +162,7 @@ async def serving(
 
     It is around `app`, or what `build` makes of the edge, or else a small application.
     """
-    edge = Edge(EdgeSettings(limits=limits or Limits(), port=0, **settings))
+    edge = Edge(EdgeSettings(limits=limits or ClientLimits(), port=0, **settings))
     inner = build(edge) if build else app or SmallApp()
     listening = asyncio.Event()
     edge.on_ready = listening.set
@@ -191,6 +191,6 @@ def error_of(answer: bytes) -> dict[str, object]:
     return msgspec.json.decode(answer.partition(b"\r\n\r\n")[2])["error"]
 
 
-def with_limits(**changes) -> Limits:
+def with_limits(**changes) -> ClientLimits:
     """The usual limits, but for some."""
-    return replace(Limits(), **changes)
+    return replace(ClientLimits(), **changes)

@@ -10,7 +10,7 @@ import pytest
 from ingot.errors import EngineDeadError, QueueFullError
 from ingot.runtime.metrics import RequestMetrics
 from ingot.runtime.tokenizer import Tokenizer
-from ingot.serve.edge.settings import Limits
+from ingot.serve.edge.settings import ClientLimits
 from ingot.serve.engine import Piece, Progress
 from ingot.serve.grpc.stubs import ingot_v1_pb2 as v1
 from tests.conftest import SHAKESPEARE
@@ -263,7 +263,7 @@ def test_a_client_that_does_not_read_loses_its_seat(run):
 
     async def work():
         engine = FakeEngine(script)
-        limits = Limits(write_timeout=0.05)
+        limits = ClientLimits(write_timeout=0.05)
         async with served(FakeModels(m=engine), limits=limits) as client:
             call = client.inference.GenerateStream(v1.GenerateRequest(text="a"))
             await call.initial_metadata()

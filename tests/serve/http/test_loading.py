@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from ingot.serve.edge.settings import Limits
+from ingot.serve.edge.settings import ClientLimits
 from ingot.serve.http.app import app_of
 from ingot.serve.registry.registry import ModelRegistry
 from ingot.serve.requests.context import HttpSettings, ServerContext
@@ -46,4 +46,4 @@ def test_who_waits_too_long_is_told_that_it_loads_and_the_load_goes_on(path, bod
     ("queue", "request_", "found"), [(60.0, 600.0, 60.0), (0.0, 600.0, 600.0), (0.0, 0.0, None)]
 )
 def test_the_wait_for_a_load_has_the_limits_of_requests(queue, request_, found):
-    assert Limits(queue_timeout=queue, request_timeout=request_).load_seconds == found
+    assert ClientLimits(queue_timeout=queue, request_timeout=request_).load_seconds == found

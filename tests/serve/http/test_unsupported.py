@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ingot.serve.http.app import build_app
-from ingot.serve.openai.requests import IGNORED, Beside, ChatRequest, CompletionRequest
+from ingot.serve.openai.requests import IGNORED, ChatRequest, CompletionRequest, VllmFields
 from ingot.serve.openai.unsupported import UNSUPPORTED
 from tests.conftest import ROOT
 from tests.support.asgi import Call, called
@@ -61,7 +61,7 @@ def refused(call: Call, name: str) -> bool:
 def test_every_field_of_vllms_is_taken_or_refused_or_changes_nothing() -> None:
     known = {*CompletionRequest.__struct_fields__, *ChatRequest.__struct_fields__, *IGNORED}
     assert set(VLLM) - known == set()
-    beside = {*Beside.__struct_fields__} - {*Beside.__base__.__struct_fields__}
+    beside = {*VllmFields.__struct_fields__} - {*VllmFields.__base__.__struct_fields__}
     assert beside - UNSUPPORTED.keys() == set(), "a field that nothing reads"
     assert UNSUPPORTED.keys() - known == set(), "a row that no request has"
 

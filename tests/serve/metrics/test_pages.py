@@ -10,7 +10,7 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry, ProcessCollector
 
 from ingot.cli.serve_options import EDGE_OPTIONS
-from ingot.serve.edge.settings import Limits
+from ingot.serve.edge.settings import ClientLimits
 from ingot.serve.metrics.catalogue import COUNTER, HISTOGRAM, METRICS
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -69,7 +69,9 @@ def test_the_page_lists_every_metric():
 
 def test_the_page_lists_every_limit_with_its_default():
     rows = re.findall(r"^\| `(\w+)` \| ([^|]*) \| (?:`--([\w-]+)`)? *\|", PAGE, re.M)
-    defaults = {name: str(value).removesuffix(".0") for name, value in asdict(Limits()).items()}
+    defaults = {
+        name: str(value).removesuffix(".0") for name, value in asdict(ClientLimits()).items()
+    }
     defaults |= {"max_queue_tokens": "4 × KV cache"}
     defaults |= {"max_key_requests": "none", "max_key_tokens": "none"}
     assert {name: default for name, default, _ in rows} == defaults

@@ -9,7 +9,7 @@ import pytest
 
 from ingot.errors import UsageError
 from ingot.serve.openai.chat_defaults import ChatDefaults
-from ingot.serve.ray.arguments import Args, read_args
+from ingot.serve.ray.arguments import RayArguments, read_args
 
 
 def args(**model: Any) -> dict[str, Any]:
@@ -20,7 +20,7 @@ def test_what_is_left_out_has_its_usual_value():
     found = read_args(args(settings={"context": 64}, min_replicas=3))
     (model,) = found.models
     assert (model.settings.context, model.settings.threads, model.most_replicas) == (64, 1, 3)
-    assert found == Args(models=[model]) and found.fronts_on_head
+    assert found == RayArguments(models=[model]) and found.fronts_on_head
     assert model.chats == ChatDefaults()
     assert read_args(args(chats={"thinks": False})).models[0].chats.thinks is False
     assert read_args(args(min_replicas=0)).models[0].most_replicas == 1

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from ingot.artifact.target import Target
-from ingot.targets.cpu.call import Call, place
+from ingot.targets.cpu.call import KernelCall, place
 from ingot.targets.cpu.functions import functions_of, kernel_units
 from ingot.targets.cpu.generate import generate
 from tests.targets.cpu.cases import every_case
@@ -40,9 +40,9 @@ def test_every_function_is_declared_and_defined_once() -> None:
     assert sorted(declared) == sorted(defined) == sorted(set(declared))
 
 
-def call(kernel: str, size: int, *places: int) -> Call:
+def call(kernel: str, size: int, *places: int) -> KernelCall:
     arguments = (f"memory.rows<float>({place(n)}, {size})" for n in places)
-    return Call(kernel, (size,), tuple(arguments))
+    return KernelCall(kernel, (size,), tuple(arguments))
 
 
 def test_calls_that_differ_in_places_alone_are_one_function() -> None:
@@ -76,7 +76,7 @@ def test_units_take_about_as_long_to_compile() -> None:
 
 def test_a_kernel_is_compiled_once() -> None:
     """Its functions differ in what holds their operands; they lie in one unit."""
-    own = Call("linear", (1,), (f"own.rows<float>({place(0)}, 1)",))
+    own = KernelCall("linear", (1,), (f"own.rows<float>({place(0)}, 1)",))
     calls = [call("linear", 1, 0), call("linear", 2, 0), own, call("linear", 3, 0)]
     functions = functions_of((each, "Slice") for each in calls)
     units = kernel_units(functions.values()).values()

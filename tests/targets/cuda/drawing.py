@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 
 from ingot.artifact.launches import (
-    Argument,
     BuiltLaunches,
     Constant,
     KernelSpec,
     Launch,
+    LaunchArgument,
     Launches,
     Variant,
 )
@@ -22,7 +22,7 @@ from ingot.artifact.spec import Array, Spec
 from ingot.errors import IngotError
 from ingot.runtime.arrays import Float32
 from ingot.runtime.devices.cuda.memory import Memory
-from ingot.runtime.devices.cuda.program import Program
+from ingot.runtime.devices.cuda.program import LaunchedProgram
 from ingot.runtime.devices.cuda.sampler import DeviceSampler
 from ingot.runtime.executor import Scoring, StepResult, StepWants, TokenScore
 from ingot.runtime.sampling_state import SampledSequence
@@ -79,7 +79,7 @@ class Device:
         self.driver = SimulatedDriver()
         self.memory = Memory(self.driver, plan, launches, num_pages=0, weight_bytes=0)
         built = BuiltLaunches(launches=launches, binaries=tuple(map(sketch, launches.kernels)))
-        program = Program(self.driver, built, lambda file: b"", self.memory.address)
+        program = LaunchedProgram(self.driver, built, lambda file: b"", self.memory.address)
         self.sampler = DeviceSampler(
             self.driver, self.memory, program, launches.arrays, vocab_size,
             plan.limits.max_logit_rows,
@@ -108,7 +108,7 @@ class Device:
     def run(self, logits: Float32, draws: StepWants) -> StepResult:
         """All that is wanted of logits [R, V], which stay."""
         assert self.fits(draws)
-        address = self.memory.address(Argument(buffer=LOGITS))
+        address = self.memory.address(LaunchArgument(buffer=LOGITS))
         self.driver.upload(address, np.ascontiguousarray(logits, np.float32))
         self.sampler.upload(self.host)
         self.sampler.launch(self.host.sizes)
@@ -119,6 +119,6 @@ class Device:
     def logits(self, num_rows: int) -> Float32:
         """The first rows of logits, as the last draws have left them."""
         found = np.empty((num_rows, self._vocab_size), np.float32)
-        self.driver.download(found, self.memory.address(Argument(buffer=LOGITS)))
+        self.driver.download(found, self.memory.address(LaunchArgument(buffer=LOGITS)))
         self.driver.synchronize()
         return found

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ingot.artifact.formats import stored_bytes
-from ingot.artifact.launches import MOST_KEYS, MOST_ROWS, WORKSPACE, Argument
+from ingot.artifact.launches import MOST_KEYS, MOST_ROWS, WORKSPACE, LaunchArgument
 from ingot.artifact.plan import Buffer, Group, Plan
 from ingot.compiler.interpret import Value, interpret
 from ingot.ops.dtypes import TORCH_DTYPES
@@ -73,7 +73,7 @@ class Memory:
                 arrays[buffer.name, 0] = _fenced(empty)
         return cls(arrays)
 
-    def address(self, argument: Argument) -> int:
+    def address(self, argument: LaunchArgument) -> int:
         array = self.arrays[argument.buffer, argument.array]
         assert argument.offset <= array.numel() - 2 * FENCE, f"{argument} is outside"
         return array.data_ptr() + FENCE + argument.offset

@@ -13,7 +13,7 @@ from ingot.artifact.plan import Group
 from ingot.artifact.target import Target
 from ingot.errors import ToolchainError
 from ingot.targets.cuda.calls_attention import paged_attention
-from ingot.targets.cuda.generate import Kernels
+from ingot.targets.cuda.generate import KernelNumbers
 from ingot.targets.cuda.operands import Operands
 from ingot.targets.work import Work
 from tests.support.core import core
@@ -42,7 +42,7 @@ FEW_UNDER_WAY = ("gpt-oss in int8", SM_100)
 
 
 def launched(shape: Shape) -> Launches:
-    plan, kernels = shape.plan(), Kernels()
+    plan, kernels = shape.plan(), KernelNumbers()
     calls = paged_attention(Operands(plan), Work(plan, Group(kernel="", first=0)))
     launches = tuple(kernels.launch(call, 0) for call in calls)
     return Launches(kernels=tuple(kernels.specs), launches=launches)

@@ -12,7 +12,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ingot.artifact.launches import Argument, BuiltLaunches, Launches, decode_built, encode_built
+from ingot.artifact.launches import (
+    BuiltLaunches,
+    LaunchArgument,
+    Launches,
+    decode_built,
+    encode_built,
+)
 from ingot.artifact.reader import Artifact
 from ingot.artifact.writer import ArtifactWriter
 from ingot.errors import ArtifactError, IncompatibleHostError
@@ -149,7 +155,7 @@ WRONG: dict[str, tuple[Edit, str]] = {
     "a size of drawing": (first_variant(size="D", most=4), "launch 0: unknown size 'D'"),
     "no arguments": (first_launch(arguments=()), "launch 0: 0 arguments for"),
     "unknown size of an argument": (
-        first_launch(arguments=(Argument(size="Z"),)), "launch 0: unknown size 'Z'"
+        first_launch(arguments=(LaunchArgument(size="Z"),)), "launch 0: unknown size 'Z'"
     ),
     "unknown buffer": (first_argument(buffer="nothing"), "array 0 of 'nothing'"),
     "another array": (first_argument(array=3), "array 3 of"),

@@ -10,11 +10,11 @@ import pytest
 
 from ingot.artifact.architectures import ARCHITECTURES
 from ingot.artifact.launches import (
-    Argument,
     Binary,
     Extent,
     KernelSpec,
     Launch,
+    LaunchArgument,
     Launches,
     Variant,
     decode_launches,
@@ -23,7 +23,7 @@ from ingot.artifact.target import Target
 from ingot.errors import ToolchainError
 from ingot.targets.cuda import dependent, gates
 from ingot.targets.cuda.dependent import with_dependents
-from ingot.targets.cuda.gates import OTHER, Kernel
+from ingot.targets.cuda.gates import OTHER, GatedKernel
 from tests.support.core import core
 from tests.support.tiny_models import save_random
 from tests.targets.cuda.known_faults import unexpected_faults
@@ -56,7 +56,9 @@ def launch(few: int, many: int | None = None) -> Launch:
         return Launch(group=0, arguments=(), variants=(Variant(kernel=few, grid=GRID),))
     small = Variant(kernel=few, grid=GRID, size="N", most=64)
     return Launch(
-        group=0, arguments=(Argument(size="N"),), variants=(small, Variant(kernel=many, grid=GRID))
+        group=0,
+        arguments=(LaunchArgument(size="N"),),
+        variants=(small, Variant(kernel=many, grid=GRID)),
     )
 
 
@@ -91,7 +93,7 @@ def faults(*names: str, waits: bool = True) -> list[str]:
     binary = Binary(
         file="a", entry="a", parameters=(), shared_bytes=0, registers=8, spilled_bytes=0
     )
-    kernel = Kernel(replace(DOUBLE, dependent=waits), binary, dict.fromkeys(names, 1))
+    kernel = GatedKernel(replace(DOUBLE, dependent=waits), binary, dict.fromkeys(names, 1))
     return list(gates.faults(kernel, SM_90, OTHER))
 
 

@@ -17,7 +17,7 @@ from ingot.ops.activation import KINDS
 from ingot.targets.cuda.calls_experts import CALLS
 from ingot.targets.cuda.calls_rows import ACTIVATIONS
 from ingot.targets.cuda.operands import Operands
-from ingot.targets.cuda.stacks import DIRECT_ROWS, Stack
+from ingot.targets.cuda.stacks import DIRECT_ROWS, ExpertStack
 from ingot.targets.work import Work
 from tests.support import samples
 from tests.support.core import core
@@ -88,7 +88,7 @@ def test_parts_of_rows_that_are_wider_than_a_second_stage_takes() -> None:
 def test_the_products_that_are_to_be_cut_are(case: Mixture, counts: list[int]) -> None:
     plan = case.sketch[0]
     products = (i for i in plan.instructions if i.op in ("expert_gate", "expert_sum"))
-    assert [Stack(Operands(plan), each).splits.count for each in products] == counts
+    assert [ExpertStack(Operands(plan), each).splits.count for each in products] == counts
 
 
 @pytest.mark.cases(thorough=3)
@@ -232,7 +232,7 @@ def test_more_picks_need_fewer_splits() -> None:
     plan = CUT.sketch[0]
     gate = next(i for i in plan.instructions if i.op == "expert_gate")
     counts = [
-        Stack(Operands(plan), replace(gate, attrs=gate.attrs | {"top_k": picks})).splits.count
+        ExpertStack(Operands(plan), replace(gate, attrs=gate.attrs | {"top_k": picks})).splits.count
         for picks in (1, 2, 8, 16, 64)
     ]
     assert counts == [2, 2, 2, 1, 1]
@@ -240,7 +240,7 @@ def test_more_picks_need_fewer_splits() -> None:
 
 def test_the_workspace_has_room_for_all_lists() -> None:
     plan = Mixture(SMALL).sketch[0]
-    stack = Stack(Operands(plan), plan.instructions[2])
+    stack = ExpertStack(Operands(plan), plan.instructions[2])
     rows, experts, picks = plan.limits.max_num_batched_tokens, SMALL.count, SMALL.picks
     counts, rows_of, end = stack.places
     assert counts >= 4 * experts * rows and rows_of >= counts + 4 * experts
@@ -256,7 +256,7 @@ def test_the_workspace_has_room_for_the_parts_of_splits() -> None:
     plan = replace(plan, limits=replace(plan.limits, max_num_batched_tokens=DIRECT_ROWS + 1))
     calls = CALLS["expert_gate"](Operands(plan), Work(plan, plan.groups[1]))
     multiply, gates = calls[:2]
-    end = Stack(Operands(plan), plan.instructions[1]).places[-1]
+    end = ExpertStack(Operands(plan), plan.instructions[1]).places[-1]
     parts = 4 * 2 * DIRECT_ROWS * CUT.experts.picks * 2 * CUT.experts.inner
     assert multiply.workspace_bytes == gates.workspace_bytes == end + parts
     *_, multiply, add = CALLS["expert_sum"](Operands(plan), Work(plan, plan.groups[2]))

@@ -14,7 +14,7 @@ from ingot.artifact.target import Target
 from ingot.errors import ToolchainError
 from ingot.targets.cuda import gates
 from ingot.targets.cuda.disassembly import counted, instructions
-from ingot.targets.cuda.gates import OTHER, PRODUCT, TENSOR_CORES, Gate, Kernel
+from ingot.targets.cuda.gates import OTHER, PRODUCT, TENSOR_CORES, GatedKernel, KernelGate
 from ingot.targets.cuda.triton_package import find_triton
 from tests.support.core import core
 from tests.targets.cuda.known_faults import spilled, unexpected
@@ -23,8 +23,8 @@ from tests.targets.cuda.tiny import ATTEND, KERNELS, TARGETS, all_built, launche
 SM_80, SM_90, SM_100, *_ = ARCHITECTURES.values()
 GATES = {
     "gated": PRODUCT,
-    "small": Gate(TENSOR_CORES, ("x",)),
-    "gated.attend": Gate(gates.ONE_WARP, ("k", "v")),
+    "small": KernelGate(TENSOR_CORES, ("x",)),
+    "gated.attend": KernelGate(gates.ONE_WARP, ("k", "v")),
 }
 BINARY = Binary(
     file="cubins/a.cubin",
@@ -93,7 +93,7 @@ def test_sums_in_float16_are_found() -> None:
     words = "are added up in float16"
     assert any(words in fault for fault in found("half sums", TARGETS[1]))
     for name in ("HMMA.16816.F16", "HGMMA.64x16x16.F16"):
-        (fault,) = faults({**COUNTS, name: 1}, gate=Gate({}, ("w",)))
+        (fault,) = faults({**COUNTS, name: 1}, gate=KernelGate({}, ("w",)))
         assert words in fault
     assert faults({**COUNTS, "HGMMA.64x16x16.F32": 1}) == []
 
@@ -101,11 +101,11 @@ def test_sums_in_float16_are_found() -> None:
 def faults(
     counts: Mapping[str, int] = COUNTS,
     binary: Binary = BINARY,
-    gate: Gate = PRODUCT,
+    gate: KernelGate = PRODUCT,
     dtype: str = "bf16",
     many_rows: bool = False,
 ) -> list[str]:
-    kernel = Kernel(product(dtype=dtype), binary, counts, many_rows)
+    kernel = GatedKernel(product(dtype=dtype), binary, counts, many_rows)
     return list(gates.faults(kernel, SM_90, gate))
 
 
@@ -177,7 +177,7 @@ def test_a_cache_of_integers_may_come_in_8_bytes_beside_its_scales() -> None:
     def found(counts: Mapping[str, int]) -> list[str]:
         spec = replace(ATTEND, constants={**ATTEND.constants, "SCALED": True})
         arguments = (*spec.arguments[:1], ("k", "*i8"), ("v", "*i8"), *spec.arguments[3:])
-        kernel = Kernel(replace(spec, arguments=arguments), BINARY, counts)
+        kernel = GatedKernel(replace(spec, arguments=arguments), BINARY, counts)
         return list(gates.faults(kernel, SM_90, GATES["gated.attend"]))
 
     assert found(counts) == []
@@ -212,7 +212,7 @@ def test_weights_of_int4_may_be_fewer_beside_many_rows(
     """Tiles of 64 outputs and 128 columns, of three programs: 4 KB each of int4, 8 KB of int8."""
     constants = {"BITS": bits, "TILE_ROWS": rows, "TILE_OUTPUTS": 64, "TILE_COLUMNS": 128}
     spec = replace(product(dtype="i8", num_stages=stages), constants=constants)
-    kernel = Kernel(spec, replace(BINARY, shared_bytes=57_600), COUNTS)
+    kernel = GatedKernel(spec, replace(BINARY, shared_bytes=57_600), COUNTS)
     assert len(list(gates.faults(kernel, SM_90, PRODUCT))) == found
 
 

@@ -13,7 +13,7 @@ from ingot.artifact.formats import DType, Format, rounded_rows
 from ingot.artifact.launches import BuiltLaunches, Launches
 from ingot.artifact.plan import Plan
 from ingot.artifact.target import Target
-from ingot.targets.cuda.generate import Kernels, emit
+from ingot.targets.cuda.generate import KernelNumbers, emit
 from ingot.targets.cuda.operands import Operands
 from ingot.targets.work import Work
 from tests.support.core import core
@@ -53,7 +53,7 @@ class Layer:
         return s.plan()
 
     def built(self, folder: Path, target: Target) -> BuiltLaunches:
-        plan, kernels = self.plan(), Kernels()
+        plan, kernels = self.plan(), KernelNumbers()
         operands = Operands(plan, ARCHITECTURES[target.level])
         launches = [
             kernels.launch(call, number)

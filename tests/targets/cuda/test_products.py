@@ -14,7 +14,7 @@ from ingot.artifact.plan import Plan
 from ingot.compiler.interpret import Value
 from ingot.errors import CodegenError
 from ingot.ops.dtypes import TORCH_DTYPES
-from ingot.ops.registry import Tolerance
+from ingot.ops.registry import KernelTolerance
 from ingot.targets.cuda.calls_products import CALLS, product_parts
 from ingot.targets.cuda.operands import Operands
 from ingot.targets.cuda.tiles import FEW_ROWS, splits_of
@@ -179,9 +179,9 @@ HALVES = (
 )
 # What is stored may round to the other neighbour; near zero, sums in another order differ by more.
 LOOSE = {
-    torch.float32: Tolerance(1e-5, 5e-5),
-    torch.bfloat16: Tolerance(8e-3, 2e-4),
-    torch.float16: Tolerance(1e-3, 1e-4),
+    torch.float32: KernelTolerance(1e-5, 5e-5),
+    torch.bfloat16: KernelTolerance(8e-3, 2e-4),
+    torch.float16: KernelTolerance(1e-3, 1e-4),
 }
 
 

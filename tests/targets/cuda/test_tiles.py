@@ -12,9 +12,9 @@ from ingot.targets.cuda.tiles import (
     DEFAULTS,
     GATED,
     PLAIN,
-    Place,
     Splits,
     Tile,
+    TileKey,
     Tiling,
     shape_class,
     stored_as,
@@ -75,7 +75,7 @@ def test_what_does_not_fit_has_fewer_stages_and_nothing_else_less() -> None:
 
 def test_a_line_of_the_table_changes_one_place(monkeypatch: pytest.MonkeyPatch) -> None:
     before = tiling()
-    place = Place("sm_90", "float16", "split long", PLAIN, 64)
+    place = TileKey("sm_90", "float16", "split long", PLAIN, 64)
     monkeypatch.setattr(tiles, "TUNED", {tuple(place): (32, 128, 8, 3)})
     found = tiling()
     assert found.tiles == (before.tiles[0], Tile(32, 128, 8, 3), before.tiles[2])

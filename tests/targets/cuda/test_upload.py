@@ -13,7 +13,7 @@ import pytest
 from ingot.errors import DeviceError
 from ingot.runtime.devices.cuda import upload
 from ingot.runtime.devices.cuda.driver import Driver
-from ingot.runtime.devices.cuda.upload import Source, uploading
+from ingot.runtime.devices.cuda.upload import UploadFile, uploading
 from ingot.targets.cuda.simulated import SimulatedDriver
 from tests.targets.cuda.failing import Failing, IdleDriver
 
@@ -36,7 +36,7 @@ def sent(driver: Driver, path: Path) -> int:
     address = driver.allocate(NBYTES)
     with (
         path.open("rb") as file,
-        uploading(driver, address, Source(file.fileno(), NBYTES, "weights")),
+        uploading(driver, address, UploadFile(file.fileno(), NBYTES, "weights")),
     ):
         pass
     return address

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from ingot.artifact.launches import Argument
+from ingot.artifact.launches import LaunchArgument
 from ingot.runtime.arrays import StepInputs
 from ingot.runtime.devices.cuda.executor import CudaExecutor
 
@@ -30,7 +30,7 @@ def run_apart(executor: CudaExecutor, inputs: StepInputs, before: Callable[[int]
     before(count)
 
 
-def read(executor: CudaExecutor, place: Argument, nbytes: int) -> npt.NDArray[np.uint8]:
+def read(executor: CudaExecutor, place: LaunchArgument, nbytes: int) -> npt.NDArray[np.uint8]:
     """Bytes of the device's memory, once all that was queued is done."""
     with executor._running() as driver:
         found = np.empty(nbytes, np.uint8)

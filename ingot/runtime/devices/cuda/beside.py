@@ -16,7 +16,7 @@ from ingot.runtime.devices.cuda.program import load_program, read_built
 from ingot.runtime.executor import outputs_of
 
 
-class Beside:
+class BesideProgram:
     """A program that draws nothing: its rows are copied to the host.
 
     Attributes:

@@ -12,12 +12,12 @@ from ingot.artifact.launches import (
     MOST_ROWS,
     SCORED,
     WORKSPACE,
-    Argument,
     Binary,
     BuiltLaunches,
     DrawArray,
     KernelSpec,
     Launch,
+    LaunchArgument,
     Variant,
 )
 from ingot.artifact.plan import Limits, Plan
@@ -201,7 +201,7 @@ def _launch_faults(launch: Launch, built: BuiltLaunches, sizes: Mapping[str, int
 
 
 def _parameter_faults(
-    arguments: Sequence[Argument], spec: KernelSpec, binary: Binary
+    arguments: Sequence[LaunchArgument], spec: KernelSpec, binary: Binary
 ) -> Iterator[str]:
     if len(arguments) != len(spec.arguments):
         yield f"{len(arguments)} arguments for {len(spec.arguments)} of kernel {binary.entry}"

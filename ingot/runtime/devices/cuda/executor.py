@@ -30,7 +30,7 @@ from ingot.errors import (
     UsageError,
 )
 from ingot.runtime.arrays import Float32, StepInputs
-from ingot.runtime.devices.cuda.beside import Beside
+from ingot.runtime.devices.cuda.beside import BesideProgram
 from ingot.runtime.devices.cuda.check import check_driver
 from ingot.runtime.devices.cuda.driver import Driver
 from ingot.runtime.devices.cuda.host_draws import HostDraws
@@ -64,7 +64,7 @@ class CudaPending:
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class HostSide:
     """What the host hands over with a step, in memory that the device copies."""
 
     inputs: HostInputs
@@ -104,7 +104,7 @@ class CudaExecutor:
         self.window = widest_window(plan)
         self.inputs = StepInputs(plan), StepInputs(plan)
         self._artifact: Artifact | None = artifact  # its folder is held until `close`
-        self._beside: dict[str, Beside] = {}
+        self._beside: dict[str, BesideProgram] = {}
         built = read_built(artifact, plan, entry.step)
         driver = driver or open_driver(artifact.gpu)
         self._driver: Driver | None = driver
@@ -152,7 +152,7 @@ class CudaExecutor:
             assert self._artifact is not None
             program_of(self._artifact, program)
             kind = PROGRAMS[program]
-            self._beside[program] = Beside(driver, self._artifact, kind, self._memory)
+            self._beside[program] = BesideProgram(driver, self._artifact, kind, self._memory)
         return self._beside[program]
 
     def submit(self, inputs: StepInputs, wants: StepWants, *, beside: bool = False) -> CudaPending:
@@ -193,7 +193,7 @@ class CudaExecutor:
         rows = {LOGITS: self._logits[:num_rows]}
         return CudaPending(self, rows, wants, side.draws if by_device else None, driver.mark())
 
-    def _fill(self, side: Side, wants: StepWants, bucket: int) -> bool:
+    def _fill(self, side: HostSide, wants: StepWants, bucket: int) -> bool:
         """Hands the device what it draws; False where the host has to draw."""
         if not self._sampler.takes(wants):
             return False
@@ -283,9 +283,9 @@ class CudaExecutor:
         found[MOST_KEYS] = int((first + end - begin).max(initial=0))
         return found
 
-    def _side(self, driver: Driver) -> Side:
+    def _side(self, driver: Driver) -> HostSide:
         inputs = HostInputs(driver, self._memory, self._plan.spec.inputs, self.limits)
-        return Side(inputs, self._sampler.host_draws())
+        return HostSide(inputs, self._sampler.host_draws())
 
     def _replay(self, driver: Driver, bucket: int, sizes: dict[str, int], with_draws: bool) -> None:
         """Runs a decode by its graph, which is captured when it is first needed."""

@@ -58,7 +58,7 @@ class _Config(ctypes.Structure):
 
 
 @dataclass(frozen=True, slots=True)
-class Kernel:
+class LoadedKernel:
     """What a launch hands over of a kernel. A dependent one begins before the launch before it has
     ended."""
 
@@ -154,16 +154,16 @@ class CudaDriver:
             self._stream,
         )
 
-    def load(self, spec: KernelSpec, binary: Binary, code: bytes) -> Kernel:
+    def load(self, spec: KernelSpec, binary: Binary, code: bytes) -> LoadedKernel:
         self._use()
         module, function = c_void_p(), c_void_p()
         self._call("cuModuleLoadData", byref(module), code)
         self._modules.append(module)
         self._call("cuModuleGetFunction", byref(function), module, binary.entry.encode())
         self._call("cuFuncSetAttribute", function, MAX_DYNAMIC_SHARED_BYTES, binary.shared_bytes)
-        return Kernel(function, spec.num_warps * WARP, binary.shared_bytes, spec.dependent)
+        return LoadedKernel(function, spec.num_warps * WARP, binary.shared_bytes, spec.dependent)
 
-    def launch(self, kernel: Kernel, grid: Sequence[int], parameters: bytes) -> None:
+    def launch(self, kernel: LoadedKernel, grid: Sequence[int], parameters: bytes) -> None:
         size = c_size_t(len(parameters))
         extra = (c_void_p * 5)(
             BUFFER_POINTER,
@@ -182,7 +182,7 @@ class CudaDriver:
             extra,
         )  # fmt: skip
 
-    def _dependent(self, kernel: Kernel, grid: Sequence[int]) -> _Config:
+    def _dependent(self, kernel: LoadedKernel, grid: Sequence[int]) -> _Config:
         """A launch that does not wait for the end of the one before it."""
         attribute = _Attribute(PROGRAMMATIC_STREAM_SERIALIZATION)
         attribute.value[0] = True

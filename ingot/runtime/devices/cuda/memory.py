@@ -9,7 +9,7 @@ from math import prod
 
 import numpy as np
 
-from ingot.artifact.launches import WORKSPACE, Argument, DrawArray, Launches
+from ingot.artifact.launches import WORKSPACE, DrawArray, LaunchArgument, Launches
 from ingot.artifact.plan import Buffer, Plan
 from ingot.artifact.reader import Artifact, weights_name
 from ingot.artifact.tensors import ALIGNMENT, TensorFile
@@ -17,7 +17,7 @@ from ingot.errors import ArtifactError
 from ingot.runtime.devices.cpu import weight_offsets
 from ingot.runtime.devices.cuda.driver import Driver
 from ingot.runtime.devices.cuda.room import array_sizes
-from ingot.runtime.devices.cuda.upload import Source, uploading
+from ingot.runtime.devices.cuda.upload import UploadFile, uploading
 from ingot.runtime.devices.memory import align
 
 # Of each buffer and its number of an array, where it begins and how many bytes it has.
@@ -79,11 +79,11 @@ class Memory:
         fd, header = artifact.open_weights(layout)
         with os.fdopen(fd, "rb") as file:
             self._place_weights(header, name)
-            source = Source(file.fileno(), artifact.manifest.files[name].size, name)
+            source = UploadFile(file.fileno(), artifact.manifest.files[name].size, name)
             with uploading(driver, self.weights, source):
                 yield
 
-    def address(self, argument: Argument) -> int:
+    def address(self, argument: LaunchArgument) -> int:
         """Where an argument lies. Raises ArtifactError where there is no such memory."""
         start, nbytes = self._spans.get((argument.buffer, argument.array), (0, 0))
         if not 0 <= argument.offset < nbytes:

@@ -9,11 +9,11 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from ingot.artifact.launches import (
-    Argument,
     Binary,
     BuiltLaunches,
     KernelSpec,
     Launch,
+    LaunchArgument,
     Variant,
     decode_built,
 )
@@ -30,7 +30,7 @@ ADDRESS, SIZE = struct.Struct("<Q"), struct.Struct("<i")
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
+class ReadyLaunch:
     """A variant whose addresses are known: of its parameters, only sizes of the step are open."""
 
     variant: Variant
@@ -46,7 +46,7 @@ class Ready:
         return bytes(data)
 
 
-class Program:
+class LaunchedProgram:
     """Launches a step.
 
     Args:
@@ -62,7 +62,7 @@ class Program:
         driver: Driver,
         built: BuiltLaunches,
         read: Callable[[str], bytes],
-        address: Callable[[Argument], int],
+        address: Callable[[LaunchArgument], int],
     ) -> None:
         self._driver = driver
         specs, binaries = built.launches.kernels, built.binaries
@@ -71,12 +71,12 @@ class Program:
             for spec, binary in zip(specs, binaries, strict=True)
         ]
 
-        def ready(launch: Launch, variant: Variant) -> Ready:
+        def ready(launch: Launch, variant: Variant) -> ReadyLaunch:
             number = variant.kernel
             parameters, sizes = packed(specs[number], binaries[number], launch.arguments, address)
-            return Ready(variant, kernels[number], parameters, sizes)
+            return ReadyLaunch(variant, kernels[number], parameters, sizes)
 
-        def all_ready(launches: tuple[Launch, ...]) -> list[list[Ready]]:
+        def all_ready(launches: tuple[Launch, ...]) -> list[list[ReadyLaunch]]:
             return [[ready(launch, each) for each in launch.variants] for launch in launches]
 
         self._launches = all_ready(built.launches.launches)
@@ -96,7 +96,7 @@ class Program:
         """Queues all launches of so many draws."""
         self._queue(self._draws, sizes)
 
-    def _queue(self, launches: list[list[Ready]], sizes: Mapping[str, int]) -> None:
+    def _queue(self, launches: list[list[ReadyLaunch]], sizes: Mapping[str, int]) -> None:
         for variants in launches:
             chosen = next((each for each in variants if each.variant.fits(sizes)), None)
             if chosen is not None:
@@ -107,10 +107,12 @@ class Program:
 
 def load_program(
     driver: Driver, artifact: Artifact, entry: ProgramEntry, built: BuiltLaunches, memory: Memory
-) -> Program:
+) -> LaunchedProgram:
     """The launches of a program; their kernels are on the device."""
     folder = PurePosixPath(entry.kernels).parent
-    return Program(driver, built, lambda name: artifact.read(f"{folder}/{name}"), memory.address)
+    return LaunchedProgram(
+        driver, built, lambda name: artifact.read(f"{folder}/{name}"), memory.address
+    )
 
 
 def read_built(artifact: Artifact, plan: Plan, entry: ProgramEntry) -> BuiltLaunches:
@@ -126,8 +128,8 @@ def read_built(artifact: Artifact, plan: Plan, entry: ProgramEntry) -> BuiltLaun
 def packed(
     spec: KernelSpec,
     binary: Binary,
-    arguments: tuple[Argument, ...],
-    address: Callable[[Argument], int],
+    arguments: tuple[LaunchArgument, ...],
+    address: Callable[[LaunchArgument], int],
 ) -> tuple[bytes, tuple[tuple[int, str], ...]]:
     """The parameters of a launch as its binary expects them, and where sizes of the step belong.
 

@@ -9,7 +9,7 @@ from ingot.artifact.launches import DrawArray
 from ingot.runtime.devices.cuda.driver import Driver
 from ingot.runtime.devices.cuda.host_draws import HostDraws, lists_of
 from ingot.runtime.devices.cuda.memory import Memory, array_bytes
-from ingot.runtime.devices.cuda.program import Program
+from ingot.runtime.devices.cuda.program import LaunchedProgram
 from ingot.runtime.devices.cuda.scores import SCORES, ScoreRoom
 from ingot.runtime.executor import StepWants
 
@@ -28,7 +28,7 @@ class DeviceSampler:
         self,
         driver: Driver,
         memory: Memory,
-        program: Program,
+        program: LaunchedProgram,
         arrays: Sequence[DrawArray],
         vocab_size: int,
         num_rows: int,

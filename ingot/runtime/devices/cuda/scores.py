@@ -18,7 +18,7 @@ from ingot.runtime.output import Logprob
 SCORES = ("scored_tokens", "scored_logits", "scored_sums")  # the arrays that the device fills
 
 
-class Asked(NamedTuple):
+class ScoreAsked(NamedTuple):
     """A token whose log-probability is wanted.
 
     Attributes:
@@ -54,7 +54,9 @@ class ScoreRoom(NamedTuple):
             and len(self.copies(wants, asked, edited)) == len(scored_among(edited, asked))
         )
 
-    def copies(self, wants: StepWants, asked: list[Asked], edited: Sequence[int]) -> dict[int, int]:
+    def copies(
+        self, wants: StepWants, asked: list[ScoreAsked], edited: Sequence[int]
+    ) -> dict[int, int]:
         """For each edited row that is scored, the row that gets its logits before: nobody draws
         from that one. As many as there are."""
         used = {each.row for each in asked}.union(wants.rows)
@@ -75,7 +77,7 @@ class HostScores:
         self._arrays = arrays
         self._vocab_size = vocab_size
         self._room = room
-        self._asked: list[Asked] = []
+        self._asked: list[ScoreAsked] = []
         self._lengths: list[int] = []  # of the scorings
 
     @property
@@ -133,21 +135,21 @@ class HostScores:
         ]
 
 
-def asked_of(wants: StepWants) -> list[Asked]:
+def asked_of(wants: StepWants) -> list[ScoreAsked]:
     """The log-probabilities that are wanted with draws, then those of scorings."""
     pairs = zip(wants.rows, wants.sequences, strict=True)
     asked = [
-        Asked(row, -1 - place, sequence.params.logprobs)
+        ScoreAsked(row, -1 - place, sequence.params.logprobs)
         for place, (row, sequence) in enumerate(pairs)
         if sequence.params.logprobs is not None
     ]
     for scoring in wants.scorings:
         rows = enumerate(scoring.tokens, scoring.first_row)
-        asked += [Asked(row, token, scoring.count) for row, token in rows]
+        asked += [ScoreAsked(row, token, scoring.count) for row, token in rows]
     return asked
 
 
-def scored_among(rows: Sequence[int], asked: list[Asked]) -> list[int]:
+def scored_among(rows: Sequence[int], asked: list[ScoreAsked]) -> list[int]:
     """Those of the rows that are scored."""
     scored = {each.row for each in asked}
     return [row for row in rows if row in scored]

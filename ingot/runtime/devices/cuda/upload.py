@@ -31,7 +31,7 @@ Pinned = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class UploadFile:
     """The first `nbytes` of an open file; errors call it by its name."""
 
     fd: int
@@ -54,7 +54,7 @@ class Source:
 
 
 @contextmanager
-def uploading(driver: Driver, address: int, source: Source) -> Iterator[None]:
+def uploading(driver: Driver, address: int, source: UploadFile) -> Iterator[None]:
     """Copies a file to the device while the block runs. At its end the device has all of it.
 
     Raises what the block raises, or else the first error of a thread: ArtifactError where the file
@@ -82,7 +82,7 @@ def uploading(driver: Driver, address: int, source: Source) -> Iterator[None]:
 def _copy(
     driver: Driver,
     address: int,
-    source: Source,
+    source: UploadFile,
     places: range,
     pinned: Sequence[Pinned],
     stopped: Callable[[], bool],
