@@ -39,7 +39,7 @@ def stay(folder: Path) -> set[str]:
     [
         (kept_front, "graph_of", FRONTS),
         (kept_front, "SUFFIX", FRONTS),
-        ("ingot.passes.pipeline.PIPELINE", None, FRONTS),
+        ("ingot.passes.pipeline.PIPELINES", None, FRONTS),
         (toolchain, "compile_unit", BUILT),
         ("ingot.targets.compilers.run_compiler", None, BUILT),
         # Keys have the content of the headers.

@@ -39,7 +39,7 @@ def build_all(
 ) -> list[Built]:
     """Builds kernels in a folder. Where one cannot be built, the others are all the same.
 
-    Those of `many_rows` multiply more than they read, see `gates.Kernel`.
+    Those of `many_rows` multiply more than they read, see `gates.GatedKernel`.
     Raises ToolchainError where nothing can be built for the target at all.
     """
     toolchain.try_tools(folder, target)

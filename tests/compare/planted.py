@@ -79,7 +79,8 @@ def faulty_pass(name: str, spoil: Callable[[GraphModule], None]) -> Iterator[Non
         return replace(each, function=function) if each.name == name else each
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pipeline, "PIPELINE", tuple(map(spoilt, pipeline.PIPELINE)))
+        spoilt_passes = tuple(map(spoilt, pipeline.PIPELINE))
+        patch.setattr(pipeline, "PIPELINES", {"step": spoilt_passes})
         patch.setattr(compiler, "front_of", lower_model)  # not what was kept of a good compile
         yield
 

@@ -1,6 +1,6 @@
 """Tiles that were measured on a card. `python -m bench.tune_cuda` writes this file.
 
-Each line is a place, see `ingot.targets.cuda.tiles.Place`, and the tile of it: rows, outputs,
+Each line is a place, see `ingot.targets.cuda.tiles.TileKey`, and the tile of it: rows, outputs,
 warps, stages. What has no line has its default. Nothing has been measured yet.
 """
 

@@ -286,7 +286,7 @@ def test_the_machine_sees_an_engine_that_is_unloaded_under_a_lease(monkeypatch):
 
 
 def test_the_machine_sees_memory_that_is_not_given_back(monkeypatch):
-    monkeypatch.setattr("ingot.serve.registry.memory.Memory.free", lambda self, nbytes: None)
+    monkeypatch.setattr("ingot.serve.registry.memory.MemoryBudget.free", lambda self, nbytes: None)
     with pytest.raises(AssertionError):
         run_state_machine_as_test(RegistryMachine, settings=FAILING)
 
