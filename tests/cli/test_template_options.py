@@ -62,9 +62,9 @@ def test_what_is_no_template_is_refused(tmp_path, data, said) -> None:
         (FOR_EVER, "it does not come to an end"),
         (CALLS_ITSELF, "it calls itself without an end"),
         further=[
-            ("{{ 10 ** (10 ** 10) }}", "it does not come to an end"),
-            (f"{DOUBLES}{{% endfor %}}", "it takes more than 1024 MiB"),
-            ("{{ 'a' * 10 ** 12 }}", "it takes more than 1024 MiB"),
+            ("{{ 10 ** (10 ** 10) }}", "it makes more than 16777216"),
+            (f"{DOUBLES}{{% endfor %}}", "it makes more than 16777216"),
+            ("{{ 'a' * 10 ** 12 }}", "it makes more than 16777216"),
             ("{% for i in range(9999) %}{{ 'a' * 9999 }}{% endfor %}", "the prompt is longer than"),
         ],
     ),
