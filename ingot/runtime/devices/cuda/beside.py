@@ -6,7 +6,6 @@ from itertools import cycle
 
 import numpy as np
 
-from ingot.artifact.programs import Program as ProgramKind
 from ingot.artifact.reader import Artifact
 from ingot.runtime.arrays import Float32, StepInputs
 from ingot.runtime.devices.cuda.driver import Driver
@@ -25,22 +24,20 @@ class BesideProgram:
     Raises ResourceError where the device has no room for its temporaries.
     """
 
-    def __init__(
-        self, driver: Driver, artifact: Artifact, kind: ProgramKind, memory: Memory
-    ) -> None:
-        entry = artifact.target.programs[kind.name]
-        self.plan = artifact.plan_of(artifact.target, kind.name)
+    def __init__(self, driver: Driver, artifact: Artifact, name: str, memory: Memory) -> None:
+        entry = artifact.target.programs[name]
+        self.plan = artifact.plan_of(artifact.target, name)
         outputs = outputs_of(self.plan, entry.plan)
         spec, limits = self.plan.spec, self.plan.limits
-        self.inputs = StepInputs(self.plan, kind.name), StepInputs(self.plan, kind.name)
+        self.inputs = StepInputs(self.plan, name), StepInputs(self.plan, name)
         built = read_built(artifact, self.plan, entry)
         self._memory = memory.beside(driver, artifact, self.plan, built.launches)
         self._program = load_program(driver, artifact, entry, built, self._memory)
         self._rows: dict[str, Float32] = {
-            name: driver.host_memory(4 * limits.max_logit_rows * columns)
+            output: driver.host_memory(4 * limits.max_logit_rows * columns)
             .view(np.float32)
             .reshape(-1, columns)
-            for name, columns in outputs.items()
+            for output, columns in outputs.items()
         }
         self._sides = cycle(HostInputs(driver, self._memory, spec.inputs, limits) for _ in range(2))
 

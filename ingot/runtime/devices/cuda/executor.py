@@ -19,7 +19,7 @@ from ingot.artifact.launches import (
     BuiltLaunches,
 )
 from ingot.artifact.plan import Limits
-from ingot.artifact.programs import LOGITS, PROGRAMS, STEP
+from ingot.artifact.programs import LOGITS, STEP
 from ingot.artifact.reader import Artifact, weights_name
 from ingot.artifact.spec import SYMBOLS
 from ingot.errors import (
@@ -151,8 +151,7 @@ class CudaExecutor:
         if program not in self._beside:
             assert self._artifact is not None
             program_of(self._artifact, program)
-            kind = PROGRAMS[program]
-            self._beside[program] = BesideProgram(driver, self._artifact, kind, self._memory)
+            self._beside[program] = BesideProgram(driver, self._artifact, program, self._memory)
         return self._beside[program]
 
     def submit(self, inputs: StepInputs, wants: StepWants, *, beside: bool = False) -> CudaPending:
