@@ -110,7 +110,7 @@ def make_plan(shape: Shape, layers: int, stored: str) -> Plan:
         max_logit_rows=1, page_size=16,
     )  # fmt: skip
     return Plan(
-        limits=limits, spec=Spec(inputs=STEP.inputs), buffers=tuple(buffers),
+        limits=limits, spec=Spec(inputs=STEP.inputs_for("paged")), buffers=tuple(buffers),
         instructions=tuple(instructions),
     )  # fmt: skip
 

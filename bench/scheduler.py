@@ -8,6 +8,7 @@ import time
 from ingot.runtime.config import EngineConfig
 from ingot.runtime.page_table import PageTable
 from ingot.runtime.params import SamplingParams
+from ingot.runtime.residence import Residence
 from ingot.runtime.scheduler import Scheduler
 from ingot.runtime.sequence import Sequence
 
@@ -20,7 +21,7 @@ def sequence_steps_per_second(steps: int) -> tuple[float, str]:
     rng, params = random.Random(0), SamplingParams()
     pages = PageTable(PAGES, PAGE_SIZE)
     scheduler = Scheduler(
-        pages,
+        Residence(pages),
         max_num_seqs=SEQS,
         max_num_tokens=TOKENS,
         max_num_rows=SEQS,

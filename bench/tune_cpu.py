@@ -38,6 +38,8 @@ from ingot.runtime.devices.cpu_kernels import Kernels, ModelStruct, StepStruct, 
 from ingot.runtime.devices.memory import Region
 from ingot.runtime.executor import outputs_of
 from ingot.runtime.limits import ARITHMETIC, READ
+from ingot.runtime.page_table import PageTable
+from ingot.runtime.residence import Residence
 from ingot.targets.cpu.generate import generate, weight_layouts
 from ingot.targets.cpu.kept_objects import compile_once
 from ingot.targets.cpu.toolchain import build
@@ -146,12 +148,13 @@ class Trial:
     def _step(self, phase: Phase) -> tuple[StepStruct, int]:
         size = self._plan.limits.page_size
         inputs = StepInputs(self._plan)
-        builder = BatchBuilder(inputs, size)
         self._inputs.append(inputs)
-        needed = -(-(phase.context + phase.tokens) // size)
+        length = phase.context + phase.tokens
+        residence = Residence(PageTable(-(-length // size) * phase.sequences, size))
+        builder = BatchBuilder(inputs, residence)
         for row in range(phase.sequences):
-            pages = list(range(row * needed, (row + 1) * needed))
-            builder.append([7] * phase.tokens, phase.context, pages, 1)
+            residence.grow(row, length)
+            builder.append([7] * phase.tokens, phase.context, row, 1)
         struct = step_struct(inputs, [self._logits.address])
         return struct, inputs.num_rows
 

@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Literal
 
 from ingot.artifact.formats import DType, Format, stored_bytes
-from ingot.artifact.spec import Array, Dim, Spec, State
+from ingot.artifact.spec import Array, Dim, Spec, State, StateKind
 
 Kind = Literal["weight", "arena", "inner", "view", "state", "input", "output"]
 Attr = bool | int | float | str
@@ -136,6 +136,14 @@ class MemoryPlan:
     slots: tuple[Slot, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class StateArray:
+    """An array of a state: how that keeps its records, and the bytes of one page or one slot."""
+
+    kind: StateKind
+    nbytes: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """One program of a model, as a target runs it.
@@ -204,24 +212,43 @@ class Plan:
         held = {b.base: int(b.shape[0]) * b.row_stride for b in self.of_kind("weight") if b.base}
         return sum(held.values())
 
+    def state_arrays(self) -> list[StateArray]:
+        """The arrays of all states, in order: of each its numbers, then its scales."""
+        arrays = []
+        for state in self.spec.states:
+            _, *shape = state.shape(self.limits.page_size)
+            unit = [*map(self.limits.bound, shape)]
+            for dtype, numbers in arrays_of(state.format, unit):
+                arrays.append(StateArray(state.kind, stored_bytes(dtype, numbers)))
+        return arrays
+
     def page_sizes(self) -> list[int]:
-        """Bytes of a page of each array of paged state: of its numbers, then of its scales."""
-        sizes = []
-        for state in self.of_kind("state"):
-            page = [*map(self.limits.bound, state.shape[1:])]
-            sizes += [
-                stored_bytes(dtype, numbers) for dtype, numbers in arrays_of(state.format, page)
-            ]
-        return sizes
+        """Bytes of a page in each array of paged states."""
+        return [array.nbytes for array in self.state_arrays() if array.kind == "paged"]
+
+    @property
+    def slot_bytes(self) -> int:
+        """Bytes of the records of one sequence in all slotted states."""
+        return sum(array.nbytes for array in self.state_arrays() if array.kind == "slotted")
+
+    @property
+    def rewinds(self) -> bool:
+        """Whether a sequence can go on from any of its tokens.
+
+        Pages hold a record of every token, and a slot only that of the last: what may turn out
+        wrong must not reach it.
+        """
+        return all(state.kind == "paged" for state in self.spec.states)
 
     @property
     def kv_dtype(self) -> str:
-        """The dtype of stored keys and values; empty for a plan without states."""
-        return next((state.format.dtype for state in self.spec.states), "")
+        """The dtype of stored keys and values; empty for a plan that stores none."""
+        paged = (state for state in self.spec.states if state.kind == "paged")
+        return next((state.format.dtype for state in paged), "")
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """Bytes that one token takes in the states of all layers."""
+        """Bytes that one token takes in the pages of all layers."""
         return sum(self.page_sizes()) // self.limits.page_size
 
 

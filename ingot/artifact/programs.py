@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ingot.artifact.spec import Array, Dim
+from ingot.artifact.spec import Array, Dim, StateKind
+
+# The inputs that lead to states, each to those of a kind.
+LEADS_TO: Mapping[str, StateKind] = {"slots": "paged", "page_table": "paged", "records": "slotted"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +20,8 @@ class Program:
     """A computation that an artifact holds.
 
     Attributes:
-        inputs: in the order of graphs, structs and pages.
+        inputs: in the order of graphs, structs and pages. Those that lead to states of a kind are
+            given only where there are some; see `inputs_for`.
         outputs: in the order of the graph's results; shapes give the dimensions of rows alone.
     """
 
@@ -25,6 +29,10 @@ class Program:
     meaning: str
     inputs: tuple[Array, ...]
     outputs: tuple[Array, ...]
+
+    def inputs_for(self, *kinds: StateKind) -> tuple[Array, ...]:
+        """The inputs where there are states of these kinds."""
+        return tuple(a for a in self.inputs if LEADS_TO.get(a.name) in (None, *kinds))
 
     @property
     def rows(self) -> Array:
@@ -46,6 +54,7 @@ _TEXT = (
     _input("slots", ("N",), "where its keys and values go: page * page size + place in the page"),
     _input("spans", ("S", 3), "first token of each sequence, their end, position of the first"),
     _input("page_table", ("S", "P"), "pages of each sequence, in order"),
+    _input("records", ("S",), "slot that holds the one record of each sequence"),
 )
 
 LOGITS = "logits"

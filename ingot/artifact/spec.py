@@ -15,6 +15,7 @@ from typing import Literal
 from ingot.artifact.formats import DType, Format
 
 Dim = int | str
+StateKind = Literal["paged", "slotted"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +53,15 @@ class State:
     """Memory that outlives a step.
 
     Attributes:
-        kind: "paged" has a record for every token, in pages; "slotted" has one for every sequence.
+        kind: "paged" has a record for every token, in pages; "slotted" has one for every sequence,
+            in a slot. Where a sequence begins, its record counts as zeros, whatever lies there.
         format: how the numbers of a record are stored.
         record: shape of a record, (heads, size); a latent row has one head.
         window: how many tokens attention looks back at; 0 for all of them.
     """
 
     name: str
-    kind: Literal["paged", "slotted"] = "paged"
+    kind: StateKind = "paged"
     format: Format
     record: tuple[int, int]
     window: int = 0

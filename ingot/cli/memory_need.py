@@ -50,6 +50,7 @@ class MemoryNeed:
     Attributes:
         fixed: bytes that no request changes, by what they are for; the weights come first.
         page_bytes: of a page of keys and values, in all layers.
+        slot_bytes: of what a sequence keeps beside them, however long it is.
         page_size: its tokens.
         most_pages: that a sequence owns at once, however long it is.
         max_context: tokens of the longest sequence.
@@ -58,6 +59,7 @@ class MemoryNeed:
 
     fixed: dict[str, int]
     page_bytes: int
+    slot_bytes: int
     page_size: int
     most_pages: int
     max_context: int
@@ -73,8 +75,9 @@ class MemoryNeed:
         return min(USUAL_CONTEXT, self.max_context)
 
     def seat_bytes(self, context: int) -> int:
-        """Keys and values of one sequence of so many tokens."""
-        return min(-(-context // self.page_size), self.most_pages) * self.page_bytes
+        """What one sequence of so many tokens keeps."""
+        num_pages = min(-(-context // self.page_size), self.most_pages)
+        return num_pages * self.page_bytes + self.slot_bytes
 
     def total_bytes(self, context: int, seats: int) -> int:
         """All that is needed while so many sequences of so many tokens run."""
@@ -94,7 +97,7 @@ class MemoryNeed:
 
 def memory_need(view: ArtifactView, target: str) -> MemoryNeed:
     """The memory that a target of an artifact needs."""
-    from ingot.runtime.page_count import widest_window
+    from ingot.runtime.pool_size import SLOTS_PER_SEQ, widest_window
 
     plan = view.plans[target]
     limits = plan.limits
@@ -102,6 +105,7 @@ def memory_need(view: ArtifactView, target: str) -> MemoryNeed:
     return MemoryNeed(
         fixed=_fixed(view, target, plan),
         page_bytes=sum(plan.page_sizes()),
+        slot_bytes=SLOTS_PER_SEQ * plan.slot_bytes,
         page_size=page,
         most_pages=most_pages(limits.max_model_len, step, page, window),
         max_context=limits.max_model_len,

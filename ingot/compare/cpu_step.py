@@ -124,9 +124,9 @@ def _memory(nbytes: int) -> Tensor:
 
 def _sizes(plan: Plan, num_pages: int) -> list[tuple[Buffer, list[int]]]:
     """Each state with the bytes of its arrays."""
-    sizes = iter(plan.page_sizes())
+    arrays = iter(plan.state_arrays())
     return [
-        (state, [num_pages * next(sizes) for _ in arrays_of(state.format, (0,))])
+        (state, [num_pages * next(arrays).nbytes for _ in arrays_of(state.format, (0,))])
         for state in plan.of_kind("state")
     ]
 

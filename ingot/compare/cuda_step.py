@@ -31,10 +31,11 @@ class CudaStep:
     """
 
     def __init__(self, artifact: Artifact, plan: Plan, num_pages: int, longest: int) -> None:
+        pages = (num_pages + 1) * sum(plan.page_sizes()) + 64 * len(plan.page_sizes())
         executor = open_executor(
             artifact,
             max_model_len=min(longest + plan.limits.page_size, plan.limits.max_model_len),
-            kv_cache_bytes=(num_pages + 1) * sum(plan.page_sizes()) + 64 * len(plan.page_sizes()),
+            kv_cache_bytes=pages if plan.rewinds else None,
         )
         assert isinstance(executor, CudaExecutor), "the target is one of GPUs"
         self._executor = executor
@@ -62,7 +63,8 @@ class CudaStep:
         """What lies in a temporary, a state or the output now; a copy."""
         buffer = self.plan.buffer(name)
         if buffer.kind == "state":
-            kept = arrays_of(buffer.format, (self._executor.num_pages, *map(int, buffer.shape[1:])))
+            count = self._executor.num_pages if len(buffer.shape) == 4 else self._executor.num_slots
+            kept = arrays_of(buffer.format, (count, *map(int, buffer.shape[1:])))
             sizes = (stored_bytes(dtype, count) for dtype, count in kept)
             return unpack_state(buffer, [self._read(name, n, s) for n, s in enumerate(sizes)])
         rows = len(self._inputs["logit_rows"])

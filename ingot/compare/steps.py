@@ -69,8 +69,9 @@ def steps_of(prompts: Sequence[Sequence[int]], limits: Limits, room: int = MOST_
 
     def inputs(pieces: Sequence[Piece]) -> Inputs:
         tokens = [chosen[n][start:end] for n, start, end in pieces]
-        contexts = [start for _, start, _ in pieces]
-        return step_inputs(tokens, contexts, [pages[n] for n, *_ in pieces], limits.page_size)
+        contexts, owners = [start for _, start, _ in pieces], [n for n, *_ in pieces]
+        own = [pages[n] for n in owners]
+        return step_inputs(tokens, contexts, own, limits.page_size, records=owners)
 
     wholes = [(n, 0, len(prompt)) for n, prompt in enumerate(chosen)]
     lasts = [(n, end - 1, end) for n, _, end in wholes]

@@ -85,8 +85,8 @@ def plan_weights(read: Read) -> Callable[[Buffer], Value]:
 
 
 def new_states(plan: Plan, num_pages: int) -> States:
-    """Memory for a plan's states, of so many pages or slots; full of NaN, or of zeros with scales
-    that are NaN."""
+    """Memory for a plan's states, of so many pages and as many slots; full of NaN, or of zeros with
+    scales that are NaN."""
     return {
         state.name: _empty(state.format, (num_pages, *map(plan.limits.bound, state.shape[1:])))
         for state in plan.of_kind("state")

@@ -17,6 +17,7 @@ def step_inputs(
     pages: Sequence[Sequence[int]],
     page_size: int,
     program: Program = STEP,
+    records: Sequence[int] | None = None,
 ) -> dict[str, Tensor]:
     """The inputs of a step by name, int32, without a batch; a row is wanted of every token.
 
@@ -24,6 +25,7 @@ def step_inputs(
         tokens: the new tokens of each sequence.
         contexts: how many tokens each has before them.
         pages: where its keys and values lie, those of the new tokens included.
+        records: the slot of each sequence; by default its place in the step.
     """
     positions: list[int] = []
     slots: list[int] = []
@@ -40,6 +42,7 @@ def step_inputs(
         "slots": slots,
         "spans": spans,
         "page_table": [[*own, *[0] * (longest - len(own))] for own in pages],
+        "records": range(len(tokens)) if records is None else records,
         program.rows.name: range(len(slots)),
     }
     return {name: torch.tensor(list(value), dtype=torch.int32) for name, value in values.items()}

@@ -44,8 +44,10 @@ def step_inputs(gm: GraphModule) -> list[str]:
     """The inputs are those of a step, in order, and no op needs the whole sequence at once."""
     names = [n.name for n in gm.graph.find_nodes(op="placeholder")]
     program = program_of(gm)
-    expected = [a.name for a in program.inputs if a.name in names or a != program.rows]
-    expected += states_of(gm)
+    states = states_of(gm)
+    given = program.inputs_for(*{state.kind for state in states.values()})
+    expected = [a.name for a in given if a.name in names or a != program.rows]
+    expected += states
     wrong = [] if names == expected else [f"inputs {', '.join(names)}"]
     whole = [n for n in gm.graph.nodes if op_name(n) and needs_whole_sequence(n)]
     return wrong + listed(whole)

@@ -13,7 +13,8 @@ import torch
 from torch.fx import GraphModule, Node
 
 from ingot.artifact.formats import rounded_rows
-from ingot.artifact.spec import Array, Dim, State
+from ingot.artifact.programs import LEADS_TO
+from ingot.artifact.spec import Array, Dim, State, StateKind
 from ingot.artifact.traits import TRAITS
 from ingot.ops.dtypes import TORCH_DTYPES
 from ingot.passes.graph import (
@@ -48,7 +49,7 @@ def rewrite_attention(gm: GraphModule) -> int:
     """
     nodes = op_calls(gm, "attention")
     if nodes:
-        step = add_step_inputs(gm)
+        step = step_inputs(gm, "paged")
         sizes = new_size(gm, "pages", 3), new_size(gm, "page_size", 5)
         for index, node in enumerate(nodes):
             rewrite(gm, node, step, add_caches(gm, node, index, sizes))
@@ -102,28 +103,38 @@ def add_caches(
     return caches
 
 
-def add_step_inputs(gm: GraphModule) -> dict[str, Node]:
-    """Rename the plain inputs and add the others of a step."""
+def step_inputs(gm: GraphModule, kind: StateKind) -> dict[str, Node]:
+    """The inputs of a step that ops over states of a kind read, by name.
+
+    Plain inputs get their names in a step, and those that are missing are added. The rows that are
+    wanted are not among them: `select_logit_rows` adds those.
+    """
     inputs: dict[str, Node] = {}
-    sizes: dict[str, Any] = {}
-    plain = {node.name: node for node in gm.graph.find_nodes(op="placeholder")}
+    sizes: dict[Dim, Any] = {}
+    there = {node.name: node for node in gm.graph.find_nodes(op="placeholder")}
     for array in program_of(gm).inputs:
-        if array.plain:
-            inputs[array.name] = rename_input(gm, plain[array.plain], array)
-            sizes[str(array.shape[0])] = value(inputs[array.name]).shape[1]
-        elif array != program_of(gm).rows:  # select_logit_rows adds those
+        wanted = array != program_of(gm).rows and LEADS_TO.get(array.name, kind) == kind
+        if array.name in there:
+            inputs[array.name] = there[array.name]
+        elif array.plain:
+            inputs[array.name] = rename_input(gm, there[array.plain], array)
+        elif wanted:
             shape = tuple(size_of(gm, dim, sizes) for dim in array.shape)
-            inputs[array.name] = add_input(gm, array.name, shape, TORCH_DTYPES[array.dtype])
+            last = [*inputs.values()][-1]
+            dtype = TORCH_DTYPES[array.dtype]
+            inputs[array.name] = add_input(gm, array.name, shape, dtype, after=last)
+        else:
+            continue
+        known = value(inputs[array.name]).shape[-len(array.shape) :]
+        sizes |= dict(zip(array.shape, known, strict=True))
     return inputs
 
 
-def size_of(gm: GraphModule, dim: Dim, sizes: dict[str, Any]) -> Any:
+def size_of(gm: GraphModule, dim: Dim, sizes: Mapping[Dim, Any]) -> Any:
     """The size of a dimension; a symbolic one is made when it first occurs."""
     if isinstance(dim, int):
         return dim
-    if dim not in sizes:
-        sizes[dim] = new_size(gm, dim, HINTS[dim])
-    return sizes[dim]
+    return sizes[dim] if dim in sizes else new_size(gm, dim, HINTS[dim])
 
 
 def rename_input(gm: GraphModule, node: Node, array: Array) -> Node:

@@ -27,6 +27,7 @@ class StepInputs:
         num_tokens, num_seqs, num_rows: the step's N, S and R.
         from_draws: {place in `tokens`: draw}, for tokens that are not known yet: the one that the
             previous step draws by that index of its `StepWants`.
+        copies: (from, to) of slots whose records are copied before the step, in this order.
     """
 
     def __init__(self, plan: Plan, program: str = STEP.name) -> None:
@@ -40,6 +41,10 @@ class StepInputs:
         self.num_tokens = self.num_seqs = self.num_rows = 0
         self.num_columns = limits.max_pages_per_seq
         self.from_draws: dict[int, int] = {}
+        self.copies: list[tuple[int, int]] = []
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._arrays
 
     def __getitem__(self, name: str) -> Int32:
         return self._arrays[name]
@@ -48,6 +53,7 @@ class StepInputs:
         """Makes it a step of nothing."""
         self.num_tokens = self.num_seqs = self.num_rows = 0
         self.from_draws.clear()
+        self.copies = []
 
     def sizes(self) -> dict[str, int]:
         """The step's sizes, by the names that the symbols have on the host."""

@@ -22,6 +22,7 @@ from ingot.runtime.metrics import EngineCounters, Tally
 from ingot.runtime.output import FinishReason
 from ingot.runtime.page_table import PageTable
 from ingot.runtime.params import SamplingParams
+from ingot.runtime.residence import Residence
 from ingot.runtime.scheduler import AGING, Scheduler
 from ingot.runtime.sequence import Sequence, SharedRequest, first_of_request
 from ingot.runtime.speculation import Speculation, check_speculation
@@ -69,16 +70,17 @@ class Engine:
         self.pages = PageTable(
             executor.num_pages, limits.page_size, window=executor.window, step_tokens=most_tokens
         )
+        self._residence = Residence(self.pages, executor.num_slots)
         self._admission = RequestChecks(
             vocab_size=executor.vocab_size, max_model_len=max_model_len, pages=self.pages
         )
         self._executor = executor
-        self._builders = [BatchBuilder(inputs, limits.page_size) for inputs in executor.inputs]
+        self._builders = [BatchBuilder(inputs, self._residence) for inputs in executor.inputs]
         self._other_builders: dict[str, BatchBuilder] = {}
         self._max_num_rows = min(limits.max_logit_rows, most_tokens)
         config = engine_config(config)
         self.scheduler = Scheduler(
-            self.pages,
+            self._residence,
             config=config,
             max_num_seqs=min(limits.max_num_seqs, self._max_num_rows),
             max_num_tokens=most_tokens,
@@ -175,7 +177,7 @@ class Engine:
         self._forget(sequence)
         if isinstance(error, InternalError):
             # What is not finite may be in the keys of tokens that others begin with.
-            self.pages.forget_prefixes()
+            self._residence.forget_prefixes()
 
     def fail_all(self, error: IngotError) -> None:
         """Ends every sequence with an error, as after a step that failed halfway."""
@@ -285,7 +287,7 @@ class Engine:
             return self._builders[0]
         if program not in self._other_builders:
             inputs, _ = self._executor.open(program).inputs
-            self._other_builders[program] = BatchBuilder(inputs, self.pages.page_size)
+            self._other_builders[program] = BatchBuilder(inputs, self._residence)
         return self._other_builders[program]
 
     def touch_ahead(self) -> bool:
@@ -303,7 +305,7 @@ class Engine:
         if not chunks:
             return None
         self._builders.reverse()
-        return self._builders[0].build(chunks, self.pages.page_ids, under_way.drawing)
+        return self._builders[0].build(chunks, under_way.drawing)
 
     def _land(self) -> list[Sequence]:
         """Waits for the first step that is under way; with overlap, works beside it."""

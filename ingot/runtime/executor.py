@@ -131,6 +131,11 @@ class Executor(Protocol):
     def num_pages(self) -> int: ...
 
     @property
+    def num_slots(self) -> int:
+        """Slots of the states that keep one record a sequence; 0 where there are none."""
+        ...
+
+    @property
     def window(self) -> int:
         """The most tokens that any layer looks back at; 0 if some layer looks at all of them."""
         ...
@@ -147,8 +152,8 @@ class Executor(Protocol):
 
     @property
     def takes_drafts(self) -> bool:
-        """Whether a step may compute tokens that may turn out wrong. Their logits are kept, and
-        `draw` is called with some of them before the next step."""
+        """Whether a step may compute tokens that may turn out wrong, if the plan `rewinds`. Their
+        logits are kept, and `draw` is called with some of them before the next step."""
         ...
 
     @property
@@ -169,7 +174,8 @@ class Executor(Protocol):
         and scores; of the others rows are kept.
 
         With `beside` it runs while the caller goes on, else at the latest when the caller waits
-        for it. Tokens that are `from_draws` of the previous step are filled in.
+        for it. Tokens that are `from_draws` of the previous step are filled in. The records that
+        `copies` names are copied before the step, and after those before it.
         """
         ...
 

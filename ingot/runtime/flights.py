@@ -51,6 +51,7 @@ class Flights:
 
     def submit(self, batch: Batch, recipients: Recipients, *, beside: bool) -> None:
         began = perf_counter()
+        batch.inputs.copies = self._scheduler.residence.take_copies()
         self._scheduler.advance(batch.chunks)
         for chunk in batch.chunks:
             if not chunk.sequence.times.started:

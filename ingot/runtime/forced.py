@@ -9,7 +9,7 @@ from itertools import count
 from ingot.runtime.arrays import Float32
 from ingot.runtime.batch import BatchBuilder
 from ingot.runtime.executor import Executor, StepWants
-from ingot.runtime.page_table import PageTable
+from ingot.runtime.residence import Residence
 from ingot.runtime.scheduler import Scheduler
 
 # Takes the rows of the next positions of a sequence.
@@ -50,8 +50,8 @@ class ForcedSteps:
     max_num_rows: int
 
     @property
-    def pages(self) -> PageTable:
-        return self.scheduler.pages
+    def residence(self) -> Residence:
+        return self.scheduler.residence
 
     def run(
         self,
@@ -82,18 +82,19 @@ class ForcedSteps:
                     group = [each for each in group if each.num_left]
             finally:
                 for each in forced:
-                    self.pages.release(each.id)
+                    self.residence.release(each.id)
 
     def _groups(self, forced: list[Forced], stopped: Callable[[], bool]) -> Iterator[list[Forced]]:
         """Parts of the list whose sequences have room beside one another, which is made."""
-        needed = [self.pages.most_of(len(each.token_ids)) for each in forced]
+        needed = [self.residence.pages.most_of(len(each.token_ids)) for each in forced]
         begin = 0
         while begin < len(forced) and not stopped():
-            self.scheduler.free_up(sum(needed[begin : begin + self.max_num_seqs]))
+            most = needed[begin : begin + self.max_num_seqs]
+            self.scheduler.free_up(sum(most), len(most))
             end = next(
                 end
-                for end in count(min(len(forced), begin + self.max_num_seqs), -1)
-                if end == begin + 1 or sum(needed[begin:end]) <= self.pages.num_free
+                for end in count(begin + len(most), -1)
+                if end == begin + 1 or self.residence.has_room(sum(needed[begin:end]), end - begin)
             )
             yield forced[begin:end]
             begin = end
@@ -108,13 +109,14 @@ class ForcedSteps:
             chunk = each.token_ids[each.start :][: min(ahead if ahead > 0 else most, room)]
             if not chunk:
                 break
-            self.pages.drop_behind(each.id, each.start)
-            self.pages.grow(each.id, each.start + len(chunk))
+            self.residence.pages.drop_behind(each.id, each.start)
+            self.residence.grow(each.id, each.start + len(chunk))
             end = each.start + len(chunk)
             wanted = max(0, end - max(each.start, each.first))
-            self.builder.append(chunk, each.start, self.pages.page_ids(each.id), wanted)
+            self.builder.append(chunk, each.start, each.id, wanted)
             computed.append((each, end, slice(num_rows, num_rows + wanted)))
             num_rows += wanted
+        inputs.copies = self.residence.take_copies()
         found = self.executor.submit(inputs, StepWants(kept=slice(None))).wait().rows[self.output]
         for each, end, rows in computed:
             each.take(found[rows])

@@ -154,17 +154,21 @@ class PageTable:
 
     def publish(
         self, sequence_id: int, token_ids: Tokens[int], num_computed: int, salt: bytes
-    ) -> None:
-        """Makes the sequence's full pages known; its first `num_computed` tokens are in them."""
+    ) -> PrefixPage | None:
+        """Makes the sequence's full pages known; its first `num_computed` tokens are in them.
+
+        Returns the last of these pages, as it is known to all; None where it is not.
+        """
         row, size = self._rows.get(sequence_id), self.page_size
         if row is None or row.num_published < row.num_dropped:
-            return  # what comes after pages that nobody knows is not found either
+            return None  # what comes after pages that nobody knows is not found either
         while (row.num_published + 1) * size <= num_computed:
             start = row.num_published * size
             page_id = row.page_ids[row.num_published]
             tokens = token_ids[start : start + size]
             row.last = self.prefix.publish(row.last, tokens, salt, page_id)
             row.num_published += 1
+        return row.last
 
     def forget_prefixes(self) -> None:
         """Empties the prefix cache."""

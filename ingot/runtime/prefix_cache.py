@@ -13,13 +13,17 @@ from ingot.runtime.metrics import CacheCounters, Tally
 
 @dataclass(slots=True, eq=False)
 class PrefixPage:
-    """A full page: its `tokens` after the prefix that `parent` and its parents hold."""
+    """A full page: its `tokens` after the prefix that `parent` and its parents hold.
+
+    It is `known` as long as it can be found.
+    """
 
     key: int
     page_id: int
     parent: PrefixPage | None
     tokens: bytes
     salt: bytes
+    known: bool = True
 
 
 class PrefixCache:
@@ -64,6 +68,7 @@ class PrefixCache:
         if known is not None:
             if _equal(known, parent, tokens, salt):
                 return known
+            known.known = False
             del self._by_page[known.page_id]
         entry = PrefixPage(key, page_id, parent, tokens, salt)
         self._entries[key] = self._by_page[page_id] = entry
@@ -73,10 +78,13 @@ class PrefixCache:
         """Forgets what a page holds, if it is known."""
         entry = self._by_page.pop(page_id, None)
         if entry is not None:
+            entry.known = False
             del self._entries[entry.key]
             self._tally["num_evictions"] += 1
 
     def clear(self) -> None:
+        for entry in self._entries.values():
+            entry.known = False
         self._entries.clear()
         self._by_page.clear()
 

@@ -9,7 +9,7 @@ from operator import attrgetter
 
 from ingot.errors import QueueFullError
 from ingot.runtime.config import EngineConfig
-from ingot.runtime.page_table import PageTable
+from ingot.runtime.residence import Residence
 from ingot.runtime.sequence import Sequence
 
 # A request of one level lower priority counts as one that arrived this many requests later. So
@@ -70,14 +70,14 @@ class Scheduler:
 
     def __init__(
         self,
-        pages: PageTable,
+        residence: Residence,
         *,
         max_num_seqs: int,
         max_num_tokens: int,
         max_num_rows: int,
         config: EngineConfig,
     ) -> None:
-        self.pages = pages
+        self.residence, self.pages = residence, residence.pages
         self.max_num_rows = max_num_rows
         self._most_seqs, self._most_tokens = max_num_seqs, max_num_tokens
         self.configure(config)
@@ -94,7 +94,7 @@ class Scheduler:
         self.uses_prefixes = config.prefix_cache
         self._max_waiting = config.max_waiting
         if not self.uses_prefixes:
-            self.pages.forget_prefixes()
+            self.residence.forget_prefixes()
 
     def check_room(self, num_sequences: int) -> None:
         """Raises QueueFullError if the queue has no room for this many more."""
@@ -111,25 +111,26 @@ class Scheduler:
     def fork(self, parent: Sequence, child: Sequence) -> None:
         """Adds a sequence that begins with the computed tokens of another, and shares its pages
         if it can run at once."""
-        if parent.is_running and len(self.running) < self.max_num_seqs:
+        shares = parent.is_running and not self.residence.has_slots
+        if shares and len(self.running) < self.max_num_seqs:
             common = min(parent.num_computed, child.num_prompt)
-            shared = self.pages.share(parent.sequence_id, child.sequence_id, common)
-            if self.pages.can_grow(child.sequence_id, child.length):
-                self.pages.grow(child.sequence_id, child.length)
+            shared = self.residence.share(parent.sequence_id, child.sequence_id, common)
+            if self.residence.can_grow(child.sequence_id, child.length):
+                self.residence.grow(child.sequence_id, child.length)
                 child.num_computed = child.num_cached = shared
                 self._run(child)
                 return
-            self.pages.release(child.sequence_id)
+            self.residence.release(child.sequence_id)
         self.add(child)
 
     def remove(self, sequence: Sequence) -> None:
-        """Forgets a sequence in any state, and frees its pages."""
+        """Forgets a sequence in any state, and frees what it holds."""
         if sequence.is_running:
             self.running.remove(sequence)
             sequence.is_running = False
         elif sequence in self.waiting:
             self.waiting.remove(sequence)
-        self.pages.release(sequence.sequence_id)
+        self.residence.release(sequence.sequence_id)
 
     def schedule(self) -> list[Chunk]:
         """The chunks of the next step.
@@ -168,8 +169,11 @@ class Scheduler:
     def advance(self, chunks: list[Chunk]) -> None:
         """Notes that a step that computes these chunks begins."""
         for chunk in chunks:
-            chunk.sequence.num_computed = chunk.end
-            chunk.sequence.num_pending += chunk.draws
+            s = chunk.sequence
+            s.num_computed = chunk.end
+            s.num_pending += chunk.draws
+            if self.uses_prefixes and chunk.end == self.residence.last_border(s.num_prompt) > 0:
+                self.residence.snapshot(s.sequence_id, chunk.end)
 
     def complete(self, chunks: list[Chunk]) -> None:
         """Notes that this step is over.
@@ -189,14 +193,18 @@ class Scheduler:
         sequence.num_computed += 1
         self._settle(sequence, sequence.num_computed - 1, sequence.num_computed)
 
-    def free_up(self, num_pages: int) -> None:
-        """Preempts the last ranks first, until that many pages are free or nothing runs."""
-        while self.pages.num_free < num_pages and self.running:
+    def free_up(self, num_pages: int, num_sequences: int = 0) -> None:
+        """Preempts the last ranks first, until there is room for as many more sequences, which take
+        so many pages, or nothing runs."""
+        while self.running and not self.residence.has_room(num_pages, num_sequences):
             self._preempt()
 
     def _chunk(self, sequence: Sequence, tokens: int, rows: int) -> Chunk:
         start, length = sequence.num_computed, sequence.length
         end = min(length, start + min(tokens, self.chunk_tokens or tokens))
+        border = self.residence.last_border(sequence.num_prompt) if self.uses_prefixes else 0
+        if start < border < end:
+            end = border
         if not sequence.num_unscored:
             return Chunk(sequence, start, end, int(end == length), end == length)
         first = max(start, len(sequence.prompt_logprobs))
@@ -213,8 +221,8 @@ class Scheduler:
             if s.num_pending or not s.num_generated:  # the first token may be drawn for several
                 continue
             draft = draft[: s.max_len - 1 - chunk.end]  # the last token is not computed
-            if draft and self.pages.can_grow(s.sequence_id, chunk.end + len(draft)):
-                self.pages.grow(s.sequence_id, chunk.end + len(draft))
+            if draft and self.residence.can_grow(s.sequence_id, chunk.end + len(draft)):
+                self.residence.grow(s.sequence_id, chunk.end + len(draft))
                 chunk.draft = draft
         chunks.sort(key=lambda chunk: bool(chunk.draft))
 
@@ -222,22 +230,24 @@ class Scheduler:
         """Makes known the pages that were filled since `before` tokens were computed."""
         size = self.pages.page_size
         if self.uses_prefixes and computed // size > before // size:
-            self.pages.publish(sequence.sequence_id, sequence.token_ids, computed, sequence.salt)
+            self.residence.publish(
+                sequence.sequence_id, sequence.token_ids, computed, sequence.salt
+            )
         if self.pages.window:
             self.pages.drop_behind(sequence.sequence_id, computed)
 
     def _make_room(self, sequence: Sequence, num_tokens: int) -> bool:
         """Gives the sequence the pages of its first tokens; False when it had to yield itself."""
-        while not self.pages.can_grow(sequence.sequence_id, num_tokens):
+        while not self.residence.can_grow(sequence.sequence_id, num_tokens):
             if self._preempt() is sequence:
                 return False
-        self.pages.grow(sequence.sequence_id, num_tokens)
+        self.residence.grow(sequence.sequence_id, num_tokens)
         return True
 
     def _preempt(self) -> Sequence:
         victim = self.running.pop()
         victim.is_running = False
-        self.pages.release(victim.sequence_id)
+        self.residence.release(victim.sequence_id)
         victim.num_computed = 0
         victim.num_preemptions += 1
         self.num_preemptions += 1
@@ -255,12 +265,10 @@ class Scheduler:
             return False
         # The last token is computed in any case: its logits are wanted.
         known = self.uses_prefixes and not sequence.num_unscored
-        prefix = self.pages.prefix.match(
-            sequence.token_ids, length - 1 if known else 0, sequence.salt
-        )
+        prefix = self.residence.match(sequence.token_ids, length - 1 if known else 0, sequence.salt)
         start = len(prefix) * self.pages.page_size
         most = min(length, start + self.max_num_tokens) if self.pages.window else length
-        if not self.pages.admit(sequence.sequence_id, most, prefix, spare):
+        if not self.residence.admit(sequence.sequence_id, most, prefix, spare):
             return False
         sequence.num_computed = start
         if not sequence.num_preemptions:

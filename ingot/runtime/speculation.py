@@ -170,6 +170,12 @@ def check_speculation(config: EngineConfig, executor: Executor, max_num_rows: in
     """Raises UsageError where the switches ask for speculation that cannot be."""
     if config.speculative is None:
         return
+    if executor.num_slots:
+        raise UsageError(
+            f"speculative is {config.speculative!r}, and this model keeps one record a sequence, "
+            "which no guess may reach",
+            hint="Speculation needs a model that keeps every token in pages; leave it out.",
+        )
     if not executor.takes_drafts:
         raise UsageError(
             f"speculative is {config.speculative!r}, and this device takes no drafts",

@@ -54,7 +54,7 @@ def small_plan(window: int = 0, states: Format = NARROW) -> Plan:
         replace(attention, attrs={"window": window}),
         instruction("linear", x="last", weight="table"),
     )
-    spec = Spec(inputs=STEP.inputs, states=tuple(caches), outputs=(logits,))
+    spec = Spec(inputs=STEP.inputs_for("paged"), states=tuple(caches), outputs=(logits,))
     return Plan(limits=LIMITS, spec=spec, buffers=buffers, instructions=instructions)
 
 

@@ -37,7 +37,7 @@ def plan(**changes) -> Plan:
             offset=16, row_stride=24,
         ),
     )  # fmt: skip
-    spec = Spec(inputs=STEP.inputs, states=(KEYS, VALUES), outputs=(logits,))
+    spec = Spec(inputs=STEP.inputs_for("paged"), states=(KEYS, VALUES), outputs=(logits,))
     step = Instruction(op="add", inputs={}, outputs={}, attrs={}, origin="")
     given = {"limits": LIMITS, "spec": spec, "buffers": buffers, "instructions": (step,) * 6}
     return Plan(**(given | changes))
@@ -45,9 +45,11 @@ def plan(**changes) -> Plan:
 
 def test_buffers_of_the_interface_follow_from_the_spec():
     found = plan().by_name
-    assert [found[a.name].shape for a in STEP.inputs] == [a.shape for a in STEP.inputs]
+    assert [found[a.name].shape for a in STEP.inputs_for("paged")] == [
+        a.shape for a in STEP.inputs_for("paged")
+    ]
     kinds = {name: buffer.kind for name, buffer in found.items()}
-    assert kinds == dict.fromkeys((a.name for a in STEP.inputs), "input") | {
+    assert kinds == dict.fromkeys((a.name for a in STEP.inputs_for("paged")), "input") | {
         "logits": "output", "k": "state", "v": "state", "x": "arena", "y": "view",
     }  # fmt: skip
     assert found["k"].shape == (0, 2, 16, 8) and found["k"].format == KEYS.format

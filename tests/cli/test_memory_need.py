@@ -17,8 +17,8 @@ from ingot.runtime.devices.cpu import CpuExecutor
 from tests.cli.sample_artifact import F32, write_sample
 
 NEED = MemoryNeed(
-    fixed={"weights": 700, "temporaries": 300}, page_bytes=50, page_size=16, most_pages=4,
-    max_context=100, max_seats=8,
+    fixed={"weights": 700, "temporaries": 300}, page_bytes=50, slot_bytes=0, page_size=16,
+    most_pages=4, max_context=100, max_seats=8,
 )  # fmt: skip
 
 

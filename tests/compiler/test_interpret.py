@@ -69,7 +69,7 @@ def plan(
     logits = Array(name="logits", dtype="float32", shape=("N", WIDTH))
     return Plan(
         limits=LIMITS,
-        spec=Spec(inputs=STEP.inputs, outputs=(logits,)),
+        spec=Spec(inputs=STEP.inputs_for("paged"), outputs=(logits,)),
         buffers=(table, *(replace(t, offset=offsets.get(t.name, t.offset)) for t in temporaries)),
         instructions=steps,
         memory=MemoryPlan(arena_bytes=8 * SIZE if offsets else 0, slots=slots),

@@ -95,7 +95,7 @@ def test_formats_are_on_buffers() -> None:
 
 
 def test_the_interface_is_the_steps(plan: Plan) -> None:
-    assert plan.spec.inputs == STEP.inputs
+    assert plan.spec.inputs == STEP.inputs_for("paged")
     assert [(s.name, s.kind, s.record) for s in plan.spec.states[:2]] == [
         ("k_cache_0", "paged", (2, 64)),
         ("v_cache_0", "paged", (2, 64)),

@@ -179,7 +179,7 @@ def test_step_inputs_come_in_order():
     gm = after(cases.two_layers, "rewrite_attention")
     run(gm, [step("select_logit_rows")], {})
     names = [n.name for n in gm.graph.find_nodes(op="placeholder")]
-    step_inputs = [array.name for array in STEP.inputs]
+    step_inputs = [array.name for array in STEP.inputs_for("paged")]
     assert names == [*step_inputs, "k_cache_0", "v_cache_0", "k_cache_1", "v_cache_1"]
     by_name = {n.name: value(n) for n in gm.graph.find_nodes(op="placeholder")}
     assert {by_name[n].dtype for n in names[:6]} == {torch.int32}

@@ -66,7 +66,7 @@ def make_plan(
     logits = Array(name=output.name, dtype="float32", shape=("R", VOCAB))
     return Plan(
         limits=limits,
-        spec=Spec(inputs=program.inputs, states=states, outputs=(logits,)),
+        spec=Spec(inputs=program.inputs_for("paged"), states=states, outputs=(logits,)),
         buffers=(
             Buffer(name="scale", format=F32, shape=(16,), kind="weight"),
             Buffer(name="unused.weight", format=F32, shape=(64, 16), kind="weight"),

@@ -26,8 +26,8 @@ from ingot.runtime.devices.cpu import CpuExecutor
 from ingot.runtime.devices.cpu_kernels import FUNCTIONS, Kernels, ModelStruct, StepStruct
 from ingot.runtime.executor import StepWants
 from ingot.runtime.llm import LLM
-from ingot.runtime.page_count import count_pages, widest_window
 from ingot.runtime.params import SamplingParams
+from ingot.runtime.pool_size import PoolSize, pool_size, widest_window
 from tests.runtime.fake_model import (
     KERNELS,
     LIMITS,
@@ -298,11 +298,11 @@ def test_too_many_threads_are_an_error_and_nothing_leaks(fake_artifact):
 
 def test_pages_follow_from_the_budget():
     plan = make_plan()
-    assert count_pages(plan, 96, None) == 24 * 6
-    assert count_pages(plan, 96, 30 * PAGE_BYTES + 5) == 30
-    assert count_pages(plan, 96, 10**12) == 24 * 6
+    assert pool_size(plan, 96, None) == PoolSize(24 * 6, 0)
+    assert pool_size(plan, 96, 30 * PAGE_BYTES + 5) == PoolSize(30, 0)
+    assert pool_size(plan, 96, 10**12) == PoolSize(24 * 6, 0)
     with pytest.raises(ResourceError) as info:
-        count_pages(plan, 96, 23 * PAGE_BYTES)
+        pool_size(plan, 96, 23 * PAGE_BYTES)
     assert "holds 92 tokens" in info.value.found
     assert f"max_model_len <= 92, or kv_cache_bytes >= {24 * PAGE_BYTES}" in info.value.hint
 
@@ -314,7 +314,9 @@ def test_pages_are_dropped_behind_the_widest_window_if_every_layer_has_one(windo
     plan = make_plan(windows=windows)
     assert widest_window(plan) == widest
     # 2 * 24 tokens of two steps and the window, and two pages that begin before it
-    assert count_pages(plan, 96, None) == (24 if widest == 0 else (widest + 48) // 4 + 2) * 6
+    assert pool_size(plan, 96, None) == PoolSize(
+        (24 if widest == 0 else (widest + 48) // 4 + 2) * 6, 0
+    )
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -34,9 +35,11 @@ def sequence(tokens, **params):
 def lay_out(inputs, *parts):
     """A step of tokens, given as (tokens, start, pages, rows)."""
     inputs.clear()
-    builder = BatchBuilder(inputs, PAGE_SIZE)
-    for part in parts:
-        builder.append(*part)
+    held = [page_ids for _, _, page_ids, _ in parts]
+    pages = SimpleNamespace(page_size=PAGE_SIZE, page_ids=held.__getitem__)
+    builder = BatchBuilder(inputs, SimpleNamespace(pages=pages))
+    for number, (tokens, start, _, num_rows) in enumerate(parts):
+        builder.append(tokens, start, number, num_rows)
     return inputs
 
 

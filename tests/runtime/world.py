@@ -1,22 +1,36 @@
-"""A scheduler in a world without a model: pages hold the prefixes that were written to them."""
+"""A scheduler in a world without a model: pages and slots hold the prefixes written to them."""
 
 from __future__ import annotations
 
 import random
 from collections import Counter
+from dataclasses import dataclass
 
 from ingot.runtime.config import EngineConfig
 from ingot.runtime.page_table import PageTable
 from ingot.runtime.params import SamplingParams
 from ingot.runtime.prefix_cache import PrefixCache
+from ingot.runtime.residence import Residence
 from ingot.runtime.scheduler import AGING, Chunk, Scheduler
 from ingot.runtime.sequence import Sequence
+from ingot.runtime.slot_table import Copy
 
 PARAMS = SamplingParams()
 SCORED = SamplingParams(prompt_logprobs=0)
-# Chunks of a step that has begun, and the pages of their sequences at that time.
-Flight = list[tuple[Chunk, list[int]]]
 STEMS = [[stem] * 40 for stem in range(3)]
+
+
+@dataclass(frozen=True)
+class Flight:
+    """A step that has begun: its chunks, and what it was told, as it was at that time.
+
+    `slots` has the slot of each chunk's sequence; None where states have none.
+    """
+
+    chunks: list[Chunk]
+    pages: list[list[int]]
+    slots: list[int | None]
+    copies: list[Copy]
 
 
 class World:
@@ -25,21 +39,24 @@ class World:
     While a step runs, the next one may be scheduled, and may even begin. Every slot remembers the
     prefix (tokens up to it, and salt) whose keys and values it holds, and a chunk may only be
     computed when all slots before it hold the sequence's own. With `drafts`, tokens that a step
-    guesses are written as well, and about half of them turn out right.
+    guesses are written as well, and about half of them turn out right. With `num_slots`, each
+    sequence has a record, too, which must be what its tokens so far have left.
     """
 
     def __init__(
         self, seed: int, *, num_pages: int = 10, page_size: int = 4, max_len: int = 36,
         max_num_seqs: int = 4, max_num_tokens: int = 11, chunk_tokens: int | None = None,
         hash_bits: int = 8, uses_prefixes: bool = True, window: int = 0, drafts: bool = False,
+        num_slots: int = 0,
     ) -> None:  # fmt: skip
         self.rng = random.Random(seed)
         self.max_len = max_len
         prefix = PrefixCache(page_size, hash_bits=hash_bits)
         self.pages = PageTable(num_pages, page_size, prefix, window=window)
+        self.residence = Residence(self.pages, num_slots)
         self.window = window or max_len
         self.scheduler = Scheduler(
-            self.pages, max_num_seqs=max_num_seqs, max_num_tokens=max_num_tokens,
+            self.residence, max_num_seqs=max_num_seqs, max_num_tokens=max_num_tokens,
             max_num_rows=max_num_seqs + 4 * drafts,
             config=EngineConfig(chunk_tokens=chunk_tokens, prefix_cache=uses_prefixes),
         )  # fmt: skip
@@ -47,6 +64,7 @@ class World:
         if drafts:
             self.scheduler.drafter = self._guess
         self.slots: dict[int, int] = {}
+        self.records: dict[int, int] = {}
         self.alive: list[Sequence] = []
         self.parents: dict[Sequence, Sequence] = {}
         self.num_added = self.num_steps = self.num_ended = 0
@@ -89,7 +107,7 @@ class World:
             self._check_first(chunks)
             flight = self._begin(chunks)
         self._write(flight)
-        chunks = [chunk for chunk, _ in flight]
+        chunks = flight.chunks
         if overlap:
             if self.rng.random() < 0.2 and self.alive:
                 self.leave(self.rng.choice(self.alive))
@@ -114,8 +132,12 @@ class World:
 
     def _begin(self, chunks: list[Chunk]) -> Flight:
         self._check_chunks(chunks)
+        ids = [chunk.sequence.sequence_id for chunk in chunks]
+        slots = [self.residence.slots.slot(i) if self.residence.has_slots else None for i in ids]
+        pages = [[*self.pages.page_ids(i)] for i in ids]
+        flight = Flight(chunks, pages, slots, self.residence.take_copies())
         self.scheduler.advance(chunks)
-        return [(chunk, [*self.pages.page_ids(chunk.sequence.sequence_id)]) for chunk in chunks]
+        return flight
 
     def _draw(self, chunk: Chunk) -> None:
         s = chunk.sequence
@@ -181,13 +203,17 @@ class World:
     def _write(self, flight: Flight) -> None:
         """Computes the chunks: what they look back at must be the sequences' own."""
         size = self.pages.page_size
-        for chunk, page_ids in flight:
+        for source, to in flight.copies:
+            self.records[to] = self.records.get(source, 0)
+        for chunk, page_ids, slot_of in zip(flight.chunks, flight.pages, flight.slots, strict=True):
             q = chunk.sequence
             prefix = hash(q.salt)
             unknown = [-1] * (chunk.end - len(q.token_ids))  # of one that ended meanwhile
             assert q.finished or not unknown
             tokens = [*q.token_ids[: chunk.end], *unknown, *chunk.draft]
             for position, token in enumerate(tokens):
+                if slot_of is not None and 0 < position == chunk.start:
+                    assert self.records.get(slot_of) == prefix, "a slot holds another record"
                 prefix = hash((prefix, token))
                 slot = page_ids[position // size] * size + position % size
                 if position <= chunk.start - self.window:
@@ -197,11 +223,13 @@ class World:
                 else:
                     assert slot // size not in self.pages.prefix or position < chunk.end, "known"
                     self.slots[slot] = prefix
+            if slot_of is not None:
+                self.records[slot_of] = prefix
 
     def check(self) -> None:
         """What holds between any two events."""
         s, pages = self.scheduler, self.pages
-        pages.check()
+        self.residence.check()
         unused = range(pages.num_pages - 1, pages.num_used - 1, -1)
         assert pages._blank[: len(unused)] == [*unused], "they are used last, and in order"
         assert all(slot // pages.page_size < pages.num_used for slot in self.slots)
@@ -218,6 +246,7 @@ class World:
         self._check_shared(known)
         if not everyone:
             assert pages.num_free == pages.num_pages
+            assert self.residence.slots.num_free == self.residence.slots.num_slots
 
     def _check_shared(self, page_ids: list[int]) -> None:
         """A page in two tables is at the same place of equal prefixes of equal salts."""
@@ -245,7 +274,7 @@ class World:
                 self.scheduler.free_up(rng.randrange(self.pages.num_pages + 1))
                 self.prepared = None
             elif action < 0.175:
-                self.pages.forget_prefixes()
+                self.residence.forget_prefixes()
             else:
                 self.step(overlap=rng.random() < 0.7, ahead=rng.random() < 0.7)
             self.check()

@@ -23,7 +23,7 @@ from tests.support import samples
 LIMITS = Limits(
     max_model_len=1024, max_num_seqs=8, max_num_batched_tokens=160, max_logit_rows=160, page_size=16
 )
-INPUT_ROWS = {array.name: array.shape[0] for array in programs.STEP.inputs}
+INPUT_ROWS = {array.name: array.shape[0] for array in programs.STEP.inputs_for("paged")}
 STEP = ("spans", "page_table")
 
 
@@ -150,7 +150,9 @@ class Sketch:
         return Plan(
             limits=self.limits,
             spec=Spec(
-                inputs=programs.STEP.inputs, states=tuple(self.states), outputs=tuple(self.outputs)
+                inputs=programs.STEP.inputs_for("paged"),
+                states=tuple(self.states),
+                outputs=tuple(self.outputs),
             ),
             buffers=tuple(self.buffers.values()),
             instructions=tuple(self.instructions),

@@ -20,10 +20,10 @@ from ingot.runtime.devices.cpu_kernels import ModelStruct
 from ingot.runtime.devices.cpu_program import CpuProgram
 from ingot.runtime.devices.mapped_file import MappedFile
 from ingot.runtime.devices.memory import ask_for_huge_pages
-from ingot.runtime.devices.page_pool import PagePool
+from ingot.runtime.devices.pool import Pool
 from ingot.runtime.devices.sampler import Sampler, result_of
 from ingot.runtime.executor import StepResult, StepWants, TokenScore, program_of
-from ingot.runtime.page_count import count_pages, widest_window
+from ingot.runtime.pool_size import pool_size, widest_window
 from ingot.runtime.sampling_state import SampledSequence
 
 MAX_THREADS = 1024
@@ -74,13 +74,14 @@ class CpuExecutor:
         self._artifact: Artifact | None = artifact  # its folder is held until `close`
         plan = artifact.plan_of(entry)
         self.limits: Limits = plan.limits
-        self.num_pages = count_pages(plan, max_model_len, kv_cache_bytes)
+        self._room = pool_size(plan, max_model_len, kv_cache_bytes)
+        self.num_pages, self.num_slots = self._room
         self.window = widest_window(plan)
         self.num_threads = _count_threads(num_threads)
         self.leaves_processors = self.num_threads < usable_processors()
         self._programs: dict[str, CpuProgram] = {}
         self._weights: MappedFile | None = None
-        self._pool: PagePool | None = None
+        self._pool: Pool | None = None
         try:
             self._header = self._map_weights(artifact, plan)
             self._pool = self._make_pool(plan)
@@ -93,7 +94,7 @@ class CpuExecutor:
             raise
 
     @property
-    def pool(self) -> PagePool:
+    def pool(self) -> Pool:
         assert self._pool is not None
         return self._pool
 
@@ -105,6 +106,7 @@ class CpuExecutor:
         self._refuse_closed()
         for place, draw in inputs.from_draws.items():
             inputs["tokens"][place] = self._tokens[draw]
+        self.pool.copy(inputs.copies)
         started = self._programs[inputs.program].start(inputs, beside=beside, clock=self.clock)
         return CpuPending(self, inputs, started, wants)
 
@@ -177,9 +179,9 @@ class CpuExecutor:
         offsets = weight_offsets(plan, self._header, weights_name(layout))
         return [self._weights.address + offset for offset in offsets]
 
-    def _make_pool(self, plan: Plan) -> PagePool:
+    def _make_pool(self, plan: Plan) -> Pool:
         step_pages = -(-plan.limits.max_num_batched_tokens // plan.limits.page_size)
-        return PagePool(plan.page_sizes(), self.num_pages, step_pages)
+        return Pool(plan.state_arrays(), self._room, step_pages)
 
 
 def _tell_of_cache(target: str) -> None:

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from ingot.artifact.plan import Plan
 from ingot.artifact.reader import Artifact, weights_name
 from ingot.artifact.target import kind_of_name
-from ingot.runtime.page_count import count_pages
+from ingot.runtime.pool_size import PoolSize, pool_size
 from ingot.serve.settings import ModelSettings
 
 SHARE = 4  # of a budget, one model's keys and values take at most this part, unless told
@@ -33,24 +33,29 @@ def need_of(path: str, settings: ModelSettings, budget: int | None = None) -> Ne
     entry = artifact.target
     plan = artifact.plan_of(entry)
     weights = artifact.manifest.files[weights_name(entry.layout)].size
-    pool = _num_pages(plan, settings, budget) * sum(plan.page_sizes())
+    pool = _pool(plan, settings, budget).nbytes(plan)
     # The engine is told, so that it takes what is counted here.
     settings = replace(settings, kv_bytes=pool or None)
     return Need(weights + pool + _fixed(artifact, plan), settings)
 
 
-def _num_pages(plan: Plan, settings: ModelSettings, budget: int | None) -> int:
+def _pool(plan: Plan, settings: ModelSettings, budget: int | None) -> PoolSize:
     limits = plan.limits
     context = min(settings.context or limits.max_model_len, limits.max_model_len)
     seats = min(settings.seats or limits.max_num_seqs, limits.max_num_seqs)
     if settings.kv_bytes is not None:
-        return count_pages(plan, context, settings.kv_bytes)
-    one = count_pages(plan, context, None, spare=1 << 62) // limits.max_num_seqs
-    found = min(one * seats, count_pages(plan, context, None))
-    page_bytes = sum(plan.page_sizes())
-    if budget is None or not page_bytes:
+        return pool_size(plan, context, settings.kv_bytes)
+    most = pool_size(plan, context, None, spare=1 << 62)
+    one = PoolSize(*(count // limits.max_num_seqs for count in most))
+    found = _least(PoolSize(*(count * seats for count in one)), pool_size(plan, context, None))
+    if budget is None or not one.nbytes(plan):
         return found
-    return min(found, max(one, budget // SHARE // page_bytes))
+    share = max(one.nbytes(plan), budget // SHARE)
+    return _least(found, pool_size(plan, context, None, spare=share))
+
+
+def _least(one: PoolSize, other: PoolSize) -> PoolSize:
+    return PoolSize(*map(min, one, other))
 
 
 def _fixed(artifact: Artifact, plan: Plan) -> int:

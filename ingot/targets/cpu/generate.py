@@ -56,7 +56,7 @@ def generate(plan: Plan, target: Target) -> dict[str, str]:
         plan=hashlib.sha256(encode_plan(plan)).hexdigest()[:16],
         num_kernels=len(plan.kernels),
         num_weights=len(plan.of_kind("weight")),
-        num_caches=len(plan.page_sizes()),
+        num_caches=len(plan.state_arrays()),
         arena_bytes=plan.memory.arena_bytes,
         vocabulary=_head(operands)[0],
         sequences=_sequences(operands),
@@ -134,7 +134,7 @@ def _condition(sizes: frozenset[Size]) -> str:
 
 def _evenness(operands: Operands) -> list[str]:
     """Whether threads have equally many KV heads, and which kernels deal rows if not."""
-    heads = {state.record[0] for state in operands.plan.spec.states}
+    heads = {s.record[0] for s in operands.plan.spec.states if s.kind == "paged"}
     even = " && ".join(f"even_heads({count}, team)" for count in sorted(heads)) or "true"
     unused = "  [[maybe_unused]] const"
     return [

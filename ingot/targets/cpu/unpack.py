@@ -158,6 +158,8 @@ def pack_state(plan: Plan, state: Buffer, value: Operand) -> list[Tensor]:
 
 def _inner(plan: Plan, state: Buffer) -> tuple[int, ...]:
     """The order of the elements of a (page, head)."""
+    if len(state.shape) == 3:  # a record is stored as it is
+        return 1, 1, int(state.shape[-1])
     _, _, page_size, size = map(int, state.shape)
     word = WORD_BYTES // TORCH_DTYPES[state.dtype].itemsize
     readers = (i for i in plan.instructions if i.inputs.get("k_cache") == state.name)

@@ -89,6 +89,9 @@ class SimulatedDriver:
 
         self._queue(copy)
 
+    def copy(self, to: int, source: int, nbytes: int) -> None:
+        self._queue(lambda: self._write(to, self._at(source, nbytes)))
+
     def load(self, spec: KernelSpec, binary: Binary, code: bytes) -> Kernel:
         return Kernel(interpreter.kernel(spec.function), spec, binary)
 

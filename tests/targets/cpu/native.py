@@ -61,7 +61,7 @@ TARGETS = runnable(
     *("cpu:x86-64-v4+amx_bf16", "cpu:x86-64-v4+avx512_bf16", "cpu:x86-64-v4", "cpu:x86-64-v3"),
     "cpu:portable",
 )
-INPUTS = tuple(array.name for array in STEP.inputs)
+INPUTS = tuple(array.name for array in STEP.inputs_for("paged"))
 KEY_GROUP = 16
 KEY_DEPTHS = {torch.float32: 1, torch.bfloat16: 2, torch.int8: 4}
 VALUE_DEPTHS = KEY_DEPTHS | {torch.int8: 1}

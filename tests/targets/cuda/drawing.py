@@ -25,6 +25,7 @@ from ingot.runtime.devices.cuda.memory import Memory
 from ingot.runtime.devices.cuda.program import LaunchedProgram
 from ingot.runtime.devices.cuda.sampler import DeviceSampler
 from ingot.runtime.executor import Scoring, StepResult, StepWants, TokenScore
+from ingot.runtime.pool_size import PoolSize
 from ingot.runtime.sampling_state import SampledSequence
 from ingot.targets.cuda import draws
 from ingot.targets.cuda.simulated import SimulatedDriver
@@ -77,7 +78,7 @@ class Device:
         plan = plan_of(vocab_size)
         launches = launches_of(plan, constants)
         self.driver = SimulatedDriver()
-        self.memory = Memory(self.driver, plan, launches, num_pages=0, weight_bytes=0)
+        self.memory = Memory.take(self.driver, plan, launches, PoolSize(0, 0), weight_bytes=0)
         built = BuiltLaunches(launches=launches, binaries=tuple(map(sketch, launches.kernels)))
         program = LaunchedProgram(self.driver, built, lambda file: b"", self.memory.address)
         self.sampler = DeviceSampler(

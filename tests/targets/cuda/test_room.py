@@ -12,7 +12,8 @@ from ingot.artifact.plan import Plan
 from ingot.artifact.reader import Artifact
 from ingot.errors import ResourceError
 from ingot.runtime.devices.cuda.executor import CudaExecutor
-from ingot.runtime.devices.cuda.room import KV_SHARE, pages_of_one, pages_within, pool_bytes
+from ingot.runtime.devices.cuda.room import KV_SHARE, pages_of_one, pool_bytes, pool_within
+from ingot.runtime.pool_size import PoolSize
 from tests.support.tiny_models import save_random
 from tests.targets.cuda.failing import IdleDriver
 from tests.targets.cuda.simulation import FLAGS, compile_sketch
@@ -40,6 +41,18 @@ def plan(artifact: Artifact) -> Plan:
     return artifact.plan
 
 
+def pages_within(
+    plan: Plan, fixed: dict[str, int], free: int, longest: int, asked: int | None
+) -> int:
+    size = pool_within(plan, fixed, free, longest, asked)
+    assert size.num_slots == 0, "all states of the plan have pages"
+    return size.num_pages
+
+
+def bytes_of(plan: Plan, num_pages: int) -> int:
+    return pool_bytes(plan, PoolSize(num_pages, 0))
+
+
 def hinted(error: ResourceError, name: str) -> int:
     found = re.search(rf"{name} <= (\d+)", error.hint)
     assert found, error.hint
@@ -51,13 +64,13 @@ def test_full_use_fits_or_what_fits_is_taken(plan: Plan) -> None:
     one = pages_of_one(plan, LONGEST)
     full = SEQUENCES * one
     assert pages_within(plan, FIXED, 1 << 40, LONGEST, None) == full
-    free = REST + int(pool_bytes(plan, full - 1) / KV_SHARE) + 1
+    free = REST + int(bytes_of(plan, full - 1) / KV_SHARE) + 1
     assert pages_within(plan, FIXED, free, LONGEST, None) == full - 1
 
 
 def test_one_sequence_fits_or_the_model_is_refused(plan: Plan) -> None:
     one = pages_of_one(plan, LONGEST)
-    least = REST + -(-pool_bytes(plan, one) * 10 // 9)
+    least = REST + -(-bytes_of(plan, one) * 10 // 9)
     assert pages_within(plan, FIXED, least, LONGEST, None) == one
     with pytest.raises(ResourceError, match="on the GPU, which has") as raised:
         pages_within(plan, FIXED, least - 10, LONGEST, None)
@@ -70,7 +83,7 @@ def test_one_sequence_fits_or_the_model_is_refused(plan: Plan) -> None:
 
 def test_a_cache_that_is_asked_for_fits_or_is_refused(plan: Plan) -> None:
     three = 3 * pages_of_one(plan, LONGEST)
-    asked, free = pool_bytes(plan, three + 1), REST + pool_bytes(plan, three + 1)
+    asked, free = bytes_of(plan, three + 1), REST + bytes_of(plan, three + 1)
     assert pages_within(plan, FIXED, free, LONGEST, asked) == three + 1
     with pytest.raises(ResourceError, match=f"3 sequences of {LONGEST} tokens fit") as raised:
         pages_within(plan, FIXED, free - 1, LONGEST, asked)
@@ -81,7 +94,7 @@ def test_a_cache_that_is_asked_for_fits_or_is_refused(plan: Plan) -> None:
 
 
 def test_a_cache_that_holds_no_sequence_says_what_would(plan: Plan) -> None:
-    two = pool_bytes(plan, 2)
+    two = bytes_of(plan, 2)
     with pytest.raises(ResourceError) as raised:
         pages_within(plan, FIXED, REST + two, LONGEST, 1 << 30)
     longest, asked = (hinted(raised.value, name) for name in ("max_model_len", "kv_cache_bytes"))

@@ -43,6 +43,10 @@ class Driver(Protocol):
         """Queues a copy into `data`, which is contiguous."""
         ...
 
+    def copy(self, to: int, source: int, nbytes: int) -> None:
+        """Queues a copy within the device."""
+        ...
+
     def load(self, spec: KernelSpec, binary: Binary, code: bytes) -> Any:
         """Loads a kernel: what `launch` takes."""
         ...

@@ -38,11 +38,11 @@ from ingot.runtime.devices.cuda.host_inputs import HostInputs, pad
 from ingot.runtime.devices.cuda.library import open_driver
 from ingot.runtime.devices.cuda.memory import Memory, fixed_sizes
 from ingot.runtime.devices.cuda.program import load_program, read_built
-from ingot.runtime.devices.cuda.room import pages_within
+from ingot.runtime.devices.cuda.room import pool_within
 from ingot.runtime.devices.cuda.sampler import DeviceSampler
 from ingot.runtime.devices.sampler import Sampler, result_of
 from ingot.runtime.executor import Opened, StepResult, StepWants, TokenScore, outputs_of, program_of
-from ingot.runtime.page_count import widest_window
+from ingot.runtime.pool_size import widest_window
 from ingot.runtime.sampling_state import SampledSequence
 
 LEAST_KEYS = 1024  # tokens of the longest sequence: below that, a graph more would save nothing
@@ -141,8 +141,9 @@ class CudaExecutor:
         plan, launches, layout = self._plan, built.launches, artifact.target.layout
         weight_bytes = artifact.manifest.files[weights_name(layout)].size
         fixed, free = fixed_sizes(plan, launches, weight_bytes), driver.free_bytes()
-        self.num_pages = pages_within(plan, fixed, free, max_model_len, kv_cache_bytes)
-        return Memory(driver, plan, launches, self.num_pages, weight_bytes)
+        room = pool_within(plan, fixed, free, max_model_len, kv_cache_bytes)
+        self.num_pages, self.num_slots = room
+        return Memory.take(driver, plan, launches, room, weight_bytes)
 
     def open(self, program: str) -> Opened:
         driver = self._working_driver()
@@ -156,6 +157,8 @@ class CudaExecutor:
 
     def submit(self, inputs: StepInputs, wants: StepWants, *, beside: bool = False) -> CudaPending:
         with self._running() as driver:
+            if inputs.copies:
+                self._memory.copy_records(driver, inputs.copies)
             if inputs.program == STEP.name:
                 return self._queue(driver, inputs, wants)
             rows = self._beside[inputs.program].queue(driver, inputs, self._sizes(inputs))

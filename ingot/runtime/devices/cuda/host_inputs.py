@@ -48,6 +48,7 @@ def pad(inputs: StepInputs, bucket: int) -> None:
     count = inputs.num_seqs
     rest = slice(count, bucket)
     inputs["tokens"][rest] = inputs["positions"][rest] = inputs[inputs.rows][rest] = 0
-    inputs["slots"][rest] = -1
+    if "slots" in inputs:
+        inputs["slots"][rest] = -1
     inputs["spans"][rest] = count, count, 0
     inputs.num_tokens = inputs.num_seqs = inputs.num_rows = bucket

@@ -154,6 +154,12 @@ class CudaDriver:
             self._stream,
         )
 
+    def copy(self, to: int, source: int, nbytes: int) -> None:
+        self._use()
+        self._call(
+            "cuMemcpyDtoDAsync_v2", c_uint64(to), c_uint64(source), c_size_t(nbytes), self._stream
+        )
+
     def load(self, spec: KernelSpec, binary: Binary, code: bytes) -> LoadedKernel:
         self._use()
         module, function = c_void_p(), c_void_p()

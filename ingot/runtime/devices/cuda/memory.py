@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from math import prod
 
@@ -19,44 +19,52 @@ from ingot.runtime.devices.cuda.driver import Driver
 from ingot.runtime.devices.cuda.room import array_sizes
 from ingot.runtime.devices.cuda.upload import UploadFile, uploading
 from ingot.runtime.devices.memory import align
+from ingot.runtime.pool_size import PoolSize
 
 # Of each buffer and its number of an array, where it begins and how many bytes it has.
 Spans = dict[tuple[str, int], tuple[int, int]]
 
 
 class Memory:
-    """Allocates everything that a plan needs, and says where an argument lies.
+    """What a plan needs of a device's memory, and where an argument lies in it.
 
-    Args:
-        launches: says how large the workspace is, and which arrays drawing needs.
-        num_pages: pages of the KV pool; see `pages_within`.
+    `weights` and `arena` are where those begin.
     """
 
-    def __init__(
-        self, driver: Driver, plan: Plan, launches: Launches, num_pages: int, weight_bytes: int
-    ) -> None:
-        self._plan = plan
-        pages = array_sizes(plan, num_pages)
+    def __init__(self, plan: Plan, weights: int, arena: int, spans: Spans) -> None:
+        self._plan, self.weights, self.arena = plan, weights, arena
+        self._spans = spans
+
+    @classmethod
+    def take(
+        cls, driver: Driver, plan: Plan, launches: Launches, room: PoolSize, weight_bytes: int
+    ) -> Memory:
+        """Allocates everything.
+
+        Args:
+            launches: says how large the workspace is, and which arrays drawing needs.
+            room: pages and slots of the pool; see `pool_within`.
+        """
+        sizes = array_sizes(plan, room)
         fixed = fixed_sizes(plan, launches, weight_bytes)
-        self.weights, self.arena, workspace, place = map(driver.allocate, fixed.values())
-        cache = driver.allocate(sum(pages))
-        self._spans = _own_spans(plan, launches, self.arena, workspace, place)
-        self._spans |= _state_spans(plan, cache, pages)
+        weights, arena, workspace, arrays = map(driver.allocate, fixed.values())
+        spans = _own_spans(plan, launches, arena, workspace, arrays)
+        pool = driver.allocate(sum(sizes))
+        return cls(plan, weights, arena, spans | _state_spans(plan, pool, sizes))
 
     def beside(self, driver: Driver, artifact: Artifact, plan: Plan, launches: Launches) -> Memory:
-        """That of another program: its own temporaries and arrays, and these weights and caches.
+        """That of another program: its own temporaries and arrays, and these weights and states.
 
         Raises ResourceError where there is no room.
         """
-        other = object.__new__(Memory)
-        other._plan, other.weights = plan, self.weights
         sizes = [align(size, ALIGNMENT) for size in fixed_sizes(plan, launches, 0).values()]
         # One block: where there is no room for all of it, nothing is taken.
-        begin = other.arena = driver.allocate(sum(sizes))
-        workspace, arrays = begin + sizes[1], begin + sizes[1] + sizes[2]
-        other._spans = _own_spans(plan, launches, begin, workspace, arrays)
+        arena = driver.allocate(sum(sizes))
+        workspace, arrays = arena + sizes[1], arena + sizes[1] + sizes[2]
+        spans = _own_spans(plan, launches, arena, workspace, arrays)
         states = {state.name for state in plan.spec.states}
-        other._spans |= {key: span for key, span in self._spans.items() if key[0] in states}
+        spans |= {key: span for key, span in self._spans.items() if key[0] in states}
+        other = Memory(plan, self.weights, arena, spans)
         fd, header = artifact.open_weights(artifact.target.layout)
         os.close(fd)
         other._place_weights(header, weights_name(artifact.target.layout))
@@ -82,6 +90,14 @@ class Memory:
             source = UploadFile(file.fileno(), artifact.manifest.files[name].size, name)
             with uploading(driver, self.weights, source):
                 yield
+
+    def copy_records(self, driver: Driver, copies: Iterable[tuple[int, int]]) -> None:
+        """Queues copies of records from slots to slots, in this order."""
+        arrays = zip(self._plan.state_arrays(), _names(self._plan), strict=True)
+        slotted = [(self._spans[name][0], a.nbytes) for a, name in arrays if a.kind == "slotted"]
+        for source, to in copies:
+            for begin, nbytes in slotted:
+                driver.copy(begin + to * nbytes, begin + source * nbytes, nbytes)
 
     def address(self, argument: LaunchArgument) -> int:
         """Where an argument lies. Raises ArtifactError where there is no such memory."""
@@ -141,9 +157,11 @@ def _own_spans(plan: Plan, launches: Launches, arena: int, workspace: int, place
 
 def _state_spans(plan: Plan, base: int, sizes: Sequence[int]) -> Spans:
     """For each array of each state, where it lies and how many bytes it has."""
-    places = zip((base + sum(sizes[:i]) for i in range(len(sizes))), sizes, strict=True)
-    return {
-        (state.name, number): next(places)
-        for state in plan.of_kind("state")
-        for number in range(1 + state.format.is_scaled)
-    }
+    places = ((base + sum(sizes[:i]), size) for i, size in enumerate(sizes))
+    return dict(zip(_names(plan), places, strict=True))
+
+
+def _names(plan: Plan) -> list[tuple[str, int]]:
+    """Each array of each state: the state, and the number of the array."""
+    states = plan.of_kind("state")
+    return [(state.name, n) for state in states for n in range(1 + state.format.is_scaled)]

@@ -9,19 +9,19 @@ from ingot.artifact.plan import Plan
 from ingot.artifact.tensors import ALIGNMENT
 from ingot.errors import ResourceError
 from ingot.runtime.devices.memory import align
-from ingot.runtime.page_count import count_pages, widest_window
+from ingot.runtime.pool_size import PoolSize, pool_size, widest_window
 
 KV_SHARE = 0.9  # of the memory that is left for keys and values, unless a size is given
 
 
-def pages_within(
+def pool_within(
     plan: Plan,
     fixed: Mapping[str, int],
     free: int,
     max_model_len: int,
     kv_cache_bytes: int | None,
-) -> int:
-    """Pages of the KV pool on a device that has `free` bytes.
+) -> PoolSize:
+    """Pages and slots of the pool on a device that has `free` bytes.
 
     Args:
         fixed: the bytes of everything else, by what it is.
@@ -30,10 +30,9 @@ def pages_within(
     """
     spare = max(0, free - sum(fixed.values()))
     budget = int(spare * KV_SHARE) if kv_cache_bytes is None else spare
-    sequence = pages_of_one(plan, max_model_len)
-    wanted = sequence
-    if kv_cache_bytes is not None or pool_bytes(plan, sequence) <= budget:
-        wanted = count_pages(plan, max_model_len, kv_cache_bytes, budget)
+    wanted = least_pool(plan, max_model_len)
+    if kv_cache_bytes is not None or pool_bytes(plan, wanted) <= budget:
+        wanted = pool_size(plan, max_model_len, kv_cache_bytes, budget)
     if pool_bytes(plan, wanted) + sum(fixed.values()) <= free - (spare - budget):
         return wanted
     sizes = {**fixed, "the KV cache": pool_bytes(plan, wanted)}
@@ -53,27 +52,35 @@ def pages_of_one(plan: Plan, max_model_len: int) -> int:
     )
 
 
-def array_sizes(plan: Plan, num_pages: int) -> list[int]:
-    """Bytes of each array of each state in a pool of so many pages."""
-    return [align(size * num_pages, ALIGNMENT) for size in plan.page_sizes()]
+def least_pool(plan: Plan, max_model_len: int) -> PoolSize:
+    """What one sequence of that length needs."""
+    return PoolSize(pages_of_one(plan, max_model_len), int(plan.slot_bytes > 0))
 
 
-def pool_bytes(plan: Plan, num_pages: int) -> int:
+def array_sizes(plan: Plan, size: PoolSize) -> list[int]:
+    """Bytes of each array of each state in a pool."""
+    counts = {"paged": size.num_pages, "slotted": size.num_slots}
+    return [align(a.nbytes * counts[a.kind], ALIGNMENT) for a in plan.state_arrays()]
+
+
+def pool_bytes(plan: Plan, size: PoolSize) -> int:
     """Bytes of all of them."""
-    return sum(array_sizes(plan, num_pages))
+    return sum(array_sizes(plan, size))
 
 
 def _hint(plan: Plan, budget: int, max_model_len: int, kv_cache_bytes: int | None) -> str:
     """What would fit into a budget for keys and values."""
-    page_bytes = sum(plan.page_sizes())
-    pages = budget // page_bytes if page_bytes else 0
-    while pages and pool_bytes(plan, pages) > budget:  # arrays begin at multiples of 64 bytes
+    page_bytes, slots = sum(plan.page_sizes()), int(plan.slot_bytes > 0)
+    pages = max(0, budget - plan.slot_bytes) // page_bytes if page_bytes else 0
+    # Arrays begin at multiples of 64 bytes.
+    while pages and pool_bytes(plan, PoolSize(pages, slots)) > budget:
         pages -= 1
     sequence = pages_of_one(plan, max_model_len)
     longest = min(max_model_len, pages * plan.limits.page_size)
     if not pages:
         return "Free memory of the GPU: no sequence fits. Fewer tokens a step need less of it."
-    size = "" if kv_cache_bytes is None else f"kv_cache_bytes <= {pages * page_bytes}"
+    fits = PoolSize(pages, slots).nbytes(plan)
+    size = "" if kv_cache_bytes is None else f"kv_cache_bytes <= {fits}"
     if sequence <= pages:
         return f"Pass {size}: {pages // sequence} sequences of {max_model_len} tokens fit."
     both = " and ".join(filter(None, (f"max_model_len <= {longest}", size)))

@@ -9,14 +9,16 @@ from queue import SimpleQueue
 
 import pytest
 
+from ingot.artifact.plan import StateArray
 from ingot.runtime import engine_thread
 from ingot.runtime.config import EngineConfig
-from ingot.runtime.devices import memory, page_pool
+from ingot.runtime.devices import memory, pool
 from ingot.runtime.devices.memory import Region
-from ingot.runtime.devices.page_pool import PagePool
+from ingot.runtime.devices.pool import Pool
 from ingot.runtime.llm import LLM
 from ingot.runtime.page_table import PageTable
 from ingot.runtime.params import SamplingParams
+from ingot.runtime.pool_size import PoolSize
 from tests.runtime.fake_model import LIMITS, PAGE_BYTES, PAGE_SIZE, greedy
 
 STEP_PAGES = LIMITS.max_num_batched_tokens // PAGE_SIZE
@@ -36,13 +38,18 @@ def touched(monkeypatch):
     return found
 
 
-def touch_all(pool: PagePool, num_used: int = 0, num_ready: int = 0) -> None:
+def pool_of(page_sizes: list[int], num_pages: int, step_pages: int) -> Pool:
+    arrays = [StateArray("paged", nbytes) for nbytes in page_sizes]
+    return Pool(arrays, PoolSize(num_pages, 0), step_pages)
+
+
+def touch_all(pool: Pool, num_used: int = 0, num_ready: int = 0) -> None:
     while pool.touch_ahead(num_used, num_ready):
         pass
 
 
 def test_pieces_are_touched_page_by_page_as_many_as_a_step_fills(touched):
-    pool = PagePool([64, 128], num_pages=10, step_pages=2)
+    pool = pool_of([64, 128], num_pages=10, step_pages=2)
     touch_all(pool)
     first, second = 0, 640  # the array of each state
     assert touched == [(first, 64), (second, 128), (first + 64, 64), (second + 128, 128)]
@@ -50,7 +57,7 @@ def test_pieces_are_touched_page_by_page_as_many_as_a_step_fills(touched):
 
 
 def test_what_is_used_or_touched_already_is_not_touched_again(touched):
-    pool = PagePool([64], num_pages=10, step_pages=3)
+    pool = pool_of([64], num_pages=10, step_pages=3)
     touch_all(pool)
     touch_all(pool, num_used=2)
     assert touched == [(64 * page, 64) for page in (0, 1, 2, 3, 4)]
@@ -59,7 +66,7 @@ def test_what_is_used_or_touched_already_is_not_touched_again(touched):
 
 
 def test_pages_that_were_used_before_count(touched):
-    pool = PagePool([64], num_pages=10, step_pages=3)
+    pool = pool_of([64], num_pages=10, step_pages=3)
     touch_all(pool, num_used=4, num_ready=3)
     assert touched == []
     touch_all(pool, num_used=4, num_ready=2)
@@ -67,13 +74,13 @@ def test_pages_that_were_used_before_count(touched):
 
 
 def test_large_steps_touch_no_more_than_so_many_bytes(touched, monkeypatch):
-    monkeypatch.setattr(page_pool, "MOST_AHEAD_BYTES", 1000)
-    touch_all(PagePool([256, 64], num_pages=100, step_pages=50))
+    monkeypatch.setattr(pool, "MOST_AHEAD_BYTES", 1000)
+    touch_all(pool_of([256, 64], num_pages=100, step_pages=50))
     assert sum(nbytes for _, nbytes in touched) == 3 * (256 + 64)
 
 
 def test_a_model_without_states_has_nothing_to_touch(touched):
-    touch_all(PagePool([], num_pages=10, step_pages=3))
+    touch_all(pool_of([], num_pages=10, step_pages=3))
     assert touched == []
 
 
@@ -94,7 +101,7 @@ def test_the_system_gives_the_memory_of_the_piece_and_of_no_other():
 
 
 def test_a_pool_has_the_memory_of_its_first_pages_alone():
-    pool = PagePool([memory.HUGE_PAGE_BYTES] * 2, num_pages=8, step_pages=3)
+    pool = pool_of([memory.HUGE_PAGE_BYTES] * 2, num_pages=8, step_pages=3)
     given = pool.touch_ahead(0, 0)
     touch_all(pool)
     assert resident(pool.region) == ({0, 1, 2, 8, 9, 10} if given else set())
@@ -112,7 +119,7 @@ def test_a_system_that_knows_no_such_request_is_asked_once(monkeypatch):
     real = memory._madvise
     monkeypatch.setattr(memory, "_POPULATE_WRITE", 9999)
     monkeypatch.setattr(memory, "_madvise", lambda *given: asked.append(given) or real(*given))
-    pool = PagePool([mmap.PAGESIZE], num_pages=1024, step_pages=3)
+    pool = pool_of([mmap.PAGESIZE], num_pages=1024, step_pages=3)
     for num_used in range(8):
         assert not pool.touch_ahead(num_used, 0)
     assert len(asked) == 1 and resident(pool.region) == set()
@@ -196,7 +203,7 @@ def test_an_engine_that_has_touched_enough_rests(inbox):
 @pytest.fixture
 def rests(monkeypatch):
     """Is set when an engine has nothing left to touch."""
-    event, real = threading.Event(), PagePool.touch_ahead
+    event, real = threading.Event(), Pool.touch_ahead
 
     def touch_ahead(pool, *given):
         more = real(pool, *given)
@@ -205,7 +212,7 @@ def rests(monkeypatch):
         return more
 
     monkeypatch.setattr(engine_thread, "IDLE_SECONDS", 0)
-    monkeypatch.setattr(PagePool, "touch_ahead", touch_ahead)
+    monkeypatch.setattr(Pool, "touch_ahead", touch_ahead)
     return event
 
 

@@ -1,0 +1,108 @@
+"""Residence: what sequences hold of a device's memory, whatever their states are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Tokens
+
+from ingot.runtime.page_table import PageTable
+from ingot.runtime.prefix_cache import PrefixPage
+from ingot.runtime.slot_table import Copy, SlotTable
+
+
+class Residence:
+    """The pages of sequences, and their slots where states keep one record a sequence.
+
+    Pages know every token of a sequence, a slot only what comes of all of them. So where there are
+    slots, a sequence goes on from another's tokens only where a snapshot of the record was kept,
+    and pages beyond it are computed again. Without slots (`num_slots` is 0) pages are all there is.
+    """
+
+    def __init__(self, pages: PageTable, num_slots: int = 0) -> None:
+        self.pages = pages
+        self.slots = SlotTable(num_slots)
+
+    @property
+    def has_slots(self) -> bool:
+        return self.slots.num_slots > 0
+
+    def match(self, token_ids: Tokens[int], limit: int, salt: bytes) -> list[PrefixPage]:
+        """The pages of the longest prefix of at most `limit` tokens that a sequence can go on
+        from."""
+        found = self.pages.prefix.match(token_ids, limit, salt)
+        while self.has_slots and found and not self.slots.has(found[-1]):
+            found.pop()
+        return found
+
+    def admit(
+        self, sequence_id: int, num_tokens: int, prefix: Tokens[PrefixPage] = (), num_spare: int = 0
+    ) -> bool:
+        """Gives a new sequence what its first tokens take, those of `prefix` as they were computed.
+
+        Does nothing and returns False unless `num_spare` free pages would be left.
+        """
+        if self.has_slots and not self.slots.num_free:
+            return False
+        if not self.pages.admit(sequence_id, num_tokens, prefix, num_spare):
+            return False
+        if self.has_slots:
+            self.slots.take(sequence_id, prefix[-1] if prefix else None)
+        return True
+
+    def has_room(self, num_pages: int, num_sequences: int) -> bool:
+        """Whether as many more sequences have room, which take so many pages."""
+        seats = not self.has_slots or self.slots.num_free >= num_sequences
+        return seats and self.pages.num_free >= num_pages
+
+    def can_grow(self, sequence_id: int, num_tokens: int) -> bool:
+        """Whether there is room for the sequence to grow to `num_tokens` tokens."""
+        return self.pages.can_grow(sequence_id, num_tokens)
+
+    def grow(self, sequence_id: int, num_tokens: int) -> None:
+        """Gives the sequence what its first tokens take; `can_grow` must hold."""
+        self.pages.grow(sequence_id, num_tokens)
+        if self.has_slots:
+            self.slots.take(sequence_id)
+
+    def share(self, owner_id: int, sequence_id: int, num_tokens: int) -> int:
+        """Has a new sequence begin with what another's first `num_tokens` tokens have left.
+
+        Returns how many tokens that are. Without slots alone.
+        """
+        return self.pages.share(owner_id, sequence_id, num_tokens)
+
+    def release(self, sequence_id: int) -> None:
+        """Takes what a sequence holds; a sequence that holds nothing is fine."""
+        self.pages.release(sequence_id)
+        self.slots.release(sequence_id)
+
+    def last_border(self, num_tokens: int) -> int:
+        """Where a step has to end for a snapshot to serve those who begin with so many tokens: the
+        end of the last whole page before the last token. 0: there is nothing to keep."""
+        size = self.pages.page_size
+        return (num_tokens - 1) // size * size if self.has_slots else 0
+
+    def snapshot(self, sequence_id: int, num_tokens: int) -> None:
+        """Keeps what a sequence has of its first tokens, which the step that is given now ends."""
+        self.slots.snapshot(sequence_id, num_tokens)
+
+    def publish(
+        self, sequence_id: int, token_ids: Tokens[int], num_computed: int, salt: bytes
+    ) -> None:
+        """Makes the sequence's full pages known, and a snapshot at the end of the last of them."""
+        last = self.pages.publish(sequence_id, token_ids, num_computed, salt)
+        self.slots.publish(sequence_id, num_computed, last)
+
+    def forget_prefixes(self) -> None:
+        """Empties the prefix cache."""
+        self.pages.forget_prefixes()
+        self.slots.clear()
+
+    def take_copies(self) -> list[Copy]:
+        """The copies from slot to slot that the next step begins with, once."""
+        copies, self.slots.copies = self.slots.copies, []
+        return copies
+
+    def check(self) -> None:
+        """Raises InternalError for anything that is lost or has two owners."""
+        self.pages.check()
+        self.slots.check()
