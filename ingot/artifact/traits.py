@@ -29,6 +29,7 @@ class Role(Enum):
     """How a row of an op's results depends on one of its arguments."""
 
     OWN = "the same row of it"
+    PRECEDING = "the same row of it, and those before it in its sequence"
     CHOSEN = "rows of it that another argument names"
     SEQUENCE = "what its sequence has stored so far: a state, or a table that says where it lies"
     SEGMENT = "all rows of its segment, or a table that says which these are"
@@ -70,8 +71,8 @@ class Traits:
 
     @property
     def multiplied(self) -> str:
-        """The argument whose rows a product multiplies."""
-        return self.arguments(Role.OWN)[0]
+        """The argument that has a row for each row of results: of a product, what it multiplies."""
+        return self.arguments(Role.OWN, Role.PRECEDING)[0]
 
     @property
     def stacked(self) -> bool:
@@ -92,6 +93,11 @@ class Traits:
     def meets_tokens(self) -> bool:
         """Whether a row of results depends on other tokens of its sequence or segment."""
         return bool(self.arguments(Role.SEQUENCE, Role.SEGMENT))
+
+    @property
+    def attends(self) -> bool:
+        """Whether it is attention: rows meet the keys of others."""
+        return self.meets_tokens and not self.arguments(Role.PRECEDING)
 
     @property
     def by_rows(self) -> bool:
@@ -135,7 +141,7 @@ TRAITS: Mapping[str, Traits] = {
     "mul": Traits(roles={"x": Role.OWN}),
     "soft_cap": Traits(roles={"x": Role.OWN}),
     "cast": Traits(roles={"x": Role.OWN}),
-    # attention: one sequence over itself, many over their pages, and segments over themselves. Where
+    # attention: one sequence over itself, many over their pages, and segments over themselves; where
     # there are no values of their own (`v`, `v_cache`), they are the first columns of the keys
     "attention": Traits(
         roles={"q": Role.OWN, "k": Role.SEQUENCE, "v": Role.SEQUENCE, "sinks": Role.VECTOR}

@@ -17,7 +17,7 @@ from torch.fx import GraphModule, Node
 from ingot.artifact.formats import DType, Format, Storage
 from ingot.artifact.plan import Attr, Buffer, Instruction, Limits, Plan
 from ingot.artifact.spec import Array, Dim, Spec, State
-from ingot.artifact.traits import TRAITS, Role
+from ingot.artifact.traits import TRAITS
 from ingot.errors import CodegenError, InternalError, UsageError
 from ingot.ops.dtypes import NAMES
 from ingot.passes.graph import arguments, aten, op_name, origin, program_of, states_of
@@ -165,8 +165,7 @@ class _Lowering:
         }
         outputs = dict.fromkeys(TRAITS[op].outputs, node.name)
         if outputs:
-            own = TRAITS[op].arguments(Role.OWN)[0]  # one that is read row by row
-            self.values[node] = self._arena(node, self.values[given[own]].rows)
+            self.values[node] = self._arena(node, self.values[given[TRAITS[op].multiplied]].rows)
         self.instructions.append(
             Instruction(
                 op=op, inputs=inputs, outputs=outputs, attrs=attrs, origin=origin(node) or ROOT

@@ -1,8 +1,9 @@
 """The float32 reference: the exported graph, run over several prompts with streamed weights.
 
-Rule 2 of the design keeps this small. Only attention lets tokens meet, so the graph runs over the
-tokens of all prompts as if they were one, and attention takes the prompts apart. Each weight is
-read, widened to float32, used once, and dropped. A model of any size needs memory for one weight.
+Rule 2 of the design keeps this small. Tokens meet in few ops, attention above all. So the graph
+runs over the tokens of all prompts as if they were one, and those ops take the prompts apart. Each
+weight is read, widened to float32, used once, and dropped. A model of any size needs memory for one
+weight.
 """
 
 from __future__ import annotations
@@ -13,16 +14,18 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from ingot.artifact.traits import TRAITS, Role
 from ingot.compiler.quantization.choose import is_head
 from ingot.ops import OPS
 from ingot.ops.expert_gate import gated, picks
 from ingot.ops.registry import Args
 from ingot.ops.scaled import Operand, Scaled
 from ingot.ops.stacks import matrix_name
-from ingot.passes.graph import arguments
+from ingot.passes.graph import arguments, op_name
 from ingot.passes.verification import on_cpu
 
 ATTENTION = OPS["attention"]
+ROWS = (Role.OWN, Role.PRECEDING, Role.SEQUENCE)  # of tokens, in a graph of one sequence
 ReadParameter = Callable[[str], Operand]
 
 # Weight rows widened to float32 at a time. Bounds the memory that a large head takes.
@@ -182,24 +185,32 @@ class Interpreter:
 
     def apply(self, node: Node, run: int, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """The value of a node in a run, from those that it is given."""
-        if node.target is not ATTENTION.overload:
+        traits = TRAITS.get(op_name(node))
+        if traits is None or not traits.meets_tokens:
             return node.target(*args, **kwargs)  # type: ignore[operator]
-        whole = ATTENTION.bind(*args, **kwargs)
+        op = OPS[op_name(node)]
+        whole = op.bind(*args, **kwargs)
         split = {
             name: rows.split(self.lengths, dim=1)
-            for name in ("q", "k", "v")
+            for name in traits.arguments(*ROWS)
             if (rows := getattr(whole, name)) is not None
         }
         prompts = [
             Args(**(vars(whole) | {name: rows[i] for name, rows in split.items()}))
             for i in range(len(self.lengths))
         ]
-        found = [self.attend(node, run, i, given) for i, given in enumerate(prompts)]
+        meet = self.attend if op is ATTENTION else self.meet
+        found = [meet(node, run, i, given) for i, given in enumerate(prompts)]
         return torch.cat(found, dim=1)
 
     def attend(self, node: Node, run: int, prompt: int, given: Args) -> torch.Tensor:
         """Attention of one prompt, [1, N, H, V]; the arguments are those of `attention`."""
         out: torch.Tensor = ATTENTION.reference(**vars(given))
+        return out
+
+    def meet(self, node: Node, run: int, prompt: int, given: Args) -> torch.Tensor:
+        """Another op in which tokens of one prompt meet, [1, N, ..]; the arguments are its own."""
+        out: torch.Tensor = OPS[op_name(node)].reference(**vars(given))
         return out
 
     def _parameter(self, node: Node) -> torch.Tensor:

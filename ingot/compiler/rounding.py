@@ -69,7 +69,7 @@ def roundings_of(plan: Plan) -> Roundings:
     rounds_queries = False
     for step in plan.instructions:
         traits = traits_of(step)
-        if traits.meets_tokens:
+        if traits.attends:
             keys, *_ = traits.arguments(Role.SEQUENCE, Role.SEGMENT)
             queries, cache = (_format(plan, step, name) for name in ("q", keys))
             rounds_queries = bool(step.attrs.get("rounds_queries"))

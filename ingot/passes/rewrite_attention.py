@@ -6,7 +6,7 @@ The graph's states say how they lie in int8; `lower` decides whether they are st
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -45,15 +45,27 @@ def rewrite_attention(gm: GraphModule) -> int:
         kv_write(k, v, k_cache_0, v_cache_0, slots)
         y = paged_attention(q, k_cache_0, v_cache_0, spans, page_table, ...)
 
-    Values that are columns of the keys get no cache.
+    Values that are columns of the keys get no cache. Other ops that keep something of a sequence
+    change as `STEP_FORMS` says: from here on a graph computes many sequences.
     """
-    nodes = op_calls(gm, "attention")
-    if nodes:
-        step = step_inputs(gm, "paged")
-        sizes = new_size(gm, "pages", 3), new_size(gm, "page_size", 5)
-        for index, node in enumerate(nodes):
-            rewrite(gm, node, step, add_caches(gm, node, index, sizes))
-    return len(nodes)
+    nodes = {op: op_calls(gm, op) for op in STEP_FORMS}
+    for op, found in nodes.items():
+        if found:
+            STEP_FORMS[op](gm, found)
+    return len(nodes["attention"])
+
+
+def over_pages(gm: GraphModule, nodes: list[Node]) -> None:
+    """Have each attention write its keys and values into pages, and read them there."""
+    step = step_inputs(gm, "paged")
+    sizes = new_size(gm, "pages", 3), new_size(gm, "page_size", 5)
+    for index, node in enumerate(nodes):
+        rewrite(gm, node, step, add_caches(gm, node, index, sizes))
+
+
+# The ops that need a whole sequence in a plain module, and what gives all of a graph the inputs of a
+# step and their states.
+STEP_FORMS: Mapping[str, Callable[[GraphModule, list[Node]], None]] = {"attention": over_pages}
 
 
 def rewrite(

@@ -16,6 +16,7 @@ def test_a_step_says_where_every_token_stands_and_lies():
         "slots": [8, 9, 10, 4, 14, 15],
         "spans": [[0, 3, 0], [3, 4, 4], [4, 6, 6]],
         "page_table": [[2, 0, 0], [4, 1, 9], [0, 3, 0]],
+        "records": [0, 1, 2],
         "logit_rows": [0, 1, 2, 3, 4, 5],
     }
     assert step.keys() == {array.name for array in STEP.inputs}

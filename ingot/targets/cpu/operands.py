@@ -131,8 +131,8 @@ class Operands:
         if keys.format != values.format or keys.shape != values.shape:
             raise CodegenError(f"caches {keys.name} and {values.name} differ in shape or format")
         check_cache(keys)
-        pointers = [self._part(state, 0) for state in (keys, values)]
-        pointers += [self._part(state, 1) for state in (keys, values)]
+        pointers = [self.state(state, 0) for state in (keys, values)]
+        pointers += [self.state(state, 1) for state in (keys, values)]
         element = CPP_TYPES[keys.dtype]
         return f"Cache<{element}, {kv_heads}, {page_size}, {size}>{{{', '.join(pointers)}}}"
 
@@ -142,10 +142,10 @@ class Operands:
         check_cache(rows, MAX_LATENT_SIZE, "latent rows")
         element, block = CPP_TYPES[rows.dtype], rows.format.block or size
         constants = f"{element}, {page_size}, {size}, {value_size}, {block}"
-        pointers = ", ".join(self._part(rows, index) for index in range(2))
+        pointers = ", ".join(self.state(rows, index) for index in range(2))
         return f"LatentCache<{constants}>{{{pointers}}}"
 
-    def _part(self, state: Buffer, index: int) -> str:
+    def state(self, state: Buffer, index: int = 0) -> str:
         """A pointer to one array of a state; `nullptr` for scales that the state does not have."""
         dtypes = [dtype for dtype, _ in arrays_of(state.format, (0,))]
         if index >= len(dtypes):

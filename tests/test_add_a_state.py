@@ -1,0 +1,54 @@
+"""The page docs/add_a_state.md: its changes fit the code, and its state runs on both targets."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ingot.artifact.traits import TRAITS
+from tests.import_rules import breaches
+from tests.support.pages import blocks
+from tests.test_add_an_op import ROOT, apply
+
+
+@pytest.fixture
+def changed(tmp_path: Path) -> Path:
+    """A folder with a copy of the package, changed as the page says, and the page's check."""
+    skipped = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "ingot", tmp_path / "ingot", ignore=skipped)
+    for name, text in blocks("add_a_state.md", "python"):
+        assert not (tmp_path / name).exists()
+        (tmp_path / name).write_text(text)
+    for name, text in blocks("add_a_state.md", "diff"):
+        apply(text, tmp_path / name)
+    return tmp_path
+
+
+def run(changed: Path, script: Path, **env: str) -> str:
+    paths = os.pathsep.join((str(changed), str(ROOT)))
+    done = subprocess.run(
+        [sys.executable, script],
+        env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", **env},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.thorough
+def test_page_runs_from_graph_to_both_targets(changed: Path) -> None:
+    assert breaches(changed / "ingot") == []
+    said = run(changed, changed / "check.py")
+    assert "all bits are the same" in said
+    said = run(changed, ROOT / "tests" / "slotted_on_a_card.py", TRITON_INTERPRET="1")
+    assert "all bits are the same" in said
+
+
+def test_the_op_of_the_page_is_none_of_ours(changed: Path) -> None:
+    assert "shift" not in TRAITS
