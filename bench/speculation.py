@@ -27,7 +27,7 @@ import ingot
 from bench.arguments import at_least
 from bench.figure import Figure, machine, show
 from ingot.artifact.reader import Artifact
-from ingot.cli.bench_speculation import BenchText, SpeculationRunner, SpeculationTurns, steered
+from ingot.cli.bench.speculation import BenchText, SpeculationRunner, SpeculationTurns, steered
 from ingot.errors import IngotError
 from ingot.runtime.devices.cpu import CpuExecutor
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import ingot
 from ingot.cli.compile import groups_text, ledger_table
-from ingot.cli.inspect import plan_table
+from ingot.cli.inspect.inspect import plan_table
 from ingot.cli.main import main as ingot_command
 from ingot.cli.output import NO_LIMIT
 

@@ -23,7 +23,7 @@ from ingot.artifact.architectures import ARCHITECTURES
 from ingot.artifact.launches import decode_built
 from ingot.artifact.occupancy import LATENCY_SECONDS, bytes_needed, share_of_bandwidth
 from ingot.artifact.target import Target
-from ingot.cli.gpu_kernels import gpu_kernels
+from ingot.cli.inspect.gpu import gpu_kernels
 from ingot.cli.numbers import format_bytes
 from ingot.targets.cuda import toolchain
 from ingot.targets.cuda.kind import KIND

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 from ingot.artifact.quality import quality_line
 from ingot.artifact.target import CUDA_REACHES, CUDA_TARGETS
 from ingot.cli.arguments import REVISION, SOURCE, Argument, Arguments
-from ingot.cli.matrices import name_of, shape_of
+from ingot.cli.built import groups_text, ledger_table, name_of, shape_of, stored
 from ingot.cli.numbers import format_bytes, format_seconds, human_int
 from ingot.cli.output import facts, next_step, print_json, show, table
 from ingot.cli.progress import progress_display
 from ingot.errors import UsageError
 
 if TYPE_CHECKING:
-    from ingot.artifact.manifest import GroupEntry, LedgerEntry, Manifest, Numerics
+    from ingot.artifact.manifest import LedgerEntry
     from ingot.artifact.matrices import StoredMatrix
     from ingot.compiler.options import CompileOptions, Report
 
@@ -225,11 +225,6 @@ def is_counted(entry: LedgerEntry) -> bool:
     return entry.expected is None and entry.matched > 0 and entry.name.startswith("fuse_")
 
 
-def stored(numerics: Numerics) -> str:
-    """How matrices are stored, such as `bfloat16` or `int4-g32 + int8-g32`."""
-    return numerics.dtype if numerics.quantization == "none" else numerics.quantization
-
-
 def golden_error(error: float | None, tolerance: float) -> str:
     """The mean error of the golden log-probabilities, beside what is allowed."""
     if error is None:
@@ -245,40 +240,6 @@ def better_format(report: Report) -> str:
         return ""
     sizes = f"{format_bytes(better.weight_bytes)} instead of {format_bytes(report.weight_bytes)}"
     return f"a mean KL of {quality.kl:.2g} is much; {better.options} loses less, at {sizes}"
-
-
-def ledger_table(ledger: tuple[LedgerEntry, ...]) -> str:
-    """How often each pass matched, beside how often it had to."""
-    rows = [
-        (
-            entry.name, entry.matched, "-" if entry.expected is None else entry.expected,
-            entry.tier, entry.program,
-        )
-        for entry in ledger
-    ]  # fmt: skip
-    columns = ("pass", "matched", "expected", "tier", "program")
-    width = len(columns) if len({entry.program for entry in ledger}) > 1 else len(columns) - 1
-    return table([row[:width] for row in rows], columns[:width])
-
-
-def groups_text(manifest: Manifest) -> str:
-    """How many groups of each kind a step has, how many its structure allows, and why the others
-    were not formed. Targets that agree share one table."""
-    found: dict[tuple[GroupEntry, ...], list[str]] = {}
-    for target in manifest.targets:
-        found.setdefault(target.step.groups, []).append(target.name)
-    texts = []
-    for groups, names in found.items():
-        allowed = [entry for entry in groups if entry.allowed]
-        rows = [(entry.name, entry.formed, entry.allowed) for entry in allowed]
-        lines = [
-            f"  {entry.name}: {count} not formed, {reason}"
-            for entry in allowed
-            for reason, count in entry.reasons
-        ]
-        title = f"  for {', '.join(names)}\n" if len(found) > 1 else ""
-        texts.append("\n".join((title + table(rows, ("group", "formed", "allowed")), *lines)))
-    return "\n\n".join(texts)
 
 
 def _check_output(output: Path, force: bool, add: bool) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ingot.artifact.programs import STEP
 from ingot.cli.arguments import REVISION, SOURCE, Argument, Arguments
-from ingot.cli.matrices import name_of, shape_of
+from ingot.cli.built import name_of, shape_of
 from ingot.cli.numbers import format_bytes, format_count, human_bytes, human_int
 from ingot.cli.output import command, facts, next_step, print_json, show, table
 from ingot.errors import ModelDirError, UsageError

@@ -53,13 +53,17 @@ VERBS = (
     Verb("chat", "hold a conversation with a model on a server", "chat_url"),
     Verb("serve", "serve models to clients of OpenAI's API"),
     Verb("models", "show, load, unload and reload the models of a running server"),
-    Verb("bench", "measure prefill and decode beside the limits of this machine"),
+    Verb("bench", "measure prefill and decode beside the limits of this machine", "bench.bench"),
     Verb(
         "bench serve",
         "measure a server under load, with the options and results of vLLM's benchmark",
-        "bench_serve",
+        "bench.serve",
     ),
-    Verb("inspect", "show targets, sizes, ledger, plan and memory of an artifact"),
+    Verb(
+        "inspect",
+        "show targets, sizes, ledger, plan and memory of an artifact",
+        "inspect.inspect",
+    ),
     Verb("verify", "check every hash, then replay the golden outputs on this host"),
     Verb("golden record", "record goldens of a model, to verify artifacts against", "golden"),
     Verb(

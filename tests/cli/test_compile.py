@@ -13,7 +13,8 @@ import ingot.compiling
 from ingot.artifact.formats import Storage
 from ingot.artifact.manifest import GroupEntry, LedgerEntry
 from ingot.artifact.matrices import stored_matrices
-from ingot.cli.compile import groups_text, ledger_table, summary
+from ingot.cli.built import groups_text, ledger_table
+from ingot.cli.compile import summary
 from ingot.cli.main import main
 from ingot.compiler.options import CompileOptions, Report
 from tests.cli.sample_artifact import sample_manifest, write_sample

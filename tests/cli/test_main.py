@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from ingot.cli import failure, inspect
+from ingot.cli import failure
+from ingot.cli.inspect import inspect
 from ingot.cli.main import main
 from ingot.cli.parser import VERBS
 from ingot.errors import (
@@ -404,8 +405,8 @@ sys.exit(main(["inspect", "no-such.ingot"]))
         "argparse",
         "ingot.errors",
         "ingot.cli.parser",
-        "ingot.cli.inspect",
-        "ingot.cli.artifact_view",
+        "ingot.cli.inspect.inspect",
+        "ingot.cli.inspect.view",
     ],
 )
 def test_ctrl_c_while_the_command_loads(module):

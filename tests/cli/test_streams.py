@@ -13,7 +13,7 @@ from tests.cli.sample_artifact import write_sample
 
 FAILS_WITH_A_RESULT = """
 import sys
-from ingot.cli import inspect
+from ingot.cli.inspect import inspect
 from ingot.cli.main import main
 from ingot.cli.output import print_json
 def fails(args):

@@ -12,8 +12,11 @@ from ingot.artifact.golden import Tolerance
 from ingot.artifact.golden_error import GoldenDifference
 from ingot.artifact.manifest import GroupEntry, ProgramEntry
 from ingot.artifact.plan import Buffer, Group, MemoryPlan, Plan, Slot
-from ingot.cli import compile, explain, inspect, verify
-from ingot.cli.artifact_view import (
+from ingot.cli import compile, explain, verify
+from ingot.cli.inspect import inspect
+from ingot.cli.inspect.inspected import Inspected
+from ingot.cli.inspect.page import artifact_page
+from ingot.cli.inspect.view import (
     ArtifactView,
     KernelView,
     kernel_counts,
@@ -21,8 +24,6 @@ from ingot.cli.artifact_view import (
     live_bytes,
     read_artifact,
 )
-from ingot.cli.inspected import Inspected
-from ingot.cli.page import artifact_page
 from ingot.compiler.explain import Explanation, Reason
 from ingot.compiler.needs import CacheNeed, Way
 from ingot.compiler.options import Report

@@ -10,7 +10,7 @@ import pytest
 
 from bench.plans import plan_in
 from ingot.artifact.launches import decode_launches
-from ingot.cli.gpu_reads import sizes_of_token
+from ingot.cli.inspect.gpu import sizes_of_token
 from ingot.targets.cuda.kind import KIND
 from ingot.targets.cuda.toolchain import LAUNCHES
 from tests.support.core import core

@@ -11,7 +11,7 @@ import pytest
 from ingot.artifact.formats import DTYPE_BITS, Format
 from ingot.artifact.plan import Plan
 from ingot.artifact.target import Target
-from ingot.cli.gpu_kernels import gpu_kernels
+from ingot.cli.inspect.gpu import gpu_kernels
 from ingot.targets.cuda.calls_products import CALLS
 from ingot.targets.cuda.operands import Operands
 from ingot.targets.work import Work

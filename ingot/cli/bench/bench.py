@@ -16,8 +16,8 @@ from ingot.errors import IncompatibleHostError, UsageError
 if TYPE_CHECKING:
     from ingot.artifact.plan import Limits
     from ingot.artifact.reader import Artifact
-    from ingot.cli.bench_phases import Phase, PhaseResult
-    from ingot.cli.bench_speculation import SpeculationTurns
+    from ingot.cli.bench.phases import Phase, PhaseResult
+    from ingot.cli.bench.speculation import SpeculationTurns
     from ingot.runtime.config import EngineConfig
     from ingot.runtime.devices.cpu import CpuExecutor
 
@@ -67,7 +67,7 @@ def main(args: argparse.Namespace) -> int:
     operations need on this machine. With --speculative, also tells what speculation gains."""
     from ingot.artifact.reader import Artifact
     from ingot.cache import resolve
-    from ingot.cli.bench_report import (
+    from ingot.cli.bench.report import (
         as_object,
         kernels_text,
         speculation_object,
@@ -141,7 +141,7 @@ def _run_phases(
 ) -> list[PhaseResult]:
     from ingot.artifact.cost import StepShape
     from ingot.artifact.step_cost import step_cost
-    from ingot.cli.bench_phases import PhaseRunner
+    from ingot.cli.bench.phases import PhaseRunner
     from ingot.runtime.limits import LimitsMeter
 
     plan, results = artifact.plan, []
@@ -160,7 +160,7 @@ def _compare(
     executor: CpuExecutor, speculative: EngineConfig, context: int, args: argparse.Namespace
 ) -> list[SpeculationTurns]:
     """One sequence of each text, and as many at once as each --batch says."""
-    from ingot.cli.bench_speculation import SpeculationRunner, texts
+    from ingot.cli.bench.speculation import SpeculationRunner, texts
 
     runner, compared = SpeculationRunner(executor, speculative, args.rounds), []
     for sequences in dict.fromkeys((1, *(args.batch or ()))):
@@ -175,7 +175,7 @@ def phases(limits: Limits, args: argparse.Namespace) -> list[Phase]:
 
     Raises UsageError for a phase that was asked for and does not fit.
     """
-    from ingot.cli.bench_phases import decode, prefill
+    from ingot.cli.bench.phases import decode, prefill
 
     room = limits.max_model_len
     prompt = args.prompt or max(1, min(PROMPT, room - prefill(0).tokens(args.rounds)))
@@ -204,7 +204,7 @@ def speculated_tokens(limits: Limits, args: argparse.Namespace) -> tuple[int, in
 
     Raises UsageError where they do not fit.
     """
-    from ingot.cli.bench_speculation import ANSWER
+    from ingot.cli.bench.speculation import ANSWER
 
     room = limits.max_model_len - ANSWER
     context = args.context or max(1, min(CONTEXT, room))

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from ingot.artifact.plan import Group, Plan
-from ingot.cli.artifact_view import kernels_of, layer_of, read_artifact
-from ingot.cli.layer_view import InstructionView, PassView, layer_views, ranges
+from ingot.cli.inspect.layers import InstructionView, PassView, layer_views, ranges
+from ingot.cli.inspect.view import kernels_of, layer_of, read_artifact
 from ingot.cli.main import main
 from tests.cli.sample_artifact import sample_layers, sample_manifest, sample_plan, write_sample
 

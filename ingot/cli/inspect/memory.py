@@ -15,7 +15,7 @@ from ingot.artifact.target import kind_of_name
 
 if TYPE_CHECKING:
     from ingot.artifact.plan import Plan
-    from ingot.cli.artifact_view import ArtifactView
+    from ingot.cli.inspect.view import ArtifactView
 
 GIB = 1 << 30
 LEFT_OVER = 0.1  # of a machine's memory: for the system, and for Python

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from ingot.cli.bench_report import as_object
+from ingot.cli.bench.report import as_object
+from ingot.cli.inspect.measured import read_measured
 from ingot.cli.main import main
-from ingot.cli.measured import read_measured
 from ingot.cli.output import json_text
 from ingot.errors import UsageError
+from tests.cli.bench.test_report import artifact, result
 from tests.cli.sample_artifact import sample_manifest
-from tests.cli.test_bench_report import artifact, result
 
 MANIFEST = replace(sample_manifest(), digest="ab" * 32)
 

@@ -17,7 +17,7 @@ from ingot.artifact.programs import STEP
 from ingot.artifact.reader import Artifact
 from ingot.artifact.target import CUDA_TARGETS
 from ingot.artifact.traits import origin_of
-from ingot.cli.gpu_kernels import GpuKernels, gpu_kernels
+from ingot.cli.inspect.gpu import GpuKernels, gpu_kernels
 
 LAYER = re.compile(r"(?:^|\.)(\d+)(?=\.|$)")
 

@@ -11,8 +11,8 @@ import pytest
 from ingot.artifact.architectures import ARCHITECTURES
 from ingot.artifact.reader import Artifact
 from ingot.artifact.spec import Spec, State
-from ingot.cli.artifact_view import ArtifactView, read_artifact
-from ingot.cli.memory_need import CARDS, GIB, HOSTS, MemoryNeed, machines, memory_need
+from ingot.cli.inspect.memory import CARDS, GIB, HOSTS, MemoryNeed, machines, memory_need
+from ingot.cli.inspect.view import ArtifactView, read_artifact
 from ingot.runtime.devices.cpu import CpuExecutor
 from tests.cli.sample_artifact import F32, write_sample
 

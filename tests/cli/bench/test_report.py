@@ -12,8 +12,8 @@ import pytest
 from ingot.artifact.cost import Cost
 from ingot.artifact.host import processor_name
 from ingot.artifact.plan import Plan
-from ingot.cli.bench_phases import PhaseResult, Trace, decode, prefill
-from ingot.cli.bench_report import as_object, kernel_rows, kernels_text, text
+from ingot.cli.bench.phases import PhaseResult, Trace, decode, prefill
+from ingot.cli.bench.report import as_object, kernel_rows, kernels_text, text
 from ingot.cli.output import json_text
 from ingot.runtime.limits import MachineLimits
 from tests.cli.sample_artifact import sample_manifest, sample_plan

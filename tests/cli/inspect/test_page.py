@@ -12,16 +12,16 @@ import pytest
 from ingot.artifact.golden import Tolerance
 from ingot.artifact.golden_error import GoldenDifference
 from ingot.artifact.reader import weights_name
-from ingot.cli import memory_need
-from ingot.cli.artifact_view import read_artifact
-from ingot.cli.inspected import Inspected
+from ingot.cli.inspect import memory
+from ingot.cli.inspect.inspected import Inspected
+from ingot.cli.inspect.measured import Measured, MeasuredLimits, MeasuredPhase
+from ingot.cli.inspect.page import artifact_page
+from ingot.cli.inspect.view import read_artifact
 from ingot.cli.main import main
-from ingot.cli.measured import Measured, MeasuredLimits, MeasuredPhase
 from ingot.cli.numbers import format_bytes
-from ingot.cli.page import artifact_page
 from ingot.runtime.verify import Mismatch, Verification
+from tests.cli.inspect.test_memory import with_state
 from tests.cli.sample_artifact import sample_layers, write_sample
-from tests.cli.test_memory_need import with_state
 from tests.support.tiny_models import save_random
 from tests.targets.cuda.simulation import compile_sketch
 from tools.browser import Browser, find_chromium, open_browser
@@ -205,7 +205,7 @@ if CHROMIUM := find_chromium():
         browser: Browser, found: Inspected, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         hosts = {f"{size}": size for size in (5000, 7000, 9000, 20_000)}
-        monkeypatch.setattr(memory_need, "HOSTS", hosts)
+        monkeypatch.setattr(memory, "HOSTS", hosts)
         page, need = tmp_path / "page.html", found.memory
         page.write_text(artifact_page(found))
         browser.open(page, 768, dark=False)

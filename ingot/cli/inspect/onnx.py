@@ -11,7 +11,7 @@ from typing import Any
 from ingot.artifact.manifest import Manifest
 from ingot.artifact.plan import Buffer, Group, Instruction, Plan
 from ingot.artifact.traits import Role, origin_of, traits_of
-from ingot.cli.artifact_view import kernels_of, shape_text
+from ingot.cli.inspect.view import kernels_of, shape_text
 from ingot.errors import UsageError
 
 DOMAIN, DOMAIN_VERSION = "ingot", 1

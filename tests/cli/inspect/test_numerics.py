@@ -7,7 +7,7 @@ from dataclasses import replace
 from ingot.artifact.formats import Format, rounded_rows
 from ingot.artifact.plan import Buffer, Instruction, Plan
 from ingot.artifact.spec import State
-from ingot.cli.numerics_view import REORDERED, StoredAs, differences, weight_formats
+from ingot.cli.inspect.numerics import REORDERED, StoredAs, differences, weight_formats
 from tests.cli.sample_artifact import sample_manifest, sample_plan
 
 INT4 = Format("int4", 8, 4, "float16")

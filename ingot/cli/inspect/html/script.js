@@ -1,6 +1,6 @@
 "use strict";
 
-// ---- Memory: the same sums as memory_need.py, whose results the page was written with.
+// ---- Memory: the same sums as memory.py, whose results the page was written with.
 const memory = document.getElementById("memory");
 const given = Object.fromEntries(
   Object.entries(memory.dataset).map(([name, text]) => [name, Number(text)]));

@@ -13,10 +13,10 @@ from ingot.artifact.cost import Cost, total
 from ingot.artifact.host import processor_name
 from ingot.artifact.plan import Plan
 from ingot.artifact.reader import Artifact
-from ingot.cli.artifact_view import kernel_views
-from ingot.cli.bench_phases import PhaseResult, Trace
-from ingot.cli.bench_speculation import SpeculationTurns
-from ingot.cli.compile import stored
+from ingot.cli.bench.phases import PhaseResult, Trace
+from ingot.cli.bench.speculation import SpeculationTurns
+from ingot.cli.built import stored
+from ingot.cli.inspect.view import kernel_views
 from ingot.cli.numbers import format_bytes, format_seconds
 from ingot.cli.output import facts, table
 from ingot.runtime.config import EngineConfig

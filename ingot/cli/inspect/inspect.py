@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ingot.artifact.programs import STEP, meaning_of
 from ingot.artifact.quality import quality_line
 from ingot.cli.arguments import MODEL, REVISION, Argument, Arguments
-from ingot.cli.compile import groups_text, ledger_table
+from ingot.cli.built import groups_text, ledger_table
 from ingot.cli.numbers import format_bytes, format_count
 from ingot.cli.output import facts, print_json, show, table
 from ingot.errors import UsageError, VerificationError
@@ -18,9 +18,9 @@ from ingot.files import write_whole
 
 if TYPE_CHECKING:
     from ingot.artifact.plan import Plan
-    from ingot.cli.artifact_view import ArtifactView
-    from ingot.cli.inspected import Inspected
-    from ingot.cli.measured import Measured
+    from ingot.cli.inspect.inspected import Inspected
+    from ingot.cli.inspect.measured import Measured
+    from ingot.cli.inspect.view import ArtifactView
     from ingot.runtime.verify import Verification
 
 ARGUMENTS: Arguments = (
@@ -59,8 +59,8 @@ def main(args: argparse.Namespace) -> int:
     cannot run the artifact. With --verify, exit code 4 if the golden outputs differ. A FILE of -
     is stdout."""
     from ingot.cache import resolve
-    from ingot.cli.artifact_view import read_artifact
-    from ingot.cli.inspected import Inspected, as_object
+    from ingot.cli.inspect.inspected import Inspected, as_object
+    from ingot.cli.inspect.view import read_artifact
     from ingot.hub import model_path
 
     view = read_artifact(resolve(model_path(args.model, args.revision)))
@@ -89,15 +89,15 @@ def _write_files(found: Inspected, args: argparse.Namespace) -> bool:
     manifest, plan, layer = found.view.manifest, found.plan, args.layer
     made: list[tuple[Path, bytes]] = []
     if args.onnx:
-        from ingot.cli.plan_onnx import plan_onnx
+        from ingot.cli.inspect.onnx import plan_onnx
 
         made.append((args.onnx, plan_onnx(manifest, plan, found.target, layer)))
     if args.dot:
-        from ingot.cli.plan_dot import plan_dot
+        from ingot.cli.inspect.dot import plan_dot
 
         made.append((args.dot, plan_dot(plan, manifest.model.name, layer).encode()))
     if args.html:
-        from ingot.cli.page import artifact_page
+        from ingot.cli.inspect.page import artifact_page
 
         made.append((args.html, artifact_page(found).encode()))
     for path, data in made:
@@ -110,7 +110,7 @@ def _write_files(found: Inspected, args: argparse.Namespace) -> bool:
 
 
 def _measured(view: ArtifactView, file: Path | None) -> Measured | None:
-    from ingot.cli.measured import read_measured
+    from ingot.cli.inspect.measured import read_measured
 
     return read_measured(file, view.manifest) if file else None
 
@@ -132,7 +132,7 @@ def _exit_code(verified: Verification | None) -> int:
 
 def _check_layer(plan: Plan, layer: int | None) -> None:
     """Raises UsageError for a layer that a plan does not have."""
-    from ingot.cli.artifact_view import layer_of
+    from ingot.cli.inspect.view import layer_of
 
     there = {number for i in plan.instructions if (number := layer_of(i.origin)) is not None}
     if layer is not None and layer not in there:
@@ -142,7 +142,7 @@ def _check_layer(plan: Plan, layer: int | None) -> None:
 
 def summary(found: Inspected) -> str:
     """The artifact on one screen."""
-    from ingot.cli.artifact_view import kernel_counts
+    from ingot.cli.inspect.view import kernel_counts
 
     view, target, plan = found.view, found.target, found.plan
     counts = [(count, kernel) for kernel, count in kernel_counts(plan).items()]
@@ -206,7 +206,7 @@ def cost_facts(plan: Plan) -> list[tuple[str, str]]:
 
 def plan_table(plan: Plan, layer: int | None = None) -> str:
     """A line for each kernel, or each of a layer."""
-    from ingot.cli.artifact_view import kernel_views, kernels_of, shape_text
+    from ingot.cli.inspect.view import kernel_views, kernels_of, shape_text
 
     rows = []
     views = kernel_views(plan)
@@ -254,7 +254,7 @@ def _weights_table(found: Inspected) -> str:
 
 def kernels(view: ArtifactView, target: str) -> str:
     """The binaries of a GPU's kernels. Raises UsageError for a target that is no GPU."""
-    from ingot.cli.gpu_kernels import kernels_text
+    from ingot.cli.inspect.gpu import kernels_text
 
     found = view.gpu_kernels(target)
     if found is None:

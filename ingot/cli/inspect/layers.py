@@ -9,7 +9,7 @@ from ingot.artifact.layer_graphs import LayerGraph, LayerGraphs, Stage
 from ingot.artifact.manifest import LedgerEntry
 from ingot.artifact.plan import Group, Plan
 from ingot.artifact.traits import origin_of
-from ingot.cli.artifact_view import kernels_of, layer_of, shape_text
+from ingot.cli.inspect.view import kernels_of, layer_of, shape_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

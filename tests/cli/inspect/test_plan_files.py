@@ -15,10 +15,10 @@ import pytest
 
 from ingot.artifact.plan import Plan
 from ingot.artifact.traits import Role, traits_of
-from ingot.cli.artifact_view import ArtifactView, kernels_of, layer_of, read_artifact
+from ingot.cli.inspect.dot import plan_dot, quoted
+from ingot.cli.inspect.onnx import plan_onnx
+from ingot.cli.inspect.view import ArtifactView, kernels_of, layer_of, read_artifact
 from ingot.cli.main import main
-from ingot.cli.plan_dot import plan_dot, quoted
-from ingot.cli.plan_onnx import plan_onnx
 from tests.cli.sample_artifact import sample_manifest, sample_plan, write_sample
 
 

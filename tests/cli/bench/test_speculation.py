@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from ingot.artifact.reader import Artifact
-from ingot.cli.bench import speculated_tokens
-from ingot.cli.bench_report import speculation_object, speculation_text
-from ingot.cli.bench_speculation import (
+from ingot.cli.bench.bench import speculated_tokens
+from ingot.cli.bench.report import speculation_object, speculation_text
+from ingot.cli.bench.speculation import (
     ANSWER,
     BenchText,
     BenchTurn,
@@ -29,8 +29,8 @@ from ingot.runtime import drawing
 from ingot.runtime.devices.cpu import CpuExecutor
 from ingot.runtime.params import SamplingParams
 from ingot.runtime.speculation import Speculation
+from tests.cli.bench.test_bench import SMALL, asked
 from tests.cli.sample_artifact import LIMITS
-from tests.cli.test_bench import SMALL, asked
 from tests.runtime import fake_model
 from tests.runtime.speculated import SPECULATIVE, always
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from ingot.artifact.plan import Group, Instruction, Plan
 from ingot.artifact.traits import Role, traits_of, written_by
-from ingot.cli.artifact_view import kernels_of, shape_text
+from ingot.cli.inspect.view import kernels_of, shape_text
 
 STYLE = (
     'graph [fontname="Helvetica", fontsize=11, style="rounded", color="#b4531c"];',

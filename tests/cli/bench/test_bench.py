@@ -13,8 +13,8 @@ import pytest
 from ingot.artifact.cost import StepShape
 from ingot.artifact.reader import Artifact
 from ingot.artifact.step_cost import step_cost
-from ingot.cli.bench import phases
-from ingot.cli.bench_phases import STEPS
+from ingot.cli.bench.bench import phases
+from ingot.cli.bench.phases import STEPS
 from ingot.cli.main import main
 from ingot.errors import UsageError
 from ingot.runtime.devices.cpu import CpuExecutor

@@ -25,8 +25,7 @@ from ingot.artifact.launches import (
 from ingot.artifact.manifest import ProgramEntry, TargetEntry
 from ingot.artifact.select import CUDA_ABI
 from ingot.artifact.writer import ArtifactWriter
-from ingot.cli.gpu_kernels import GpuKernels, gpu_kernels
-from ingot.cli.gpu_reads import matrix_of
+from ingot.cli.inspect.gpu import GpuKernels, gpu_kernels, matrix_of
 from ingot.cli.main import main
 from tests.cli.sample_artifact import sample_manifest, sample_plan, weights_file
 

@@ -9,11 +9,11 @@ from ingot.artifact.manifest import TargetEntry
 from ingot.artifact.plan import Plan
 from ingot.artifact.programs import STEP, meaning_of
 from ingot.artifact.reader import weights_name
-from ingot.cli.artifact_view import ArtifactView, kernel_counts, live_bytes
-from ingot.cli.layer_view import LayerView, layer_views
-from ingot.cli.measured import Measured
-from ingot.cli.memory_need import MemoryNeed, memory_need
-from ingot.cli.numerics_view import NumericDifference, StoredAs, differences, weight_formats
+from ingot.cli.inspect.layers import LayerView, layer_views
+from ingot.cli.inspect.measured import Measured
+from ingot.cli.inspect.memory import MemoryNeed, memory_need
+from ingot.cli.inspect.numerics import NumericDifference, StoredAs, differences, weight_formats
+from ingot.cli.inspect.view import ArtifactView, kernel_counts, live_bytes
 
 if TYPE_CHECKING:
     from ingot.runtime.verify import Verification

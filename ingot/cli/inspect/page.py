@@ -20,12 +20,11 @@ from ingot.artifact.manifest import TargetEntry
 from ingot.artifact.quality import quality_line
 from ingot.artifact.step_cost import kernel_costs, step_cost
 from ingot.artifact.target import kind_of_name
-from ingot.cli.artifact_view import ArtifactView, kernel_counts, kernel_views, live_bytes
-from ingot.cli.artifact_view import shape_text as shape
-from ingot.cli.gpu_kernels import KERNEL_HEADER, notes
-from ingot.cli.gpu_reads import READ_HEADER
-from ingot.cli.inspected import Inspected
-from ingot.cli.memory_need import LEFT_OVER, machines
+from ingot.cli.inspect.gpu import KERNEL_HEADER, READ_HEADER, notes
+from ingot.cli.inspect.inspected import Inspected
+from ingot.cli.inspect.memory import LEFT_OVER, machines
+from ingot.cli.inspect.view import ArtifactView, kernel_counts, kernel_views, live_bytes
+from ingot.cli.inspect.view import shape_text as shape
 from ingot.cli.numbers import format_bytes, format_count
 
 COLORS = 10  # the style defines --c0 to --c9
@@ -50,7 +49,7 @@ def artifact_page(found: Inspected) -> str:
 
 @cache
 def _environment() -> jinja2.Environment:
-    folder = files("ingot.cli") / "html"
+    folder = files("ingot.cli.inspect") / "html"
     environment = jinja2.Environment(
         autoescape=True,
         undefined=jinja2.StrictUndefined,

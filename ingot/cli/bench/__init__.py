@@ -1,0 +1,1 @@
+"""`ingot bench`: a model beside the limits of this machine, and a server under load."""

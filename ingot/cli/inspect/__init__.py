@@ -1,0 +1,1 @@
+"""`ingot inspect`: an artifact as text, JSON, a page and graphs."""
