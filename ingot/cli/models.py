@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ingot.cli.arguments import Argument, ArgumentGroup, Arguments
-from ingot.cli.chat_url import KEY_FILE, URL, server_of
+from ingot.cli.chat.url import KEY_FILE, URL, server_of
 from ingot.cli.model_options import MODEL_OPTIONS, PIN, given_options, given_settings
 from ingot.cli.numbers import format_age, format_bytes
 from ingot.cli.output import print_json, table

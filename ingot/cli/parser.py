@@ -50,7 +50,7 @@ class Verb(NamedTuple):
 VERBS = (
     Verb("compile", "compile a model directory into an artifact"),
     Verb("run", "generate text from a prompt, or hold a conversation"),
-    Verb("chat", "hold a conversation with a model on a server", "chat_url"),
+    Verb("chat", "hold a conversation with a model on a server", "chat.url"),
     Verb("serve", "serve models to clients of OpenAI's API"),
     Verb("models", "show, load, unload and reload the models of a running server"),
     Verb("bench", "measure prefill and decode beside the limits of this machine", "bench.bench"),

@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ingot.cli.answer_options import MAX_TOKENS, NO_THINK, SAMPLING, STOP, THINK
 from ingot.cli.arguments import (
     DEVICE,
     MODEL,
@@ -20,14 +19,15 @@ from ingot.cli.arguments import (
     ArgumentGroup,
     Arguments,
 )
+from ingot.cli.chat.options import MAX_TOKENS, NO_THINK, SAMPLING, STOP, THINK
 from ingot.cli.numbers import human_int
 from ingot.cli.output import print_json
 from ingot.cli.template_options import CHAT_TEMPLATE, check_name, given_template
 from ingot.errors import RequestError, UsageError
 
 if TYPE_CHECKING:
-    from ingot.cli.answer import ShownAnswer
-    from ingot.cli.answer_options import Options
+    from ingot.cli.chat.answer import ShownAnswer
+    from ingot.cli.chat.options import Options
     from ingot.runtime.llm import LLM
 
 ARGUMENTS: Arguments = (
@@ -155,7 +155,7 @@ def _chats(llm: LLM, args: argparse.Namespace, converses: bool) -> bool:
 def _options(llm: LLM, args: argparse.Namespace, *, max_tokens: int) -> Options:
     """The user's options over the model's. Raises UsageError, also where thinking is to be switched
     and the template has no switch, and ArtifactError for defaults that are out of range."""
-    from ingot.cli.answer_options import Options
+    from ingot.cli.chat.options import Options
     from ingot.runtime.generation_config import read_generation_config
 
     llm.get_chat_sampling_params()  # raises where the model's own are out of range
@@ -175,7 +175,7 @@ def _answer(
     chats: bool,
 ) -> int:
     """Answers or continues one prompt."""
-    from ingot.cli.answer import ShownAnswer
+    from ingot.cli.chat.answer import ShownAnswer
     from ingot.cli.chat.display import stdout_display
 
     answer = ShownAnswer(_prompt_parts(llm, prompt, args, options, chats), chats=chats)

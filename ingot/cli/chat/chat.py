@@ -6,9 +6,9 @@ import argparse
 import sys
 from dataclasses import dataclass
 
-from ingot.cli.answer_options import Options
 from ingot.cli.chat.conversation import Conversation
 from ingot.cli.chat.display import stdout_display
+from ingot.cli.chat.options import Options
 from ingot.cli.chat.partner import AnswerSpeed, Partner, PartnerAnswer
 from ingot.cli.output import json_text
 

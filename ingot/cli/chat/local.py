@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ingot.cli.answer import ShownAnswer
-from ingot.cli.answer_options import Options
+from ingot.cli.chat.answer import ShownAnswer
 from ingot.cli.chat.conversation import Message
 from ingot.cli.chat.display import Display
+from ingot.cli.chat.options import Options
 from ingot.errors import RequestError
 
 if TYPE_CHECKING:

@@ -6,11 +6,11 @@ import argparse
 import sys
 
 from ingot.cli import failure
-from ingot.cli.answer_options import Options
 from ingot.cli.chat.chat import Chat, note
 from ingot.cli.chat.commands import Leave, obey
 from ingot.cli.chat.conversation import Conversation
 from ingot.cli.chat.entries import ChatEntry, Lines, read_entry
+from ingot.cli.chat.options import Options
 from ingot.cli.chat.partner import Partner
 from ingot.errors import IngotError
 from ingot.settings import settings

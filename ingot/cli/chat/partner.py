@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from ingot.cli.answer_options import Options
 from ingot.cli.chat.conversation import Message
 from ingot.cli.chat.display import Display
+from ingot.cli.chat.options import Options
 
 
 class AnswerSpeed(Protocol):

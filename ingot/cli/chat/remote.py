@@ -8,9 +8,9 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
-from ingot.cli.answer_options import ANSWER_OPTIONS, Options, field_of, name_of
 from ingot.cli.chat.conversation import Message
 from ingot.cli.chat.display import Display
+from ingot.cli.chat.options import ANSWER_OPTIONS, Options, field_of, name_of
 from ingot.cli.chat.server import ChatServer
 from ingot.cli.chat.thinking import split
 from ingot.cli.numbers import format_seconds

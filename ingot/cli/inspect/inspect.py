@@ -44,7 +44,8 @@ ARGUMENTS: Arguments = (
     Argument("--dot FILE", "write the plan for Graphviz, with a frame around each group", Path),
     Argument(
         "--onnx FILE",
-        "write the plan as ONNX for viewers such as Netron: a node for each kernel, no weights",
+        "draw the plan as ONNX for viewers such as Netron: a node for each kernel, no weights; "
+        "`ingot export-onnx` writes a model that runs",
         Path,
     ),
     Argument(

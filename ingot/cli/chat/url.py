@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ingot.cli.answer_options import NO_THINK, SAMPLING, STOP, THINK
 from ingot.cli.arguments import Argument, Arguments
+from ingot.cli.chat.options import NO_THINK, SAMPLING, STOP, THINK
 from ingot.cli.numbers import human_int
 from ingot.errors import UsageError
 from ingot.files import read_regular
@@ -40,8 +40,8 @@ ARGUMENTS: Arguments = (
 def main(args: argparse.Namespace) -> int:
     """Holds a conversation with a model on a server that has OpenAI's interface. On a terminal,
     /help lists what can be entered; each line of piped input is a message."""
-    from ingot.cli.answer_options import ANSWER_OPTIONS, field_of
     from ingot.cli.chat.loop import converse
+    from ingot.cli.chat.options import ANSWER_OPTIONS, field_of
     from ingot.cli.chat.remote import RemoteOptions, RemotePartner, switch
 
     given = {field_of(each): getattr(args, field_of(each)) for each in ANSWER_OPTIONS}

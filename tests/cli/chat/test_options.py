@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from ingot.cli.answer_options import ANSWER_OPTIONS, Options, stop_text
 from ingot.cli.arguments import add_arguments
+from ingot.cli.chat.options import ANSWER_OPTIONS, Options, stop_text
 from ingot.errors import RequestError, UsageError
 
 MODELS = {"max_tokens": 9, "temperature": 0.6, "top_k": 20, "top_p": 0.9, "min_p": 0.1, "seed": 3}
