@@ -12,7 +12,7 @@ from torch import Tensor
 from ingot.artifact.plan import Buffer, Plan, arrays_of
 from ingot.artifact.tensors import ALIGNMENT
 from ingot.compare.seen import Seen, Watching, copied
-from ingot.compare.step_arrays import fill
+from ingot.compare.steps import fill
 from ingot.compiler.interpret import Step, Value
 from ingot.errors import InternalError
 from ingot.runtime.arrays import StepInputs

@@ -13,7 +13,7 @@ from ingot.artifact.plan import Plan, arrays_of, scales_offset
 from ingot.artifact.programs import LOGITS
 from ingot.artifact.reader import Artifact
 from ingot.compare.seen import Seen, Watching, copied
-from ingot.compare.step_arrays import fill
+from ingot.compare.steps import fill
 from ingot.compiler.interpret import Step, Value
 from ingot.errors import ResourceError
 from ingot.runtime.devices import open_executor

@@ -16,9 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ingot.compare.folder import folder_tokenizer, optional_json
-from ingot.compare.greedy import greedy_by_logits
-from ingot.compare.packages import needed
+from ingot.compare.side_parts import folder_tokenizer, greedy_by_logits, needed, optional_json
 from ingot.errors import ModelDirError, UsageError, describe, listed
 from ingot.runtime.arrays import Float32
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ingot.compare.folder import folder_tokenizer
 from ingot.compare.forms import HF
-from ingot.compare.greedy import greedy_by_logits
+from ingot.compare.side_parts import folder_tokenizer, greedy_by_logits
 from ingot.compiler.torch_import import import_torch
 from ingot.compiling import check_torch
 from ingot.errors import UnsupportedModelError

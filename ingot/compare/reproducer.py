@@ -22,6 +22,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -33,12 +34,13 @@ from ingot.compare.cpu_step import CpuStep
 from ingot.compare.differences import Difference, difference, differences, parts
 from ingot.compare.kernel_check import SAME, KernelError, WatchedKernels
 from ingot.compare.plan_check import BOUNDS, Strayed
-from ingot.compare.tensor_folder import load_values, save_values
 from ingot.compiler.interpret import Value
 from ingot.errors import IngotError, UsageError
 from ingot.ops.registry import KernelTolerance
+from ingot.ops.scaled import Scaled
 from ingot.version import __version__
 
+NARROW = ".bfloat16"  # at the end of a name: numpy has no such dtype, its bits lie as uint16
 FINDING, PLAN, KERNELS = "finding.json", "plan.json", "kernels.so"
 SCRIPT = '''"""Runs kernel {number}, {kernel} of {origin}, alone on the inputs beside this file.
 
@@ -194,3 +196,48 @@ def _aligned(buffer: Buffer, data: Tensor) -> Tensor:
     placed = whole[start : start + size]
     placed.view(-1, stride)[:, : matrices.shape[1]] = matrices
     return placed
+
+
+def save_values(folder: Path, values: Mapping[str, Value]) -> None:
+    """Writes a file for each array of each value: NAME.npy, or NAME.values.npy, NAME.scales.npy.
+
+    NAME.widths.npy has the block and the group of integers.
+    """
+    folder.mkdir()
+    for name, value in values.items():
+        for suffix, part in parts(value):
+            is_narrow = part.dtype == torch.bfloat16
+            raw = part.detach().clone().contiguous()
+            array = (raw.view(torch.int16) if is_narrow else raw).numpy()
+            ending = NARROW if is_narrow else ""
+            np.save(
+                folder / f"{name}{suffix}{ending}.npy",
+                array.view(np.uint16) if is_narrow else array,
+            )
+        if isinstance(value, Scaled):
+            np.save(folder / f"{name}.widths.npy", np.array((value.block, value.group)))
+
+
+def load_values(folder: Path) -> dict[str, Value]:
+    """What `save_values` wrote."""
+    tensors = {}
+    for path in sorted(folder.glob("*.npy")):
+        array = np.load(path, allow_pickle=False)
+        name = path.name.removesuffix(".npy")
+        if name.endswith(NARROW):
+            name, tensor = name.removesuffix(NARROW), torch.from_numpy(array.view(np.int16))
+            tensors[name] = tensor.view(torch.bfloat16)
+        else:
+            tensors[name] = torch.from_numpy(array)
+    names = {name.removesuffix(".values") for name in tensors if name.endswith(".values")}
+    found: dict[str, Value] = {
+        name: Scaled(
+            tensors.pop(f"{name}.values"),
+            tensors.pop(f"{name}.multipliers", None),
+            tensors.pop(f"{name}.scales"),
+            tensors.pop(f"{name}.zeros", None),
+            **dict(zip(("block", "group"), tensors.pop(f"{name}.widths").tolist(), strict=True)),
+        )
+        for name in names
+    }
+    return found | tensors

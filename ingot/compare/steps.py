@@ -13,6 +13,7 @@ from ingot.artifact.host import available_memory
 from ingot.artifact.plan import Limits, Plan
 from ingot.errors import UsageError
 from ingot.ops.steps import step_inputs
+from ingot.runtime.arrays import StepInputs
 
 Inputs = dict[str, Tensor]
 Piece = tuple[int, int, int]  # a prompt's number, and which of its tokens: from, to
@@ -119,3 +120,12 @@ def _within(pieces: Sequence[Piece], most: int) -> list[list[Piece]]:
             room -= stop - start
             start = stop
     return parts
+
+
+def fill(arrays: StepInputs, inputs: Mapping[str, Tensor]) -> None:
+    """Fills the arrays of a step; tables that are narrower than theirs leave zeros."""
+    for name, values in inputs.items():
+        arrays[name][...] = 0
+        arrays[name][tuple(map(slice, values.shape))] = values.numpy()
+    sizes = (len(inputs[name]) for name in ("tokens", "spans", "logit_rows"))
+    arrays.num_tokens, arrays.num_seqs, arrays.num_rows = sizes

@@ -7,9 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ingot.compare.folder import folder_tokenizer
-from ingot.compare.greedy import greedy_by_logits
-from ingot.compare.packages import needed
+from ingot.compare.side_parts import folder_tokenizer, greedy_by_logits, needed
 from ingot.compiler.torch_import import import_torch
 from ingot.compiling import check_torch
 from ingot.errors import ModelDirError, UsageError, describe, listed

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from ingot.compare.greedy import greedy_by_logits
+from ingot.compare.side_parts import greedy_by_logits
 
 
 class TableSide:

@@ -19,8 +19,8 @@ from ingot.artifact.codec import encode_plan
 from ingot.artifact.target import Target
 from ingot.artifact.writer import ArtifactWriter
 from ingot.compare import artifact_side
-from ingot.compare.packages import needed
 from ingot.compare.pair import Pair
+from ingot.compare.side_parts import needed
 from ingot.compare.sides import Side, open_side
 from ingot.compare.transformers_side import DTYPES
 from ingot.errors import (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ingot.artifact.manifest import AS_STORED, LedgerEntry, Manifest
@@ -52,17 +52,14 @@ def weight_formats(plan: Plan) -> tuple[StoredAs, ...]:
 
 def differences(manifest: Manifest, plan: Plan) -> tuple[NumericDifference, ...]:
     """In what the artifact differs from the reference: its module in float32, in PyTorch."""
-    return (*_numeric(manifest, plan), NumericDifference(what=REORDERED, tier="exact"))
+    said = [_weights(manifest, plan), _activations(manifest, plan), _rounded(plan), _cache(plan)]
+    numeric = (NumericDifference(what=what, tier="numeric") for what in said if what)
+    return (*numeric, NumericDifference(what=REORDERED, tier="exact"))
 
 
 def ways(ledger: Iterable[LedgerEntry]) -> tuple[str, ...]:
     """The passes that had something to do and may move numbers."""
     return tuple(each.name for each in ledger if each.tier == "numeric" and each.matched)
-
-
-def _numeric(manifest: Manifest, plan: Plan) -> Iterator[NumericDifference]:
-    said = [_weights(manifest, plan), _activations(manifest, plan), _rounded(plan), _cache(plan)]
-    yield from (NumericDifference(what=what, tier="numeric") for what in said if what)
 
 
 def _weights(manifest: Manifest, plan: Plan) -> str:
