@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Architecture:
-    """What a binary must fit, and the card that figures are predicted for.
+    """The limits that a binary must fit, and the card that figures are predicted for.
 
     Attributes:
         number: such as 90.
@@ -33,7 +33,7 @@ class Architecture:
 
     @property
     def level(self) -> str:
-        """Of its targets."""
+        """The level of its targets."""
         return f"sm_{self.number}"
 
 

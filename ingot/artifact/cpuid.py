@@ -1,4 +1,4 @@
-"""What the processor says about itself, and which of its registers the system saves.
+"""Reads the features of the processor, and the register states that the system saves.
 
 Emulators and sandboxes often show the /proc/cpuinfo of the real machine while they run another one.
 CPUID and XGETBV describe the machine that the code will really run on.
@@ -32,7 +32,7 @@ _XGETBV = bytes.fromhex("31c9 0f01d0 48c1e220 4809d0 c3")
 
 @dataclass(frozen=True, slots=True)
 class Bit:
-    """Where CPUID has a feature: a bit of a register of a leaf; and the state that it needs."""
+    """Place of a feature in CPUID, a bit of a register of a leaf; and the state that it needs."""
 
     leaf: int
     subleaf: int

@@ -1,4 +1,4 @@
-"""Which device an artifact is opened for: what a user calls it, and what it can run."""
+"""The device that an artifact is opened for: its name for users, and what it can run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CUDA = re.compile(r"cuda(?::(\d{1,3}))?\Z")
 
 
 def flags_and_gpu(device: str, targets: Iterable[str]) -> tuple[frozenset[str], int]:
-    """What the device can run, as flags of targets, and the number of the GPU.
+    """Returns what the device can run, as flags of targets, and the number of the GPU.
 
     "auto" is the first GPU that runs one of the artifact's `targets`, or else the CPU. The driver
     of GPUs is asked only where that matters.

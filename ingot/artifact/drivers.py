@@ -1,4 +1,4 @@
-"""Which drivers of NVIDIA GPUs load binaries. CUDA versions are as drivers count: 12080 for 12.8.
+"""NVIDIA drivers that load given binaries. CUDA versions are as drivers count: 12080 for 12.8.
 
 Source: docs.nvidia.com/deploy/cuda-compatibility, and the release notes of CUDA.
 """

@@ -28,7 +28,7 @@ def stored_bytes(dtype: str, count: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """How the numbers of a buffer are stored: as they are, or as integers with scales.
+    """A way to store the numbers of a buffer: as they are, or as integers with scales.
 
     A scaled number is integer * multiplier * scale, or (integer - zero) * scale.
 
@@ -91,7 +91,7 @@ def rounded_rows(block: int) -> Format:
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """How to store weights: as integers of so many bits, with a scale for every `group` columns.
+    """A choice for weights: integers of so many bits, with a scale for every `group` columns.
 
     Attributes:
         bits: 8 or 4.

@@ -1,4 +1,4 @@
-"""What is kept of a compile's front end, as JSON: all that is ordered comes back in its order."""
+"""Cached result of a compile's front end, as JSON: all that is ordered comes back in order."""
 
 from __future__ import annotations
 

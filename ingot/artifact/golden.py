@@ -34,7 +34,7 @@ class GoldenModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """How far a number format may be from the reference.
+    """The largest errors that a number format may show against the reference.
 
     Attributes:
         noise: the mean |error| of a log-probability that the format's own rounding makes.
@@ -49,7 +49,7 @@ class Tolerance:
     kl: float
 
     def __add__(self, other: Tolerance) -> Tolerance:
-        """What two roundings may do together: errors add up at most, roots of divergences too."""
+        """Combines two roundings: errors add up at most, and so do roots of divergences."""
         return Tolerance(
             self.noise + other.noise,
             self.mean + other.mean,
@@ -117,7 +117,7 @@ class Golden(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def model_of(info: ModelInfo) -> GoldenModel:
-    """What goldens say of a model."""
+    """The facts of a model by which goldens recognise it."""
     return GoldenModel(
         info.name, info.architecture, info.vocab_size, info.num_layers, info.num_parameters
     )
@@ -206,7 +206,7 @@ def _malformed(where: str, fault: str) -> GoldenError:
 
 
 def _fault(golden: Golden) -> str:
-    """What contradicts itself, in words; empty if nothing does."""
+    """Describes a contradiction; empty if there is none."""
     if not golden.prompts:
         return "it has no prompt"
     if not golden.tolerances:
@@ -246,7 +246,7 @@ def check_model(golden: Golden, manifest: Manifest, where: str) -> None:
 
 
 def tolerance_of(tolerances: Mapping[str, Tolerance], name: str, where: str) -> Tolerance:
-    """What a number format may be off by. Raises GoldenError where nothing is said of it."""
+    """Looks up the tolerance of a number format. Raises GoldenError if none was recorded."""
     if name in tolerances:
         return tolerances[name]
     base, cached = name.removesuffix(INT8_CACHE), f"bfloat16{INT8_CACHE}"

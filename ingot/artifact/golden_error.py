@@ -1,4 +1,4 @@
-"""How far logits are from golden outputs: one measure for what is allowed and what is found."""
+"""Measures the error of logits against goldens: one measure for the allowed and the found error."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ingot.artifact.golden import GoldenPrompt, Tolerance
 
 @dataclass(frozen=True, slots=True)
 class GoldenDifference:
-    """What logits differ by, over all scored positions of all prompts.
+    """The error of logits over all scored positions of all prompts.
 
     Attributes:
         mean: the mean |error| of the log-probabilities that the goldens list.
@@ -29,7 +29,7 @@ class GoldenDifference:
     kl: float
 
     def within(self, allowed: Tolerance) -> bool:
-        """Whether all of it is allowed."""
+        """Tells whether every error is allowed."""
         # Written so that a nan fails.
         return (
             self.mean <= allowed.mean and self.largest <= allowed.largest and self.kl <= allowed.kl
@@ -37,7 +37,7 @@ class GoldenDifference:
 
 
 def difference(prompts: Sequence[GoldenPrompt], logits: Iterable[NDArray[Any]]) -> GoldenDifference:
-    """How far logits [N, V] of the N scored positions of each prompt are from the goldens."""
+    """Compares logits [N, V] of the N scored positions of each prompt with the goldens."""
     errors, divergences = list[float](), list[float]()
     for prompt, rows in zip(prompts, logits, strict=True):
         for expected, row in zip(_listed(prompt), rows, strict=True):
@@ -61,7 +61,7 @@ def _listed(prompt: GoldenPrompt) -> Iterable[dict[int, float]]:
 
 
 def _divergence(expected: float, error: float) -> float:
-    """What a token contributes to KL(reference || ours), by the error of its log-probability.
+    """Contribution of a token to KL(reference || ours), by the error of its log-probability.
 
     Over all tokens the sum is the divergence, as that of -p error is. But no part of it is
     negative, and the rounding of the numbers in the goldens counts only squared.

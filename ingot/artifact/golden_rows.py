@@ -27,7 +27,7 @@ class GoldenRow(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class GoldenRows(msgspec.Struct, forbid_unknown_fields=True):
-    """What a program returns, and how far the artifact's number format may be off.
+    """The reference's rows of a program, and the error that the artifact's number format may have.
 
     `noise` is the relative error that the format's own rounding makes: the norm of the differences
     of all rows, divided by that of the rows. `allowed` is what is allowed.
@@ -41,7 +41,7 @@ class GoldenRows(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def rows_file(program: str) -> str:
-    """Where an artifact has the golden rows of a program."""
+    """Path of a program's golden rows in an artifact."""
     return f"golden/{program}.json"
 
 
@@ -66,7 +66,7 @@ def decode_rows(data: bytes, where: str) -> GoldenRows:
 
 
 def relative_error(found: Sequence[npt.NDArray[np.float32]], golden: GoldenRows) -> float:
-    """How far rows are from the golden ones; infinite where they are not finite."""
+    """Relative error of rows against the golden ones; infinite if they are not finite."""
     ours = np.array([row.astype(np.float64) for row in found])
     theirs = np.array([prompt.row for prompt in golden.prompts])
     error = float(np.linalg.norm(ours - theirs) / np.linalg.norm(theirs))

@@ -1,4 +1,4 @@
-"""Which NVIDIA GPUs this host has, asked of their driver, without any package."""
+"""Lists the NVIDIA GPUs of this host by their driver, without any package."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _gpu(library: ctypes.CDLL, number: int) -> Gpu:
 
 
 def _number(library: ctypes.CDLL, name: str, *arguments: int) -> int:
-    """What a function writes through its first argument; 0 if it fails."""
+    """Returns what a function writes through its first argument; 0 if it fails."""
     found = ctypes.c_int(0)
     code = getattr(library, name)(ctypes.byref(found), *arguments)
     return 0 if code else found.value

@@ -1,4 +1,4 @@
-"""What this host can run, from the features that its processor and its kernel report."""
+"""Finds what this host can run, by the features that its processor and its kernel report."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def host_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
 
 
 def processor_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """What the maker calls the processor; empty if the system does not tell."""
+    """Name of the processor; empty if the system does not tell."""
     lines = (line.partition(":") for line in _text(cpuinfo).splitlines())
     return next((value.strip() for name, _, value in lines if name.strip() == "model name"), "")
 
@@ -77,7 +77,7 @@ def usable_processors(root: Path = Path("/")) -> int:
 
 
 def cpu_quota(root: Path = Path("/")) -> float | None:
-    """How many processors' time the control groups of this process may use; None: no limit."""
+    """CPU quota of this process's control groups, in processors; None: no limit."""
     quotas = []
     for group in _control_groups(root):
         folder = root / "sys/fs/cgroup/cpu" / group

@@ -1,4 +1,4 @@
-"""Which files in the folder of kept object files and GPU kernels are ingot's, and so its to remove.
+"""Finds the cached object files and GPU kernels that are ingot's, and so its to remove.
 
 INGOT_CACHE may be any folder, and its `kernels/` may be somebody's before it is ingot's.
 """

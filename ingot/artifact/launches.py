@@ -1,4 +1,4 @@
-"""What a GPU runs in a step, as data: kernels that were built ahead of time, and their launches.
+"""The launches of a GPU's step as data, and their kernels, which were built ahead of time.
 
 `source/launches.json` of a target says what to build and how to launch it; `kernels.json` says the
 same with what the build found out. Both are read without torch and without Triton.
@@ -50,7 +50,7 @@ class KernelSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchArgument:
-    """What a launch passes: an address, or a size of the step as a 32-bit integer.
+    """An argument of a launch: an address, or a size of the step as a 32-bit integer.
 
     Attributes:
         buffer: the buffer of the plan that the address lies in, never a view; or a drawing array;
@@ -96,7 +96,7 @@ class Variant:
 
     @property
     def launches(self) -> bool:
-        """Whether some step launches it; a grid with an extent of 0 says that none does."""
+        """Tells whether some step launches it; a grid with an extent of 0 says that none does."""
         return all(extent.times for extent in self.grid)
 
     def fits(self, sizes: Mapping[str, int]) -> bool:
@@ -119,7 +119,7 @@ class Launch:
     variants: tuple[Variant, ...]
 
     def variant(self, sizes: Mapping[str, int]) -> Variant | None:
-        """What is launched in a step of those sizes; None where that is nothing."""
+        """Picks what a step of those sizes launches; None if nothing."""
         found = next((variant for variant in self.variants if variant.fits(sizes)), None)
         return found if found and all(extent.of(sizes) for extent in found.grid) else None
 
@@ -179,7 +179,7 @@ class Binary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltLaunches:
-    """What `kernels.json` says: the launches, the binary of each kernel, and what built them.
+    """The contents of `kernels.json`: launches, the binary of each kernel, and what built them.
 
     Attributes:
         built_with: the tools, and their versions.
@@ -214,5 +214,5 @@ def encode_built(built: BuiltLaunches) -> bytes:
 
 
 def decode_built(data: bytes, *, file: str = "kernels.json") -> BuiltLaunches:
-    """What those bytes say of a target's kernels. Raises ArtifactError as `decode_launches`."""
+    """Decodes a target's kernels. Raises ArtifactError as `decode_launches`."""
     return decode(data, BuiltLaunches, file)

@@ -1,4 +1,4 @@
-"""What the passes made of one layer of each kind: kept in an artifact for people to look at.
+"""The graph of one layer of each kind after every pass, kept in an artifact for people.
 
 Nothing that runs reads it. A stage holds only the lines that a pass has changed, so the file stays
 small and can be read as it is.
@@ -88,7 +88,7 @@ def encode_layers(graphs: LayerGraphs) -> bytes:
 
 
 def decode_layers(data: bytes, *, file: str = "layers.json") -> LayerGraphs:
-    """What those bytes say that passes made of layers.
+    """Decodes the graphs of layers.
 
     Raises ArtifactError, naming `file`, if they say nothing of that kind.
     """

@@ -39,7 +39,7 @@ def hold(folder: Path) -> int:
 
 @contextmanager
 def unheld(folder: Path) -> Iterator[bool]:
-    """Whether nobody holds the folder; if so, nobody can until the end. Raises OSError."""
+    """Tells whether nobody holds the folder; if so, nobody can until the end. Raises OSError."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield _try_exclusive(fd)

@@ -27,7 +27,7 @@ class ModelInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerEntry:
-    """How often a pass had to match in a program, and did; `tier` is "exact" or "numeric"."""
+    """Expected and found matches of a pass in a program; `tier` is "exact" or "numeric"."""
 
     name: str
     tier: str
@@ -38,7 +38,7 @@ class LedgerEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupEntry:
-    """How many groups of a kind a program's structure allows, and how many a target formed.
+    """Number of groups of a kind that a program's structure allows, and that a target formed.
 
     `reasons` says in words why the others were not formed, and how often for each reason.
     """
@@ -78,7 +78,7 @@ AS_STORED = ", as in the checkpoint"  # ends a quantization whose integers the c
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Numerics:
-    """How the model computes.
+    """The arithmetic of the model: dtype, quantization, tolerance and quality.
 
     `tolerance` is the mean |error| that its golden log-probabilities may have. `quality` is what
     its number formats cost on text; None where that was not measured.
@@ -105,7 +105,7 @@ class FileEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """What `manifest.json` says.
+    """The contents of `manifest.json`.
 
     `files` lists every other file of the artifact by its relative path. `digest` is the hash of
     the manifest itself, and identifies the whole artifact. The writer fills in both.
@@ -122,5 +122,5 @@ class Manifest:
     digest: str = ""
 
     def ledger_of(self, program: str) -> tuple[LedgerEntry, ...]:
-        """What the passes matched in a program."""
+        """Entries of the ledger for a program."""
         return tuple(entry for entry in self.ledger if entry.program == program)

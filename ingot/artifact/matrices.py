@@ -1,4 +1,4 @@
-"""How each matrix of a model is stored, matrices that are alike in one line."""
+"""Lists how each matrix of a model is stored, matrices that are alike in one line."""
 
 from __future__ import annotations
 

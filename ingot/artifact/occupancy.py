@@ -1,4 +1,4 @@
-"""What of a kernel a multiprocessor of a GPU holds at a time, and how far memory keeps up with it.
+"""Occupancy of a kernel on a multiprocessor, and the bandwidth that follows from it.
 
 All follows from what `kernels.json` says of a binary. Nothing is measured.
 """

@@ -1,4 +1,4 @@
-"""How many pages of the KV cache sequences need."""
+"""Counts the pages of the KV cache that sequences need."""
 
 from __future__ import annotations
 

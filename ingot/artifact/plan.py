@@ -119,7 +119,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slot:
-    """Where a temporary lies in the arena, and the first and last kernel that use it."""
+    """The place of a temporary in the arena, and the first and last kernel that use it."""
 
     name: str
     offset: int
@@ -187,7 +187,7 @@ class Plan:
 
     @cached_property
     def kernels(self) -> tuple[Group, ...]:
-        """What runs, in order: the groups, and every other instruction by itself."""
+        """Kernels in order: the groups, and every other instruction by itself."""
         starts = {group.first: group for group in self.groups}
         found, index = [], 0
         while index < len(self.instructions):
@@ -233,7 +233,7 @@ class Plan:
 
     @property
     def rewinds(self) -> bool:
-        """Whether a sequence can go on from any of its tokens.
+        """Tells whether a sequence can go on from any of its tokens.
 
         Pages hold a record of every token, and a slot only that of the last: what may turn out
         wrong must not reach it.

@@ -80,7 +80,7 @@ HIDDEN = Program(
 
 
 def meaning_of(name: str) -> str:
-    """What a program is for; nothing for one of a newer ingot."""
+    """Describes the purpose of a program; empty for one of a newer ingot."""
     program = PROGRAMS.get(name)
     return program.meaning if program else ""
 

@@ -1,4 +1,4 @@
-"""How good an artifact's numbers are, beside those of the checkpoint. No torch."""
+"""Quality of an artifact's numbers against those of the checkpoint. No torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ WARN_KL = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quality:
-    """What number formats cost on text, measured as `llama-perplexity --kl-divergence` does.
+    """The cost of number formats on text, measured as `llama-perplexity --kl-divergence` does.
 
     Both models read the same text. The base has the checkpoint's own numbers and computes in
     float32. Ours has the numbers that the artifact stores, and rounds what its targets round.
@@ -35,7 +35,7 @@ class Quality:
     text: str
 
     def knows(self, vocab_size: int) -> bool:
-        """Whether the base predicts the text better than by guessing, as a trained model does."""
+        """Tells whether the base predicts text better than by guessing, as a trained model does."""
         return self.base_perplexity < vocab_size / 2
 
 

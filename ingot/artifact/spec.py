@@ -74,7 +74,7 @@ class State:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
-    """What a program is given, keeps and returns."""
+    """The interface of a program: its inputs, states and outputs."""
 
     inputs: tuple[Array, ...] = ()
     states: tuple[State, ...] = ()

@@ -1,4 +1,4 @@
-"""What a tokenizer_config.json says beside tokenizer.json, as transformers takes it.
+"""Applies tokenizer_config.json to tokenizer.json, as transformers does.
 
 Its `added_tokens_decoder` overrules the added tokens of tokenizer.json, but a token that either
 calls special is special. Its named and extra special tokens become special ones where they are no
@@ -126,7 +126,7 @@ def _spelling(where: str, value: Any) -> str:
 
 
 def _flags(where: str, value: Any) -> dict[str, bool]:
-    """How a token is found in a text, as far as its entry says it."""
+    """Flags of an entry that decide how a token is found in a text."""
     given = value if isinstance(value, dict) else {}
     flags = {name: given[name] for name in _FLAGS if name in given}
     if not all(isinstance(flag, bool) for flag in flags.values()):
@@ -184,7 +184,7 @@ def _state(part: Any) -> dict[str, Any]:
 
 
 def _rebuild(backend: Tokenizer, prefix: bool, legacy: bool) -> None:
-    """What LlamaTokenizer of transformers has instead of the parts of tokenizer.json."""
+    """Replaces parts of tokenizer.json by those that LlamaTokenizer of transformers has."""
     from tokenizers import decoders, pre_tokenizers
 
     scheme = ("always" if legacy else "first") if prefix else "never"

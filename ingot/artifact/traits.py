@@ -26,7 +26,7 @@ Costs = Callable[[Instruction, Mapping[str, Buffer], StepShape], Cost]
 
 
 class Role(Enum):
-    """How a row of an op's results depends on one of its arguments."""
+    """The way in which a row of an op's results depends on one of its arguments."""
 
     OWN = "the same row of it"
     PRECEDING = "the same row of it, and those before it in its sequence"
@@ -45,7 +45,7 @@ WEIGHTS = (Role.MATRIX, Role.STACK, Role.TABLE, Role.VECTOR)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traits:
-    """What a primitive is.
+    """Properties of a primitive that are known without running it.
 
     Attributes:
         roles: of every argument that is a tensor, by name.
@@ -76,7 +76,7 @@ class Traits:
 
     @property
     def stacked(self) -> bool:
-        """Whether it is a product with a few of many matrices, which its rows choose."""
+        """Tells whether it is a product with a few of many matrices, which its rows choose."""
         return Role.STACK in self.roles.values()
 
     @property
@@ -91,17 +91,17 @@ class Traits:
 
     @property
     def meets_tokens(self) -> bool:
-        """Whether a row of results depends on other tokens of its sequence or segment."""
+        """Tells whether a row of results depends on other tokens of its sequence or segment."""
         return bool(self.arguments(Role.SEQUENCE, Role.SEGMENT))
 
     @property
     def attends(self) -> bool:
-        """Whether it is attention: rows meet the keys of others."""
+        """Tells whether it is attention: rows meet the keys of others."""
         return self.meets_tokens and not self.arguments(Role.PRECEDING)
 
     @property
     def by_rows(self) -> bool:
-        """Whether a row of results needs only the same row of its operands, and weights."""
+        """Tells whether a row of results needs only the same row of its operands, and weights."""
         return {*self.roles.values()} <= {Role.OWN, *WEIGHTS}
 
 

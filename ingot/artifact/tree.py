@@ -15,7 +15,7 @@ _NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,127}(/[A-Za-z0-9][A-Za-z0-9._
 
 
 def is_artifact(path: Path) -> bool:
-    """Whether that folder claims to be an artifact; a model directory has no manifest."""
+    """Tells whether that folder claims to be an artifact; a model directory has no manifest."""
     return os.path.isfile(path / MANIFEST)
 
 

@@ -76,7 +76,7 @@ class ArtifactWriter(FolderWriter):
             file.write(data)
 
     def file(self, name: str) -> Path:
-        """Where to write the file of that relative path. Makes its folder."""
+        """Returns the path to write that relative file to. Makes its folder."""
         check_name(name)
         path = self.directory / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""What `ingot compare --bisect` prints."""
+"""Text and JSON of `ingot compare --bisect`."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def _further(found: list[Finding]) -> str:
 
 
 def _layers(bisection: Bisection) -> str:
-    """How far kernels are from the model at the end of each layer."""
+    """Table of the error at the end of each layer."""
     rows = [(name, f"{each.relative:.2e}") for name, each in bisection.layers.items()]
     if not rows:
         return ""

@@ -8,7 +8,7 @@ from ingot.cli.output import table
 
 
 def stored(numerics: Numerics) -> str:
-    """How matrices are stored, such as `bfloat16` or `int4-g32 + int8-g32`."""
+    """Names how matrices are stored, such as `bfloat16` or `int4-g32 + int8-g32`."""
     return numerics.dtype if numerics.quantization == "none" else numerics.quantization
 
 
@@ -23,7 +23,7 @@ def shape_of(matrix: StoredMatrix) -> str:
 
 
 def ledger_table(ledger: tuple[LedgerEntry, ...]) -> str:
-    """How often each pass matched, beside how often it had to."""
+    """Table of the found and the expected matches of each pass."""
     rows = [
         (
             entry.name, entry.matched, "-" if entry.expected is None else entry.expected,
@@ -37,7 +37,7 @@ def ledger_table(ledger: tuple[LedgerEntry, ...]) -> str:
 
 
 def groups_text(manifest: Manifest) -> str:
-    """How many groups of each kind a step has, how many its structure allows, and why the others
+    """Table of the groups that were formed and that the structure of a step allows, and why others
     were not formed. Targets that agree share one table."""
     found: dict[tuple[GroupEntry, ...], list[str]] = {}
     for target in manifest.targets:

@@ -169,8 +169,10 @@ def _save(folder: Path, bisections: Sequence[Bisection]) -> None:
 
 
 def _source(args: argparse.Namespace) -> Callable[[Sequence[Side]], list[ComparedPrompt]]:
-    """What makes the prompts once the sides are open. Raises UsageError for a file that is none of
-    prompts."""
+    """Picks what makes the prompts once the sides are open.
+
+    Raises UsageError for a file that has no prompts.
+    """
     from ingot.compare import prompts
     from ingot.compiler.prompt_file import read_prompts
 

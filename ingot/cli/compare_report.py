@@ -1,4 +1,4 @@
-"""What `ingot compare` prints."""
+"""Text and JSON of `ingot compare`."""
 
 from __future__ import annotations
 

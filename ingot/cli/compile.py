@@ -188,7 +188,7 @@ def _blame(folder: Path, model_dir: Path) -> str:
 
 
 def summary(report: Report) -> str:
-    """What was built, in a few lines, and the command to go on with."""
+    """Summary of a compile in a few lines, and the command to go on with."""
     manifest, root = report.manifest, report.artifact
     size, weights = format_bytes(report.bytes_total), format_bytes(report.weight_bytes)
     numerics = manifest.numerics
@@ -215,13 +215,13 @@ def summary(report: Report) -> str:
 
 
 def matrices_table(matrices: Sequence[StoredMatrix]) -> str:
-    """How matrices are stored; empty where none is in integers."""
+    """Table of how matrices are stored; empty if none is in integers."""
     rows = [(name_of(each), shape_of(each), each.stored) for each in matrices]
     return table(rows, ("matrix", "shape", "stored as")) if rows else ""
 
 
 def is_counted(entry: LedgerEntry) -> bool:
-    """Whether a pass made primitives of a module that does not say how many it has."""
+    """Tells whether a pass made primitives of a module that does not say how many it has."""
     return entry.expected is None and entry.matched > 0 and entry.name.startswith("fuse_")
 
 
@@ -234,7 +234,7 @@ def golden_error(error: float | None, tolerance: float) -> str:
 
 
 def better_format(report: Report) -> str:
-    """What costs less quality than formats that cost much; empty otherwise."""
+    """Suggests a better format if the quality is poor; empty otherwise."""
     quality, better = report.manifest.numerics.quality, report.better
     if quality is None or better is None:
         return ""

@@ -68,7 +68,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def candidates(parser: argparse.ArgumentParser, words: Sequence[str]) -> list[str]:
-    """What the last word of a line can become; nothing where it can be any text or path.
+    """Completes the last word of a line; nothing if it can be any text or path.
 
     `words` come after `ingot`. bash makes `=` a word of its own.
     """

@@ -33,7 +33,7 @@ Section = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """What this host lacks, and how to get it."""
+    """A thing that this host lacks, and how to get it."""
 
     what: str
     remedy: str
@@ -103,7 +103,7 @@ def host(targets: list[str]) -> Section:
 
 
 def memory(missing: list[Missing]) -> Section:
-    """How much there is, and when the system gives huge pages."""
+    """Size of the memory, and when the system gives huge pages."""
     from ingot.artifact.host import available_memory, huge_pages, system_memory
 
     pages = huge_pages()
@@ -130,7 +130,7 @@ def compiler(target: str, missing: list[Missing]) -> Section:
 
 
 def cuda() -> Section:
-    """What builds for NVIDIA's cards, or why nothing does. Few need it: it is never missing."""
+    """Builder for NVIDIA's cards, or why there is none. Few need it: it is never missing."""
     from ingot.artifact.target import CUDA_TARGETS
     from ingot.compiler.cuda_tools import tried_triton
 
@@ -167,7 +167,7 @@ def cache(missing: list[Missing]) -> Section:
 
 
 def versions(missing: list[Missing]) -> Section:
-    """Of ingot, of what artifacts it reads, of Python and of packages; None: not installed."""
+    """Versions of ingot, artifacts that it reads, Python and packages; None: not installed."""
     from ingot.artifact.manifest import FORMAT_VERSION
     from ingot.artifact.select import ABI
 

@@ -147,7 +147,7 @@ def _parameters(explanation: Explanation) -> str:
 
 
 def _needs(explanation: Explanation, whose: str) -> str:
-    """What each way to store the model takes, and which do not fit."""
+    """Table of the memory for each way to store the model, and which do not fit."""
     known = explanation.memory_bytes is not None
     ways = [way for way in explanation.ways if not way.refused]
     fits = ("fits",) if known else ()
@@ -183,7 +183,7 @@ def _largest(ways: Sequence[Way], explanation: Explanation) -> str:
 
 
 def _matrices(ways: Sequence[Way]) -> str:
-    """How each matrix is stored where some are in integers."""
+    """Table of how each matrix is stored; empty if none is in integers."""
     integers = [way for way in ways if way.matrices]
     if not integers:
         return ""
@@ -224,7 +224,7 @@ def _row(way: Way, explanation: Explanation) -> tuple[str, ...]:
 
 
 def _fits(way: Way, cache: CacheNeed, memory: int | None) -> list[str]:
-    """Whether all of it fits, or all but experts, which are then read from the disk again."""
+    """Tells whether all fits, or all but experts, which are then read from the disk again."""
     if memory is None:
         return []
     without_experts = cache.total_bytes - way.expert_bytes
@@ -233,5 +233,5 @@ def _fits(way: Way, cache: CacheNeed, memory: int | None) -> list[str]:
 
 
 def _has_experts(explanation: Explanation) -> bool:
-    """Whether some of the weights need memory only once a token picks them."""
+    """Tells whether some of the weights need memory only once a token picks them."""
     return any(way.expert_bytes for way in explanation.ways)

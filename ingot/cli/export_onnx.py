@@ -81,7 +81,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def summary(report: OnnxReport) -> str:
-    """What was written, in a few lines."""
+    """Summary of an export in a few lines."""
     weights = report.dtype if report.quantization == "none" else report.quantization
     lines = [
         ("opset", report.opset),

@@ -96,7 +96,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def summary(path: Path, golden: Golden) -> str:
-    """What was recorded, and the command to go on with."""
+    """Summary of a recording, and the command to go on with."""
     sampled = sum(prompt.sampled for prompt in golden.prompts)
     rows = [
         ("model", f"{golden.model.name} ({golden.model.architecture})"),

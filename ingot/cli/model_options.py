@@ -75,7 +75,7 @@ def given_settings(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def given_chats(given: Mapping[str, Any]) -> ChatDefaults:
-    """What options say of conversations, by their names. Raises UsageError for a template that is
+    """Options on conversations, by their names. Raises UsageError for a template that is
     none."""
     from ingot.serve.openai.chat_defaults import ChatDefaults
 

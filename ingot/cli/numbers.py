@@ -54,7 +54,7 @@ def number_from(
 
 
 def allowed(text: str) -> float:
-    """What an error may be at most: a number such as `0.01` or `1e-4`, for argparse."""
+    """Parses the largest allowed error, such as `0.01` or `1e-4`, for argparse."""
     try:
         value = float(text)
     except ValueError:
@@ -98,7 +98,7 @@ def format_seconds(seconds: float) -> str:
 
 
 def format_age(seconds: float) -> str:
-    """How long ago something was, roughly: `now`, `5 min ago`, `3 h ago`, `12 days ago`."""
+    """Formats an age roughly: `now`, `5 min ago`, `3 h ago`, `12 days ago`."""
     for unit, name in ((86400, "days"), (3600, "h"), (60, "min")):
         count = int(seconds // unit)
         if count > 0:

@@ -1,4 +1,4 @@
-"""Where the value of each option comes from: command line, environment, a file, or the default."""
+"""Finds the origin of each option's value: command line, environment, a file, or the default."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much of this host's processors other work had."""
+"""Measures the share of this host's processors that other work had."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes to stdout: JSON for programs, aligned text for people."""
+"""Writes to stdout: JSON for programs, aligned text for people."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def next_step(*words: str) -> str:
 
 
 def command() -> str:
-    """How a shell can call ingot again: by its name, or by the path of this call."""
+    """Spells ingot as a shell can call it again: by its name, or by the path of this call."""
     if shutil.which("ingot"):
         return "ingot"
     called = Path(sys.argv[0])
@@ -110,7 +110,7 @@ def _padded(text: str, width: int, right: bool) -> str:
 
 
 def _is_numeric(column: Sequence[str]) -> bool:
-    """Whether all cells under the header are numbers, or left out."""
+    """Tells whether all cells under the header are numbers, or left out."""
     cells = column[1:]
     return bool(cells) and all(cell[:1].isdigit() or cell in ("", "-") for cell in cells)
 

@@ -27,7 +27,7 @@ class VerbModule(Protocol):
 
 
 class Verb(NamedTuple):
-    """What `ingot --help` says of a verb. Its module is imported when the verb is asked for."""
+    """A verb in `ingot --help`. Its module is imported when the verb is asked for."""
 
     name: str
     summary: str

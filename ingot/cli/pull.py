@@ -34,7 +34,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def summary(name: str, revision: str | None, model: Path, commit: str, nbytes: int) -> str:
-    """What is there now, and the command to go on with."""
+    """Summary of what is there now, and the command to go on with."""
     where = "folder" if model.is_dir() else "file"
     rows = (("size", format_bytes(nbytes)), ("commit", commit), (where, model))
     option = f" --revision {quote(revision)}" if revision else ""

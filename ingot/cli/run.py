@@ -133,7 +133,7 @@ def _prompt(args: argparse.Namespace) -> str:
 
 
 def _chats(llm: LLM, args: argparse.Namespace, converses: bool) -> bool:
-    """Whether the prompt goes through a chat template. Raises UsageError where it should, and the
+    """Tells whether the prompt goes through a template. Raises UsageError if it should, and the
     model has none, or one that takes no system message."""
     if args.raw:
         return False
@@ -191,7 +191,7 @@ def _answer(
 
 
 def _remark(answer: ShownAnswer, max_model_len: int) -> str:
-    """What a user should know of an answer that is not whole."""
+    """Remark on an answer that is not whole."""
     from ingot.cli.chat.chat import cut
 
     if answer.finish_reason == "length":

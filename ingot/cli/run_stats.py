@@ -1,4 +1,4 @@
-"""How fast a run was, and how fast this host could have read what it had to read."""
+"""Measures a run, and how fast this host could have read what it had to read."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TOLD_SHARE = 0.25  # the kernel counts in ticks, of which a short run has few
 
 @dataclass(frozen=True, kw_only=True)
 class Figures:
-    """What `--stats` prints. A speed is None where too little was generated to measure it.
+    """Figures of `--stats`. A speed is None if too little was generated to measure it.
 
     `weight_bytes_per_token` is what decoding one token of one sequence must read, and
     `read_bytes_per_second` is how fast this host reads a buffer of that size. `kernel_share` is the

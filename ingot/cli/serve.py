@@ -121,7 +121,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def serving(args: argparse.Namespace) -> Serving:
-    """What the options say of models and requests."""
+    """Settings of models and requests from the options."""
     from ingot.serve.openai.params import Terms
     from ingot.serve.serving import Kept, Serving
     from ingot.serve.settings import ModelSettings

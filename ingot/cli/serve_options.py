@@ -101,7 +101,7 @@ _OTHER_NAMES = {"api_key_file": "key_file"}
 
 
 def edge_settings(args: argparse.Namespace) -> EdgeSettings:
-    """What the options say, with the defaults where they say nothing."""
+    """Settings from the options, with defaults for those not given."""
     from ingot.serve.edge.settings import ClientLimits, EdgeSettings
 
     given = {

@@ -25,7 +25,7 @@ CHAT_TEMPLATE = Argument(
 
 @cache
 def given_template(text: str | None) -> str | None:
-    """What the option says: a template, read and tried, or a name as it is.
+    """Resolves the option: a template, read and tried, or a name as it is.
 
     Raises UsageError for a file that cannot be read, is no template, or does not come to an end.
     """

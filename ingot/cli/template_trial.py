@@ -36,7 +36,7 @@ def main() -> int:
 
 
 def _fault(error: RequestError) -> str:
-    """What a refusal says of the template itself."""
+    """Reason of a refusal that lies in the template itself; empty if it lies elsewhere."""
     cause = error.__cause__
     if isinstance(cause, MemoryError):
         return f"it takes more than {MAX_MEMORY_BYTES >> 20} MiB, for a message of one word"

@@ -62,7 +62,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def summary(artifact: Artifact, result: Verification) -> str:
-    """What was checked, and what was found."""
+    """Summary of what was checked, and what was found."""
     near, allowed = len(result.mismatches), result.allowed
     golden = f"{result.num_prompts} prompts, {result.num_positions} positions"
     rows = [

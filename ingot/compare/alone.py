@@ -1,4 +1,4 @@
-"""What a kernel should have made of what it was given: its instructions, by the references."""
+"""Computes what a kernel should have made of its inputs: its instructions, by the references."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def expected(seen: Seen, inputs: Mapping[str, Tensor], weights: Weights) -> dict
 
 
 def errors_of(seen: Seen, inputs: Mapping[str, Tensor], weights: Weights) -> list[Difference]:
-    """How what a kernel left differs from what it should have left."""
+    """Compares what a kernel left with what it should have left."""
     return errors_against(seen, expected(seen, inputs, weights))
 
 

@@ -70,7 +70,7 @@ class ArtifactSide:
 
 
 def numerics(manifest: Manifest) -> str:
-    """What an artifact computes in, such as "bfloat16, int4-g32"."""
+    """Names what an artifact computes in, such as "bfloat16, int4-g32"."""
     quantized = manifest.numerics.quantization
     return manifest.numerics.dtype + (f", {quantized}" if quantized != "none" else "")
 

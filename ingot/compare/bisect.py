@@ -34,7 +34,7 @@ Where = Literal["weights", "plan", "kernel", "memory"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What does not do what it should.
+    """A fault: a weight, an instruction or a kernel that does not do what it should.
 
     Attributes:
         where: which question it is the answer to; "memory" is a value that was overwritten between
@@ -170,7 +170,7 @@ class Walk:
         )
 
     def _stale(self, instruction: Instruction) -> str:
-        """How an instruction differs from the one that the passes of this ingot make."""
+        """Tells how an instruction differs from the one that the passes of this ingot make."""
         fresh = self.makers.fresh.get(results(instruction)[0])
         if fresh is None:
             return ""
@@ -187,7 +187,7 @@ class Walk:
 
 
 def _place_in(buffer: Buffer, mine: Value, right: Value, read: Read) -> str:
-    """Which rows and columns of a weight are wrong, and of which parameter of the model."""
+    """Names the wrong rows and columns of a weight, and the parameter of the model."""
     one, other = as_numbers(mine), as_numbers(right)
     wrong = ~((one == other) | (one.isnan() & other.isnan()))
     rows, columns = (wrong.any(axis).nonzero().flatten().tolist() for axis in (1, 0))
@@ -205,7 +205,7 @@ def _place_in(buffer: Buffer, mine: Value, right: Value, read: Read) -> str:
 
 
 def _slots(error: KernelError, name: str, written: Sequence[int]) -> str:
-    """Which slots of a cache are wrong, and which of them a step does not even write."""
+    """Names the wrong slots of a cache, and those among them that a step does not even write."""
     one, other = (dense(x) for x in (error.seen.after[name], error.wanted[name]))
     differ = ~((one == other) | (one.isnan() & other.isnan()))
     wrong = differ.any(3).any(1).flatten().nonzero().flatten().tolist()

@@ -35,7 +35,7 @@ from ingot.targets.target import Weights
 
 @dataclass(slots=True)
 class Bisection:
-    """What a bisection of one artifact found.
+    """The result of bisecting one artifact.
 
     Attributes:
         subject: the artifact, as the user wrote it, and `reference`, what it was held against.
@@ -56,7 +56,7 @@ class Bisection:
 
     @property
     def layers(self) -> dict[str, Drift]:
-        """How far the last result of each layer is from the model's."""
+        """Error of the last result of each layer against the model's."""
         return by_layer(self.drift)
 
 
@@ -180,7 +180,7 @@ def _steps(subject: ArtifactSide, prompts: Sequence[Sequence[int]]) -> tuple[Ste
 
 
 def _makers(model: _Model, subject: ArtifactSide) -> tuple[Makers, list[str]]:
-    """What made the instructions; without it, findings lack the name of the pass."""
+    """Finds the makers of the instructions; without them, findings lack the name of the pass."""
     entry = subject.artifact.target
     plan = subject.artifact.plan_of(entry)
     graph = GraphModule(model.side.graph, deepcopy(model.side.graph.graph))

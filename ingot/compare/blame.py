@@ -1,4 +1,4 @@
-"""Which part of a new artifact makes its code gate fail."""
+"""Finds the part of a new artifact that makes its code gate fail."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class GreedyDifference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptResult:
-    """What one prompt showed. `num_greedy`: tokens after it that both sides choose alike."""
+    """The result of one prompt. `num_greedy`: tokens after it that both sides choose alike."""
 
     where: str
     num_tokens: int
@@ -45,7 +45,7 @@ class PromptResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """How far a side is from its reference, over all prompts and by prompt.
+    """The error of a side against its reference, over all prompts and by prompt.
 
     `names` and `whats` are those of the sides. `same_files`: both are artifacts, of the same bytes;
     where this host cannot run them, there are no prompts.
@@ -161,7 +161,7 @@ def _continued(side: Side, reference: Side, prompt: ComparedPrompt, count: int) 
 def _greedy(
     got: Float32, reference: Float32, text: Sequence[int], prompt: ComparedPrompt
 ) -> tuple[int, tuple[int, int] | None]:
-    """How many tokens after the prompt both choose alike, and those after them if they differ."""
+    """Counts tokens after the prompt that both choose alike; and the first that differ, if any."""
     start = len(prompt.tokens) - 1
     for index, (ours, theirs) in enumerate(zip(got[start:], reference[start:], strict=True)):
         chosen = int(ours.argmax()), int(theirs.argmax())
@@ -176,7 +176,7 @@ def _greedy(
 def _difference(
     sides: tuple[Side, Side], rows: tuple[Float32, Float32], chosen: tuple[int, int], **place: Any
 ) -> GreedyDifference:
-    """What the logits [V] of both sides say of the tokens that they choose."""
+    """Compares the tokens that the logits [V] of both sides choose."""
     (ours, theirs), (one, other) = rows, chosen
     tokenizer = sides[0].tokenizer or sides[1].tokenizer
     return GreedyDifference(

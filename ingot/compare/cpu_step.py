@@ -82,7 +82,7 @@ class CpuStep:
         return {name: self.value(name) for name in (*work.writes, *sorted(work.mutated))}
 
     def value(self, name: str) -> Value:
-        """What lies in a temporary, a state or the output now; a copy."""
+        """Copies what lies in a temporary, a state or the output now."""
         buffer = self.plan.buffer(name)
         if buffer.kind == "state":
             return unpack_state(self.plan, buffer, self.caches[name])

@@ -60,7 +60,7 @@ class CudaStep:
         return watching.seen
 
     def value(self, name: str) -> Value:
-        """What lies in a temporary, a state or the output now; a copy."""
+        """Copies what lies in a temporary, a state or the output now."""
         buffer = self.plan.buffer(name)
         if buffer.kind == "state":
             count = self._executor.num_pages if len(buffer.shape) == 4 else self._executor.num_slots

@@ -22,7 +22,7 @@ from ingot.ops.scaled import Scaled
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statistics:
-    """What a tensor holds, without the numbers that are not finite, which are counted."""
+    """Statistics of a tensor's finite numbers; the others are counted."""
 
     smallest: float
     largest: float
@@ -33,7 +33,7 @@ class Statistics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """How a value differs from the one expected.
+    """The difference of a value from the expected one.
 
     Attributes:
         output: the buffer, with ".values" or ".scales" where it has several arrays.
@@ -62,7 +62,7 @@ class Difference:
 
 
 def statistics(x: Tensor) -> Statistics:
-    """What a tensor holds."""
+    """Computes the statistics of a tensor."""
     wide = x.double().flatten()
     good = wide[wide.isfinite()]
     if not good.numel():

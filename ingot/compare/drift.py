@@ -1,4 +1,4 @@
-"""How far kernels as compiled are from the same plan in float32: what number formats cost."""
+"""Drift of compiled kernels from the same plan in float32: what number formats cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a user writes what is to be compared."""
+"""Spellings of the sides that a user compares."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class WatchedKernels:
         return [seen.work for seen in self.seen["prefill"]]
 
     def errors(self, number: int) -> Iterator[KernelError]:
-        """What a kernel got wrong in either step: what was overwritten before it ran, and what it
+        """Yields a kernel's errors in either step: what was overwritten before it ran, and what it
         made of what it was given."""
         for name, inputs in self.steps.parts.items():
             seen = self.seen[name][number]
@@ -67,7 +67,7 @@ class WatchedKernels:
                     yield KernelError(seen, name, found, wanted)
 
     def _overwritten(self, step: str, number: int) -> Iterator[tuple[str, Difference, Value]]:
-        """What a kernel was given, where that is not what the one that made it had left."""
+        """Finds inputs of a kernel that are not what their maker left."""
         for name, given in self.seen[step][number].before.items():
             left = self._left(step, number, name)
             for (suffix, one), (_, other) in zip(
@@ -78,7 +78,7 @@ class WatchedKernels:
                     yield name, found, left
 
     def _left(self, step: str, number: int, name: str) -> Value | None:
-        """What the last kernel before that one that wrote into a buffer had left there."""
+        """Finds what the last kernel before that one that wrote into a buffer left there."""
         for seen in reversed(self.seen[step][:number]):
             if name in seen.after:
                 return seen.after[name]
@@ -105,7 +105,7 @@ def run_kernels(artifact: Artifact, entry: TargetEntry, steps: Steps) -> Watched
 
 
 def dense(value: Value) -> Tensor:
-    """What a value stands for, float32."""
+    """Numbers that a value stands for, float32."""
     return value.float() if isinstance(value, Tensor) else value.dequantize()
 
 

@@ -1,4 +1,4 @@
-"""Which pass made an instruction, which rule formed a group: the front end, run once more."""
+"""Finds the pass that made an instruction and the rule that formed a group, by a second run."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Makers:
 
 
 def results(instruction: Instruction) -> tuple[str, ...]:
-    """What an instruction is known by: its results, or what it writes into."""
+    """Identity of an instruction: its results, or what it writes into."""
     return tuple(instruction.outputs.values()) or written_by(instruction)
 
 
@@ -87,7 +87,7 @@ def makers_of(graph: GraphModule, manifest: Manifest, plan: Plan, target: Target
 
 
 def _texts(graph: GraphModule) -> dict[str, tuple[str, str]]:
-    """Of every node what it calls, and its other arguments than nodes, by its name."""
+    """Maps each node's name to what it calls and to its arguments that are no nodes."""
     return {
         node.name: (str(node.target), repr([a for a in node.args if not isinstance(a, Node)]))
         for node in graph.graph.nodes

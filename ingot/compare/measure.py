@@ -1,4 +1,4 @@
-"""How far the logits of two sides are apart, gathered prompt by prompt.
+"""Measures the error between the logits of two sides, prompt by prompt.
 
 Of each position little is kept, and a few rows are widened to float64 at a time.
 """
@@ -23,7 +23,7 @@ TAIL = 0.999
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measures:
-    """How far logits are from those of the reference, over some positions.
+    """Errors of logits against those of the reference, over some positions.
 
     Attributes:
         num_positions: how many positions there were.
@@ -128,7 +128,7 @@ def _log_softmax(logits: Float64) -> Float64:
 
 
 def _shared_likeliest(got: Float32, reference: Float32) -> Float64:
-    """Of each row, the share of the reference's likeliest tokens that are among the other's."""
+    """Share of the reference's likeliest tokens that are among the other's, for each row."""
     most = min(LIKELIEST, got.shape[1])
     ours, theirs = (np.argpartition(-rows, most - 1, axis=1)[:, :most] for rows in (got, reference))
     found: Float64 = (ours[:, :, None] == theirs[:, None, :]).any(axis=1).mean(axis=1)

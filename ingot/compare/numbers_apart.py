@@ -85,7 +85,7 @@ def _apart(name: str, one: Value, other: Value) -> Apart | None:
 
 
 def _step(value: Value) -> Tensor:
-    """What rounding to the nearest number of a format changes of each row, as a norm."""
+    """Norm of what rounding to the nearest number of a format changes of each row."""
     if isinstance(value, Scaled):
         scales = value.scales.double()
         if value.multipliers is not None:

@@ -105,7 +105,7 @@ def _session(path: Path) -> Any:
 
 
 def _reason(error: Exception) -> str:
-    """What onnxruntime says, without the file and the place in its own code that come before."""
+    """Strips from an onnxruntime error the file and the place in its own code."""
     said = " ".join(str(error).split()).rpartition(" failed:")[2]
     return re.sub(r"^/onnxruntime_src/.*\) ", "", said)[:MOST_SAID]
 
@@ -128,7 +128,7 @@ def _is_known(given: Any) -> bool:
 
 
 def _value(given: Any, tokens: Sequence[int]) -> NDArray[Any]:
-    """What an input is given for a prompt of one sequence with nothing in the cache."""
+    """Makes the value of an input for a prompt of one sequence and an empty cache."""
     if PAST.fullmatch(given.name):
         _, heads, _, size = given.shape
         return np.empty((1, heads, 0, size), FLOATS[given.type])

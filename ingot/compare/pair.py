@@ -22,7 +22,7 @@ from ingot.models.model_files import has_file
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """What is to be compared, as the user wrote it: a side, and the one that it is held against.
+    """The two sides of a comparison, as the user wrote them; the second is the reference.
 
     Attributes:
         targets: what artifacts run as: none, one for all, or one for each.
@@ -77,7 +77,7 @@ class Pair:
             yield opened[0], opened[1]
 
     def same_files(self) -> bool:
-        """Whether both are artifacts with the same files, byte for byte.
+        """Tells whether both are artifacts with the same files, byte for byte.
 
         Raises ArtifactError for one that is damaged.
         """

@@ -159,7 +159,7 @@ def _agrees(found: Difference) -> bool:
 
 
 def _is_pair(values: PlanValues, name: str, module: str, model: ModelValues) -> bool:
-    """Whether both halves of a result begin a value of the model, as cosines and sines do."""
+    """Tells whether both halves of a result begin a value of the model, as cosines and sines do."""
     whole, rows = values.flat(values.plan.buffer(name)), values.rows_of(name)
     size, odd = divmod(whole.shape[1], 2)
     near = [v if rows is None else v[rows] for _, v in model.near(module) if v.shape[1] >= size]
@@ -170,7 +170,7 @@ def _is_pair(values: PlanValues, name: str, module: str, model: ModelValues) -> 
 
 
 def leads_to_confirmed(plan: Plan, judged: Sequence[Strayed | bool | None], index: int) -> bool:
-    """Whether a confirmed result is made of an instruction's, or of what nothing is said about."""
+    """Tells whether a result reaches a confirmed one through results that nothing is known of."""
     made = set(plan.instructions[index].outputs.values())
     readers = [
         n

@@ -112,7 +112,7 @@ def _write(folder: Path, found: TracedFinding, kernels: WatchedKernels) -> None:
 
 
 def _kernel(folder: Path, error: KernelError, kernels: WatchedKernels) -> None:
-    """What is needed to run a kernel by itself."""
+    """Writes what is needed to run a kernel by itself."""
     plan = kernels.plan
     read = [n for n in error.seen.work.reads if plan.buffer(n).kind == "weight"]
     save_values(folder / "weights", {n: kernels.stored.packed(n) for n in read})
@@ -219,7 +219,7 @@ def save_values(folder: Path, values: Mapping[str, Value]) -> None:
 
 
 def load_values(folder: Path) -> dict[str, Value]:
-    """What `save_values` wrote."""
+    """Reads what `save_values` wrote."""
     tensors = {}
     for path in sorted(folder.glob("*.npy")):
         array = np.load(path, allow_pickle=False)

@@ -1,4 +1,4 @@
-"""What kernels were given and what they left, noted while a step runs."""
+"""Records what kernels are given and what they leave, while a step runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be compared: anything that gives the logits of a sequence of tokens."""
+"""Sides of a comparison: anything that gives the logits of a sequence of tokens."""
 
 from __future__ import annotations
 

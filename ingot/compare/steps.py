@@ -48,7 +48,7 @@ class Steps:
 
 
 def room_for(plan: Plan) -> int:
-    """How many tokens of a plan's values fit into the memory that is free."""
+    """Number of tokens whose values of a plan fit the free memory."""
     columns = sum(b.columns for b in plan.buffers if b.kind in ("arena", "inner"))
     free = available_memory()
     if free is None or not columns:

@@ -66,7 +66,7 @@ class StoredWeights:
         return self.value(buffer)
 
     def addresses(self) -> list[int]:
-        """Where each weight lies, in the order of the plan."""
+        """Address of each weight, in the order of the plan."""
         return [self.packed(buffer.name).data_ptr() for buffer in self.plan.of_kind("weight")]
 
     def _check(self) -> None:
@@ -86,7 +86,7 @@ def _view(raw: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> Tensor:
 def wanted(
     buffer: Buffer, read: Read, *, calibrated: bool, integers: Integers | None = None
 ) -> Value | None:
-    """What a weight should be by the parameters of the model; None for integers that calibration
+    """Expected weight by the parameters of the model; None for integers that calibration
     has chosen, of which `damage` tells. `integers` gives those of a quantized checkpoint."""
     if buffer.format.is_scaled:
         kept = [integers(name) for name in sources_of(buffer)] if integers else []
@@ -97,7 +97,7 @@ def wanted(
 
 
 def _is_in(matrix: Scaled, form: Format) -> bool:
-    """Whether a format stores integers as they are."""
+    """Tells whether a format stores integers as they are."""
     alike = (matrix.zeros is not None) == form.zeros and not form.has_multipliers
     return alike and matrix.block == form.block
 

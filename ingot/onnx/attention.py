@@ -17,7 +17,7 @@ LOWEST = torch.finfo(torch.float32).min
 
 
 def visible(mask_BM: Tensor | None, new: Tensor, window: int) -> Tensor:
-    """Which keys each of the new tokens sees, bool [B or 1, 1, T, M].
+    """Mask of the keys that each new token sees, bool [B or 1, 1, T, M].
 
     Those up to itself, at most `window` of them if there is one, where the mask of the batch, of
     integers, is not 0. `new` is [B, T] of anything; without a mask nothing is there from before.

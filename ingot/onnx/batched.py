@@ -94,7 +94,7 @@ class Run(torch.fx.Interpreter):
         return self.own.operators.get(name, op.reference)(**given)
 
     def product(self, traits: Traits, given: Mapping[str, Any]) -> Tensor:
-        """What is made of a matrix: a product, or some of its rows; and a bias, if there is one."""
+        """Applies a matrix: a product, or a look-up of rows; and a bias, if there is one."""
         x, weight = (given[n] for n in (*traits.arguments(Role.OWN), *traits.integers))
         if traits.matrix:
             narrow = torch.float32 if weight.wide else self.own.narrow
@@ -131,7 +131,7 @@ class Run(torch.fx.Interpreter):
         return whole if v is not None else whole[..., :value_size]
 
     def mask(self, window: int) -> Tensor:
-        """Which keys are visible; made once for all layers of one window."""
+        """Mask of visible keys, made once for all layers of one window."""
         if window not in self.masks:
             mask = self.given.get("attention_mask")
             self.masks[window] = visible(mask, self.given["input_ids"], window)

@@ -38,7 +38,7 @@ def random_prompts(config: ModelConfig, longest: int) -> list[list[int]]:
 def expected_logits(
     graph: GraphModule, read: ReadParameter, prompts: Sequence[Sequence[int]]
 ) -> list[Logits]:
-    """What the float32 reference says of the prompts, [T, V] of each."""
+    """Logits of the float32 reference, [T, V] for each prompt."""
     return [logits.numpy() for logits in reference_logits(graph, read, prompts)]
 
 
@@ -73,7 +73,7 @@ def check_file(
 
 
 def relative_error(got: Logits, expected: Logits) -> float:
-    """Of all logits of a prompt together."""
+    """Relative error over all logits of a prompt."""
     return float(np.linalg.norm(got - expected) / np.linalg.norm(expected))
 
 

@@ -68,7 +68,7 @@ def export_model(
 
 
 def stored_as(model: Model, lowered: Lowered) -> str:
-    """How matrices are stored, in the words of a compile."""
+    """Storage of matrices, in the words of a compile."""
     kept = keeps(model, lowered.storage)
     return label(lowered.storage, calibrated=bool(model.calibration), kept=kept)
 

@@ -1,4 +1,4 @@
-"""What onnxruntime-genai and Optimum read beside a model: its config and its tokenizer."""
+"""Writes what onnxruntime-genai and Optimum read beside a model: config and tokenizer."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ GROUPS = (16, 32, 64, 128, 256)  # those that the operator takes
 
 
 def fits(columns: int, form: Format) -> bool:
-    """Whether the operator takes rows of so many columns in a format."""
+    """Tells whether the operator takes rows of so many columns in a format."""
     return form.group in GROUPS
 
 

@@ -15,7 +15,7 @@ DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnnxOptions:
-    """How to write a model.
+    """Options of an export.
 
     Attributes:
         opset: of ONNX's operators, one of OPSETS.
@@ -67,7 +67,7 @@ class OnnxOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnnxReport:
-    """What an export wrote.
+    """The result of an export.
 
     Attributes:
         folder: where it lies; files: bytes of each file in it.

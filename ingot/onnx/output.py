@@ -1,4 +1,4 @@
-"""Where an export goes: its files, and what is refused before anything is made."""
+"""Output of an export: its files, and what is refused before anything is made."""
 
 from __future__ import annotations
 

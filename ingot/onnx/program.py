@@ -196,7 +196,7 @@ def check_operators(model: ir.Model, config: ModelConfig) -> None:
 
 
 def count_operators(model: ir.Model) -> dict[str, int]:
-    """How often each operator occurs, the most frequent first."""
+    """Counts each operator, the most frequent first."""
     return dict(Counter(node.op_type for node in model.graph).most_common())
 
 

@@ -1,4 +1,4 @@
-"""How a model's weights lie in an ONNX file, and what computes with them there."""
+"""Layout of weights in an ONNX file, and the operators that compute with them."""
 
 from __future__ import annotations
 

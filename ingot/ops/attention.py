@@ -12,7 +12,7 @@ from ingot.ops.registry import register, rounded
 
 @dataclass(frozen=True, slots=True)
 class SoftmaxScope:
-    """What the softmax of attention is over.
+    """The keys that the softmax of attention is over.
 
     Attributes:
         scale: what products of queries and keys are multiplied by.

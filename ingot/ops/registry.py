@@ -72,7 +72,7 @@ class Op:
 
     @cached_property
     def signature(self) -> inspect.Signature:
-        """What the op is called with."""
+        """Parameters of the op."""
         return inspect.signature(self.reference)
 
     def bind(self, *args: Any, **kwargs: Any) -> Args:

@@ -67,7 +67,7 @@ def simplify(node: Node) -> int:
 
 
 def is_identity(node: Node, source: Node) -> bool:
-    """Whether a cast, a dropout or a multiplication leaves every value as it is."""
+    """Tells whether a cast, a dropout or a multiplication leaves every value as it is."""
     if node.target in CASTS:
         return value(node).dtype == value(source).dtype
     if node.target is aten.dropout.default:

@@ -56,12 +56,12 @@ def read_positions(node: Node, positions: Node) -> int:
 
 
 def is_sum_of_rows(node: Node) -> bool:
-    """Whether a call adds rows [1, T, C] to something."""
+    """Tells whether a call adds rows [1, T, C] to something."""
     return is_call(node, aten.add.Tensor) and rank(node) == 3 and shape(node)[0] == 1
 
 
 def is_count(node: Node, positions: Node) -> bool:
-    """Whether a call gives whole numbers, one for every token."""
+    """Tells whether a call gives whole numbers, one for every token."""
     val = node.meta.get("val")
     if node.op != "call_function" or not isinstance(val, torch.Tensor) or val.dim() > 2:
         return False

@@ -45,12 +45,12 @@ def canonicalize_rows(gm: GraphModule) -> int:
 
 
 def takes_batch_off(node: Node) -> bool:
-    """Whether it makes [N, C] of [1, N, C]."""
+    """Tells whether it makes [N, C] of [1, N, C]."""
     return rank(node) == 2 and shape(node.args[0]) == (1, *shape(node))  # type: ignore[arg-type]
 
 
 def flat_rows(node: Node) -> list[Node] | None:
-    """What is computed of flat rows until they have a batch again; None if more reads them."""
+    """Finds what is computed of flat rows until they have a batch again; None if more reads it."""
     inside: dict[Node, None] = {}
     waiting = [node]
     while waiting:

@@ -1,4 +1,4 @@
-"""What the pipeline is made of: a pass, and all that the runner must know of it."""
+"""The elements of the pipeline: a pass, and all that the runner must know of it."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ STATE_SIZES = ("pages", "", "page_size")
 
 
 def op_counts(gm: GraphModule) -> Counter[str]:
-    """How often each function is called."""
+    """Counts the calls of each function."""
     return Counter(target_name(n) for n in gm.graph.nodes if n.op == "call_function")
 
 
@@ -97,7 +97,7 @@ def size_names(gm: GraphModule) -> dict[str, str]:
 
 
 def dims(gm: GraphModule, node: Node) -> tuple[str, ...]:
-    """What the sizes of an input are called; nothing for those that are numbers."""
+    """Names the sizes of an input; empty for those that are numbers."""
     if node.name in states_of(gm):
         return STATE_SIZES
     for array in program_of(gm).inputs:

@@ -96,7 +96,7 @@ class Read:
 
     @property
     def half(self) -> int:
-        """How many angles the table has."""
+        """Number of angles in the table."""
         return int(value(self.table).shape[2]) // 2
 
 

@@ -61,12 +61,12 @@ def op_calls(gm: GraphModule, *names: str) -> list[Node]:
 
 
 def is_op(value: Any, name: str) -> bool:
-    """Whether a value is a node that calls this op of `ingot.ops`."""
+    """Tells whether a value is a node that calls this op of `ingot.ops`."""
     return isinstance(value, Node) and value.target is OPS[name].overload
 
 
 def is_call(value: Any, *targets: Any) -> bool:
-    """Whether a value is a node that calls one of the targets."""
+    """Tells whether a value is a node that calls one of the targets."""
     return isinstance(value, Node) and value.op == "call_function" and value.target in targets
 
 
@@ -108,7 +108,7 @@ def argument(node: Node, index: int, name: str, default: Any = None) -> Any:
 
 
 def routes(node: Node) -> bool:
-    """Whether experts are picked by the results of a linear."""
+    """Tells whether experts are picked by the results of a linear."""
     casts = (aten._to_copy.default, aten.to.dtype, aten.view.default, aten.reshape.default)
     return any(is_op(user, "route") for user, _ in final_users(node, *casts))
 

@@ -54,7 +54,7 @@ def step_inputs(gm: GraphModule) -> list[str]:
 
 
 def needs_whole_sequence(node: Node) -> bool:
-    """Whether rows depend on others of their sequence that are no states."""
+    """Tells whether rows depend on others of their sequence that are no states."""
     arguments = TRAITS[op_name(node)].arguments(Role.SEQUENCE)
     return any(isinstance(a, Node) and a.op != "placeholder" for a in read(node, arguments))
 
@@ -97,7 +97,7 @@ def read(node: Node, names: Iterable[str]) -> list[Any]:
 
 
 def is_row_view(node: Node) -> bool:
-    """Whether it is a view that leaves rows apart: [1, N, ...] -> [1, N, ...]."""
+    """Tells whether it is a view that leaves rows apart: [1, N, ...] -> [1, N, ...]."""
     if node.target is aten.slice.Tensor:
         return node.args[1:2] == (2,) and len(node.args) == 4
     if node.target is not aten.reshape.default:

@@ -40,7 +40,7 @@ def squared(node: Node) -> Node:
 
 
 def read_by(node: Node) -> Node:
-    """What an activation reads, also one of two calls."""
+    """Finds the input of an activation, also of one that is two calls."""
     (source,) = node.all_input_nodes
     return read_by(source) if is_call(node, aten.pow.Tensor_Scalar) else source
 

@@ -92,7 +92,7 @@ def narrow_weight(gm: GraphModule, node: Node, narrow: torch.dtype) -> None:
 
 
 def narrow_uses(gm: GraphModule, narrow: torch.dtype) -> Iterator[Use]:
-    """What is multiplied: with a narrow matrix, or in attention; in graph order."""
+    """Finds what is multiplied with a narrow matrix, or in attention; in graph order."""
     for node, traits in op_nodes(gm):
         given = arguments(node)
         is_narrow = traits.matrix and value(given[traits.matrix]).dtype == narrow

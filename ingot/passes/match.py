@@ -11,7 +11,7 @@ from torch.fx import GraphModule, Node
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """What a pattern stands for in a graph.
+    """An occurrence of a pattern in a graph.
 
     nodes      the node that each call of the pattern was found as; equal calls may share one
     captures   what its arguments were found as, by name: nodes and scalars
@@ -54,7 +54,7 @@ class Matcher:
         return match if fits and _is_closed(match, node) else None
 
     def _fits(self, wanted: Any, given: Any, match: Match) -> bool:
-        """Whether a value of the graph is what the pattern has there. Notes it in the match."""
+        """Tells whether a value of the graph is what the pattern has there. Notes it if so."""
         if isinstance(wanted, (list, tuple)):
             return (
                 isinstance(given, (list, tuple))
@@ -84,6 +84,6 @@ def _arguments(node: Node) -> list[Any]:
 
 
 def _is_closed(match: Match, result: Node) -> bool:
-    """Whether only the match reads the nodes inside of it."""
+    """Tells whether only the match reads the nodes inside of it."""
     nodes = set(match.nodes.values())
     return all(nodes.issuperset(node.users) for node in nodes - {result})

@@ -26,7 +26,7 @@ Captures = dict[str, Any]
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Pattern:
-    """What to look for and what to write instead.
+    """A rewrite: what to look for and what to write instead.
 
     search    a plain function of tensors and scalars; the pattern is the graph of its result
     tensors   shapes to trace it with, by argument name; float32
@@ -70,7 +70,7 @@ def _apply(gm: GraphModule, pattern: Pattern) -> int:
 
 @cache
 def compile_pattern(pattern: Pattern) -> Matcher:
-    """What finds a pattern."""
+    """Makes a matcher of a pattern."""
     return Matcher(trace(pattern), pattern.names, pattern.scalars)
 
 

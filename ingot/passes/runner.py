@@ -66,7 +66,7 @@ def run(
 
 
 def entry_of(each: Pass, expected: int | None, matched: int) -> LedgerEntry:
-    """What the ledger says of a pass."""
+    """Makes the ledger's entry of a pass."""
     return LedgerEntry(name=each.name, tier=each.tier, expected=expected, matched=matched)
 
 

@@ -74,7 +74,7 @@ def computed_by_rows(head: Node) -> list[Node]:
 
 
 def is_part(node: Node) -> bool:
-    """Whether it is columns of another node's result."""
+    """Tells whether it is columns of another node's result."""
     return is_call(node, aten.slice.Tensor)
 
 
@@ -84,7 +84,7 @@ def is_by_rows(node: Node) -> bool:
 
 
 def read_by(nodes: list[Node]) -> list[Node]:
-    """What these read from others, row by row."""
+    """Finds what these nodes read from others, row by row."""
     read = dict.fromkeys(x for node in nodes for x in row_inputs(node))
     return [x for x in read if x not in nodes]
 

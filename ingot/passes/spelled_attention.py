@@ -15,7 +15,7 @@ PRODUCTS = (aten.matmul.default, aten.bmm.default)
 
 @dataclass(frozen=True, slots=True)
 class Spelled:
-    """What attention reads, heads before tokens, and its scalars."""
+    """The operands of attention, heads before tokens, and its scalars."""
 
     q: Node
     k: Node
@@ -54,7 +54,7 @@ def spelled_attention(node: Node) -> Spelled | None:
 
 
 def factor_of(node: Any) -> float | None:
-    """What a call multiplies its first argument with, if that is a number."""
+    """Finds the number that a call multiplies its first argument with; None for other calls."""
     if not is_call(node, aten.mul.Tensor, aten.div.Tensor, aten.mul.Scalar, aten.div.Scalar):
         return None
     number = node.args[1]
@@ -106,7 +106,7 @@ def window_of(mask: Any) -> int | None:
 
 
 def is_causal(seen: Any) -> bool:
-    """Whether it compares the places of keys, along the last dimension, with those of queries."""
+    """Tells whether it compares places of keys, along the last dimension, with those of queries."""
     key, query = seen.args
     places = [strip(x, *VIEWS) for x in (key, query)]
     counted = all(is_call(x, aten.arange.default) or x.op == "placeholder" for x in places)
@@ -115,6 +115,6 @@ def is_causal(seen: Any) -> bool:
 
 
 def is_same(one: Any, other: Any) -> bool:
-    """Whether both are the same places, looked at in the same way."""
+    """Tells whether both are the same places, viewed in the same way."""
     roots = [strip(x, *VIEWS) for x in (one, other)]
     return roots[0] is roots[1] and shape(one) == shape(other)

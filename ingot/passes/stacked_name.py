@@ -1,4 +1,4 @@
-"""What a parameter is called whose rows are those of several. No torch."""
+"""Names a parameter whose rows are those of several. No torch."""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ def _compare(
 
 
 def phases(limits: Limits, args: argparse.Namespace) -> list[Phase]:
-    """What to measure: what was asked for, or else as much of the defaults as fits the artifact.
+    """Picks the phases to measure: those asked for, or those defaults that fit the artifact.
 
     Raises UsageError for a phase that was asked for and does not fit.
     """
@@ -219,7 +219,7 @@ def speculated_tokens(limits: Limits, args: argparse.Namespace) -> tuple[int, in
 
 
 def _what_fits(phase: Phase, rounds: int, room: int) -> str:
-    """What to change so that a phase needs sequences of at most `room` tokens."""
+    """Suggests changes by which a phase needs sequences of at most `room` tokens."""
     fitting = []  # each alone is enough
     longest = room - (phase.tokens(rounds) - phase.prompt_tokens)
     if longest > 0:

@@ -1,4 +1,4 @@
-"""What `ingot bench` measured, as text and as JSON."""
+"""Results of `ingot bench`, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def _compared_row(found: SpeculationTurns) -> tuple[str, ...]:
 def speculation_object(
     speculative: EngineConfig, compared: list[SpeculationTurns]
 ) -> dict[str, Any]:
-    """What speculation gained, for programs: every turn beside the figures made of them."""
+    """Gains of speculation for JSON: every turn beside the figures made of them."""
     return {
         "speculation": {
             "method": speculative.speculative,

@@ -35,7 +35,7 @@ class BenchText:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchTurn:
-    """How requests fared: tokens a second after their first, and what became of drafts."""
+    """Result of a turn: tokens a second after the first ones, and what became of drafts."""
 
     tokens_per_second: float
     num_steps: int
@@ -54,7 +54,7 @@ class SpeculationTurns:
 
     @property
     def ratio(self) -> float:
-        """How many times as fast it is with speculation, the median of the rounds."""
+        """Speedup by speculation, the median of the rounds."""
         pairs = zip(self.plain, self.drafted, strict=True)
         return median(b.tokens_per_second / a.tokens_per_second for a, b in pairs)
 
@@ -78,7 +78,7 @@ class SpeculationTurns:
 
     @property
     def tokens_per_step(self) -> float:
-        """Of a sequence, with speculation; 1 where no draft is right."""
+        """Tokens of a sequence in a step with speculation; 1 if no draft is right."""
         steps = median(turn.num_steps for turn in self.drafted)
         return self.tokens / len(self.text.requests) / steps
 

@@ -1,4 +1,4 @@
-"""What a model writes, as it comes."""
+"""Shows an answer while the model writes it."""
 
 from __future__ import annotations
 

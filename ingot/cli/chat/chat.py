@@ -20,7 +20,7 @@ def note(text: str) -> None:
 
 
 def cut(answer: PartnerAnswer) -> str:
-    """How an answer was cut that reached its limit."""
+    """Says that an answer was cut by a limit, and where."""
     after = "" if answer.num_new is None else f" after {answer.num_new} tokens"
     thought = answer.thinking and not answer.text.strip()
     return f"Cut{after}{', while the model was thinking' if thought else ''}"
@@ -55,7 +55,7 @@ class Chat:
         self._report(answer)
 
     def figures(self, answer: PartnerAnswer) -> AnswerSpeed:
-        """How fast an answer came."""
+        """Speed of an answer."""
         return self.partner.figures(answer)
 
     def num_tokens(self) -> int | None:
@@ -63,7 +63,7 @@ class Chat:
         return self.partner.num_tokens(self.conversation.as_list())
 
     def _report(self, answer: PartnerAnswer) -> None:
-        """What is said after an answer."""
+        """Prints the remarks after an answer."""
         figures = self.figures(answer) if self.args.stats else None
         if self.args.json:
             result = answer.result() | ({"stats": figures} if figures else {})

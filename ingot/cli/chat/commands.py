@@ -21,12 +21,12 @@ class Leave(Exception):
 
 
 def help_text() -> str:
-    """What can be entered."""
+    """Help on everything that can be entered."""
     return facts([*((usage(command), command.meaning) for command in COMMANDS), *KEYS])
 
 
 def usage(command: Command) -> str:
-    """How a command is entered."""
+    """Spelling of a command."""
     return f"{command.name} {command.argument}".strip()
 
 

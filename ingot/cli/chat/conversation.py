@@ -1,4 +1,4 @@
-"""What was said in a conversation, and the file that keeps it."""
+"""The messages of a conversation, and the file that keeps them."""
 
 from __future__ import annotations
 

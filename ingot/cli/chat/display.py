@@ -15,7 +15,7 @@ _DIM, _PLAIN, _ERASE = "\033[2m", "\033[0m", "\r\033[K"
 
 
 class ThinkingMarks(NamedTuple):
-    """What is written before thinking, between it and the answer, and where no answer follows."""
+    """Marks before thinking, between it and the answer, and if no answer follows."""
 
     before: str = ""
     after: str = ""

@@ -1,4 +1,4 @@
-"""What the user enters: messages and commands, of one line or several."""
+"""Reads what the user enters: messages and commands, of one line or several."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Lines:
         return line
 
     def is_empty(self) -> bool:
-        """Whether the line that Ctrl-C has just ended was empty."""
+        """Tells whether the line that Ctrl-C has just ended was empty."""
         return not (self._editor and self._editor.get_line_buffer())
 
 

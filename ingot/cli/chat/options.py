@@ -1,4 +1,4 @@
-"""How answers are generated: options of `ingot run`, which a conversation can change."""
+"""Options of generation, given to `ingot run` or changed in a conversation."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Options:
 
     @property
     def think(self) -> Think:
-        """How thinking is shown."""
+        """Display of thinking."""
         think = self._given.get("think", OFF)
         return "dim" if think == OFF else think  # a model may think all the same
 
@@ -163,10 +163,10 @@ def _as_text(value: Any) -> str:
 
 
 def name_of(argument: Argument) -> str:
-    """What a user calls an option."""
+    """Name of an option for users."""
     return argument.names[0].removeprefix("--")
 
 
 def field_of(argument: Argument) -> str:
-    """What parameters call it."""
+    """Name of the option in the parameters."""
     return name_of(argument).replace("-", "_")

@@ -10,7 +10,7 @@ from ingot.cli.chat.options import Options
 
 
 class AnswerSpeed(Protocol):
-    """How fast an answer came."""
+    """Speed of an answer."""
 
     def text(self) -> str:
         """For people."""

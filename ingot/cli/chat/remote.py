@@ -35,7 +35,7 @@ class RemoteOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class RemoteFigures:
-    """How fast an answer came, as it is seen from here."""
+    """Speed of an answer, as the client sees it."""
 
     ttft_seconds: float
     num_prompt_tokens: int | None

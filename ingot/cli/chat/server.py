@@ -42,7 +42,7 @@ class ChatServer:
             self._headers["Authorization"] = f"Bearer {key}"
 
     def model(self, name: str | None) -> dict[str, Any]:
-        """What the server tells of a model; of its first one, if none is named."""
+        """Finds a model of the server, by default its first. Raises UsageError if it has none."""
         models = self.call("GET", "/v1/models").get("data")
         known = [each for each in models or () if isinstance(each, dict) and "id" in each]
         if not known:
@@ -54,7 +54,7 @@ class ChatServer:
         return found
 
     def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """What the server answers, a JSON object; an empty one for anything else."""
+        """Returns the server's answer, a JSON object; an empty one for anything else."""
         with self._answer(method, path, body) as response:
             told = _json(response.read(MAX_BODY))
         return told if isinstance(told, dict) else {}
@@ -104,7 +104,7 @@ class ChatServer:
 
 
 def _json(data: bytes | str) -> Any:
-    """What a server sent; nothing, if it is no JSON."""
+    """Decodes what a server sent; empty if it is no JSON."""
     try:
         return json.loads(data)
     except (ValueError, RecursionError):

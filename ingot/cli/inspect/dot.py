@@ -73,7 +73,7 @@ def _edges(plan: Plan, groups: list[Group]) -> Iterator[str]:
 
 
 def _read(plan: Plan, instruction: Instruction) -> Iterator[str]:
-    """What it reads that is no weight; what it only writes into is not read."""
+    """Yields what it reads, without weights and without what it only writes into."""
     writes = traits_of(instruction).arguments(Role.WRITTEN)
     for argument, name in instruction.inputs.items():
         if argument not in writes and plan.buffer(name).kind != "weight":
@@ -81,6 +81,6 @@ def _read(plan: Plan, instruction: Instruction) -> Iterator[str]:
 
 
 def _written(instruction: Instruction) -> Iterator[str]:
-    """What it makes, and the states that it writes into."""
+    """Yields what it makes, and the states that it writes into."""
     yield from instruction.outputs.values()
     yield from written_by(instruction)

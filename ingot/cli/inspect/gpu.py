@@ -162,7 +162,7 @@ def kernels_text(shown: GpuKernels, target: str, layers: int) -> str:
 
 
 def notes(shown: GpuKernels, layers: int) -> str:
-    """What the tables mean."""
+    """Explains the tables."""
     others = shown.launches - sum(read.launches for read in shown.reads)
     return (
         f"A step of one token has {shown.launches} launches, "
@@ -224,7 +224,7 @@ def sizes_of_token(keys: int) -> dict[str, int]:
 def gpu_reads(
     plan: Plan, built: BuiltLaunches, architecture: Architecture, keys: int
 ) -> Iterator[GpuRead]:
-    """What reads memory in a step of one token of a sequence of so many: products and attention.
+    """Yields products and attention of a step of one token after so many keys, with what they read.
     Those that are alike are one."""
     sizes = sizes_of_token(keys)
     costs = kernel_costs(plan, StepShape(context=keys))
@@ -251,7 +251,7 @@ def gpu_reads(
 
 
 def tile_of(spec: KernelSpec) -> str:
-    """What a program of a product makes at a time; empty for other kernels."""
+    """Tile of a program of a product; empty for other kernels."""
     sizes = [str(spec.constants[name]) for name in TILE if name in spec.constants]
     return " x ".join(sizes) if len(sizes) == len(TILE) else ""
 

@@ -171,7 +171,7 @@ def summary(found: Inspected) -> str:
 
 
 def memory_facts(view: ArtifactView, target: str) -> list[tuple[str, str]]:
-    """What a running engine keeps in memory, part by part."""
+    """Memory of a running engine, part by part."""
     from ingot.artifact.target import kind_of_name
 
     plan = view.plans[target]
@@ -218,7 +218,7 @@ def plan_table(plan: Plan, layer: int | None = None) -> str:
 
 
 def _checked(found: Inspected) -> list[str]:
-    """What was measured and verified on a host, if anything was."""
+    """Sections on what was measured and verified on a host, if anything was."""
     measured, verified = found.measured, found.verified
     return [
         *([_speed_text(measured)] if measured else []),
@@ -300,7 +300,7 @@ def _target_table(view: ArtifactView) -> str:
 
 
 def _program_table(found: Inspected) -> str:
-    """What each program is for, takes and returns."""
+    """Table of the programs: purpose, inputs and outputs."""
     rows = []
     for name, plan in found.view.programs[found.target].items():
         takes, gives = (

@@ -1,4 +1,4 @@
-"""What `ingot inspect` knows of one target of an artifact, for its text, JSON and page."""
+"""Facts of one target of an artifact, for the text, JSON and page of `ingot inspect`."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Inspected:
 
     @property
     def weight_bytes(self) -> int:
-        """Of the file that the target reads; others of the artifact may read another."""
+        """Size of the weight file that the target reads; other targets may read another."""
         return self.view.manifest.files[weights_name(self.entry.layout)].size
 
     @property

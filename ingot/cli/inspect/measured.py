@@ -1,4 +1,4 @@
-"""What `ingot bench --json` measured of an artifact, read again for its page."""
+"""Reads what `ingot bench --json` measured of an artifact, for its page."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ingot.errors import UsageError
 
 
 class MeasuredLimits(msgspec.Struct, frozen=True):
-    """Of the machine: bytes read and operations by kind of arithmetic, per second."""
+    """Limits of the machine: bytes read and operations by kind of arithmetic, per second."""
 
     threads: int
     read_bytes_per_second: float

@@ -45,7 +45,7 @@ CARDS: Mapping[str, Mapping[str, int]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryNeed:
-    """What a running engine of one target keeps in memory.
+    """The memory of a running engine of one target.
 
     Attributes:
         fixed: bytes that no request changes, by what they are for; the weights come first.
@@ -75,7 +75,7 @@ class MemoryNeed:
         return min(USUAL_CONTEXT, self.max_context)
 
     def seat_bytes(self, context: int) -> int:
-        """What one sequence of so many tokens keeps."""
+        """Bytes that one sequence of so many tokens keeps."""
         num_pages = min(-(-context // self.page_size), self.most_pages)
         return num_pages * self.page_bytes + self.slot_bytes
 

@@ -1,4 +1,4 @@
-"""How an artifact's numbers are stored, and in what it differs from the reference, in words."""
+"""Describes how an artifact's numbers are stored, and in what it differs from the reference."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class NumericDifference:
 
 
 def weight_formats(plan: Plan) -> tuple[StoredAs, ...]:
-    """How the weights are stored, the format with the most bytes first."""
+    """Formats of the weights, the one with the most bytes first."""
     found: dict[str, list[Buffer]] = {}
     for buffer in plan.of_kind("weight"):
         found.setdefault(str(buffer.format), []).append(buffer)
@@ -51,7 +51,7 @@ def weight_formats(plan: Plan) -> tuple[StoredAs, ...]:
 
 
 def differences(manifest: Manifest, plan: Plan) -> tuple[NumericDifference, ...]:
-    """In what the artifact differs from the reference: its module in float32, in PyTorch."""
+    """Lists differences of the artifact from the reference: its module in float32, in PyTorch."""
     said = [_weights(manifest, plan), _activations(manifest, plan), _rounded(plan), _cache(plan)]
     numeric = (NumericDifference(what=what, tier="numeric") for what in said if what)
     return (*numeric, NumericDifference(what=REORDERED, tier="exact"))

@@ -122,7 +122,7 @@ def _text(instruction: Instruction) -> str:
 
 
 def _operands(plan: Plan, group: Group) -> tuple[list[str], list[str], list[Buffer]]:
-    """What a kernel reads from others, what it makes for others, and its weights."""
+    """Operands of a kernel: what it reads from others, what it makes for others, its weights."""
     reads: list[str] = []
     writes: list[str] = []
     weights: dict[str, Buffer] = {}

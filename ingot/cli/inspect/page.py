@@ -73,7 +73,7 @@ def parts(name: str) -> list[str]:
 
 
 def _deployment(found: Inspected) -> dict[str, object]:
-    """What the person who deploys asks for."""
+    """Values of the part on deployment."""
     need, path = found.memory, shlex.quote(str(found.view.path))
     return {
         "need": need,
@@ -91,7 +91,7 @@ def _deployment(found: Inspected) -> dict[str, object]:
 
 
 def _inside(found: Inspected) -> dict[str, object]:
-    """What the compiler did: layers, ledger, files and memory."""
+    """Values of the part on what the compiler did: layers, ledger, files and memory."""
     kernels = kernel_views(found.plan)
     makers = {name: kernel.name for kernel in kernels for name in kernel.outputs}
     return {
@@ -122,7 +122,7 @@ def _kernels(found: Inspected) -> dict[str, object]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetNeeds:
-    """What a host must have for a target, and the bytes of the target's code."""
+    """Requirements of a target, and the bytes of its code."""
 
     name: str
     machine: str

@@ -152,7 +152,7 @@ def _view(plan: Plan, group: Group) -> KernelView:
 
 
 def kernel_counts(plan: Plan) -> dict[str, int]:
-    """How often a step has each kernel, the most frequent first."""
+    """Counts each kernel of a step, the most frequent first."""
     return dict(Counter(group.kernel for group in plan.kernels).most_common())
 
 

@@ -1,4 +1,4 @@
-"""What is asked of a server, and when: prompts and moments, the same for the same seed."""
+"""Draws requests to a server: prompts and moments, the same for the same seed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class LoadAsk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """How requests are drawn. Lengths are in tokens, `rate` in requests a second.
+    """Distribution of requests. Lengths are in tokens, `rate` in requests a second.
 
     A `range_ratio` of 0.2 draws lengths between 0.8 and 1.2 times what is said. All prompts begin
     with the same `prefix_len` tokens, which come on top.

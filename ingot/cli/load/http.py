@@ -16,7 +16,7 @@ MAX_HEAD = 65536  # bytes
 
 
 class Address(NamedTuple):
-    """Where a server listens; `path` comes before those of its routes."""
+    """Address of a server; `path` comes before those of its routes."""
 
     host: str
     port: int
@@ -100,11 +100,11 @@ class BodyReader:
 
     @property
     def has_begun(self) -> bool:
-        """Whether a byte of the answer is there."""
+        """Tells whether a byte of the answer is there."""
         return self.head is not None or bool(self._rest)
 
     def feed(self, data: bytes) -> bytes:
-        """What these bytes add to the body. Raises ConnectionError for what is no HTTP/1.1."""
+        """Takes bytes; returns what they add to the body. Raises ConnectionError if no HTTP/1.1."""
         if self.head is None:
             self._rest += data
             head, found, data = self._rest.partition(b"\r\n\r\n")

@@ -98,7 +98,7 @@ async def _warm_up(server: Server, demand: Demand, count: int) -> None:
 def _asked(
     args: argparse.Namespace, server: Server, goodput: Mapping[str, float]
 ) -> dict[str, Any]:
-    """What was asked for, under vLLM's names."""
+    """Options of the load under vLLM's names."""
     rate = args.request_rate
     return {
         "date": datetime.now().strftime("%Y%m%d-%H%M%S"),

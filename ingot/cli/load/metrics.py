@@ -1,4 +1,4 @@
-"""What all requests together say, under the names of vLLM's benchmark."""
+"""Metrics over all requests, under the names of vLLM's benchmark."""
 
 from __future__ import annotations
 

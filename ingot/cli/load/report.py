@@ -1,4 +1,4 @@
-"""What a measurement of a server found, as text."""
+"""Text of a server's measurement."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ ERRORS = (OSError, ServerError, msgspec.MsgspecError)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """Where requests go, and what all of them say. `extra` are fields of every body."""
+    """A server that requests go to, and what all of them say. `extra` are fields of every body."""
 
     address: Address
     backend: str

@@ -1,4 +1,4 @@
-"""What a stream of an OpenAI-compatible server says, event by event, and when it said it."""
+"""Reads a stream of an OpenAI-compatible server, event by event, with times."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 
 
 class StreamedDelta(msgspec.Struct):
-    """What an event adds to an answer of a conversation."""
+    """An event's addition to an answer of a conversation."""
 
     content: str | None = None
     reasoning: str | None = None
@@ -20,7 +20,7 @@ class StreamedDelta(msgspec.Struct):
 
 
 class StreamedChoice(msgspec.Struct):
-    """What an event says of a completion."""
+    """An event of a completion."""
 
     text: str | None = None
     delta: StreamedDelta | None = None
@@ -42,12 +42,12 @@ class Event(msgspec.Struct):
 
 
 class ServerError(Exception):
-    """What the server says went wrong, as text."""
+    """Error that the server reports, as text."""
 
 
 @dataclass(slots=True)
 class RequestOutcome:
-    """How one request fared; times in seconds. `error` is empty where it was answered."""
+    """The outcome of one request; times in seconds. `error` is empty if it was answered."""
 
     start: float = 0.0
     prompt_tokens: int = 0
@@ -128,21 +128,21 @@ def _text(choice: StreamedChoice) -> str | None:
 
 
 def _has_token(choice: StreamedChoice) -> bool:
-    """Whether an event has a token. In a completion a token may leave no text."""
+    """Tells whether an event has a token. In a completion a token may leave no text."""
     if choice.delta is None:
         return choice.text is not None
     return bool(_text(choice) or choice.delta.tool_calls)
 
 
 def said(error: Any) -> str:
-    """What an `error` of an answer says, in whatever shape."""
+    """Message of an answer's `error`, in whatever shape."""
     if isinstance(error, dict):
         return str(error.get("message") or error)
     return str(error)
 
 
 def explain(status: int, body: bytes) -> str:
-    """What an answer that is no stream says went wrong."""
+    """Explains what went wrong, of an answer that is no stream."""
     try:
         found = msgspec.json.decode(body)
     except msgspec.MsgspecError:
