@@ -66,6 +66,7 @@ def _divergence(expected: float, error: float) -> float:
     Over all tokens the sum is the divergence, as that of -p error is. But no part of it is
     negative, and the rounding of the numbers in the goldens counts only squared.
     """
+    # expm1 leaves the range of float64 at 709.
     return exp(expected) * (expm1(error) - error) if error < 700 else inf
 
 

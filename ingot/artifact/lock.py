@@ -24,6 +24,7 @@ def file_lock(path: Path, *, on_wait: Callable[[], None] = lambda: None) -> Iter
         yield
     finally:
         try:
+            # While the lock is held: removed after it, the file could be the next holder's.
             path.unlink(missing_ok=True)
         finally:
             os.close(fd)
@@ -60,6 +61,7 @@ def _try_exclusive(fd: int) -> bool:
 def _acquire(path: Path, on_wait: Callable[[], None]) -> int:
     waited = False
     while True:
+        # No link is followed: whoever may write beside the artifact must not choose what is made.
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
         try:
             try:

@@ -38,7 +38,7 @@ def bytes_in_flight(binary: Binary, spec: KernelSpec, architecture: Architecture
 
 
 def weights_in_flight(binary: Binary, spec: KernelSpec, architecture: Architecture) -> int:
-    """The same of a product. A program whose sum is short never has all its tiles under way."""
+    """As `bytes_in_flight`, for a product: a program with a short sum never fills its pipeline."""
     constants = spec.constants
     ends = constants.get("TOGETHER", True)
     steps = -(-int(constants["DEPTH"]) // int(constants["TILE_COLUMNS"]))
@@ -59,6 +59,7 @@ def _in_flight(
     tile = binary.shared_bytes // stages
     weights = weight_tile_bytes(spec)
     programs = resident_programs(binary, spec.num_warps, architecture)
+    # One stage is being multiplied; the others are under way.
     return programs * min(stages - 1, most_tiles) * (min(tile, weights) if weights else tile)
 
 

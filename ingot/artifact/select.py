@@ -27,6 +27,7 @@ def abi_of(target: str) -> int:
 
 
 def _rank(entry: TargetEntry) -> tuple[bool, int, str]:
+    # The name only breaks ties, so that the order in the manifest decides nothing.
     return kind_of_name(entry.name) == PREFERRED, len(entry.requires), entry.name
 
 

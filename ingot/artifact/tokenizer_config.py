@@ -147,7 +147,7 @@ def _token(content: str, flags: Mapping[str, bool], special: bool) -> AddedToken
 def _with_room(
     backend: Tokenizer, tokens: list[AddedToken], vocab_size: int | None
 ) -> list[AddedToken]:
-    """Those whose ids lie within the vocabulary of the model."""
+    """Tokens whose ids lie within the vocabulary of the model."""
     if vocab_size is None:
         return tokens
     known = backend.get_added_tokens_decoder()

@@ -63,7 +63,7 @@ class ArtifactWriter(FolderWriter):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._left.set()
+        self._left.set()  # hashes that are under way stop, so that a failure need not wait for them
         try:
             for pool in (self._hashing, self._syncing):
                 pool.shutdown(cancel_futures=True)

@@ -113,7 +113,7 @@ def summary(path: Path, golden: Golden) -> str:
 
 
 def summary_json(path: Path, golden: Golden) -> dict[str, object]:
-    """The same as data."""
+    """Summary of a recording as data."""
     return {
         "path": path,
         "model": golden.model.name,

@@ -11,7 +11,7 @@ _MODES = {"stdin": "r", "stdout": "w", "stderr": "w"}
 
 
 class _Messages(io.FileIO):
-    """stderr that drops what nobody can read any more, so that the work goes on."""
+    """A stderr that drops what nobody can read any more, so that the work goes on."""
 
     def write(self, data: Any, /) -> int:
         try:

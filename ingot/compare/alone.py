@@ -36,7 +36,7 @@ def errors_of(seen: Seen, inputs: Mapping[str, Tensor], weights: Weights) -> lis
 
 
 def errors_against(seen: Seen, wanted: Mapping[str, Value]) -> list[Difference]:
-    """The same, given the latter."""
+    """As `errors_of`, given what should have been left."""
     found = []
     for name, value in wanted.items():
         found += differences(name, seen.work.members, shaped(seen.after[name], value), value)
@@ -44,7 +44,7 @@ def errors_against(seen: Seen, wanted: Mapping[str, Value]) -> list[Difference]:
 
 
 def shaped(got: Value, like: Value) -> Value:
-    """The same numbers; references leave out the dimensions that buffers have and add a batch."""
+    """Reshapes a value like another: references add a batch and leave out dimensions of 1."""
     if isinstance(got, Tensor) and isinstance(like, Tensor):
         return got.reshape(like.shape)
     return got

@@ -110,5 +110,5 @@ def dense(value: Value) -> Tensor:
 
 
 def as_numbers(value: Value) -> Tensor:
-    """The same as [rows, columns]."""
+    """Numbers of a value as [rows, columns]."""
     return dense(value).reshape(value.shape[0], -1)

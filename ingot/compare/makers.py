@@ -25,7 +25,7 @@ UNKNOWN = ""
 
 @dataclass(slots=True)
 class Makers:
-    """By whom instructions and groups were made, by the names of their results.
+    """The passes and rules that made instructions and groups, by the names of their results.
 
     Attributes:
         passes: the pass that made the node of that name, and those that changed it since.

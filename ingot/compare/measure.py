@@ -95,6 +95,7 @@ class Tally:
         )
 
     def _add_rows(self, got: Float32, reference: Float32) -> None:
+        # By bits: a NaN equals itself here, and 0 is not -0.
         same = got.view(np.uint32) == reference.view(np.uint32)
         equal = same.all(axis=1)
         wide, wanted = got.astype(np.float64), reference.astype(np.float64)

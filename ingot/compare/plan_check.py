@@ -100,7 +100,7 @@ class PlanValues:
         return self.rows if self.plan.buffer(name).shape[0] == "R" else None
 
     def of_model(self) -> ModelValues:
-        """The same, to hold another plan against."""
+        """Values of a plan, to compare another plan with."""
         found = ModelValues()
         for instruction in self.plan.instructions:
             for name in instruction.outputs.values():

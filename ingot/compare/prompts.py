@@ -58,7 +58,7 @@ def random_prompts(count: int, seed: int, sides: Sequence[Side]) -> list[Compare
 
 
 def golden_prompts(sides: Sequence[Side]) -> list[ComparedPrompt]:
-    """Those of the first artifact; without one, those that a compile would make.
+    """Golden prompts of the first artifact; without one, those that a compile would make.
 
     They are cut to what both sides take. Raises UsageError where there is no tokenizer.
     """

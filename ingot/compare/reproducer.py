@@ -187,7 +187,7 @@ def line(found: Difference) -> str:
 
 
 def _aligned(buffer: Buffer, data: Tensor) -> Tensor:
-    """The same bytes from a multiple of 64 on; matrices of a stack where kernels look for them."""
+    """Copies bytes to a multiple of 64; matrices of a stack to where kernels look for them."""
     matrices = data.reshape(-1, data.shape[-1])
     stride = buffer.row_stride if buffer.base else matrices.shape[1]
     size = len(matrices) * stride

@@ -58,7 +58,7 @@ def left(work: Work) -> tuple[str, ...]:
 
 
 def copied(value: Value) -> Value:
-    """The same numbers in memory of their own."""
+    """Copies the numbers of a value."""
     if isinstance(value, Scaled):
         return replace(value, values=value.values.clone(), scales=value.scales.clone())
     return value.clone()

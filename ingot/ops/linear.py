@@ -39,6 +39,7 @@ def integer_product(x: Scaled, weight: Scaled) -> Tensor:
     dot is the exact integer product of a block of x with the weight's integers.
     """
     block, whole = weight.block, weight.integers()
+    # A product of int8 tensors would sum in int8; these floats hold the sums exactly.
     wide = torch.float32 if block <= EXACT_IN_FLOAT32 else torch.float64
     out = x.scales.new_zeros((*x.shape[:-1], weight.shape[0]), dtype=torch.float32)
     parts = zip(x.values.split(block, -1), whole.split(block, -1), strict=True)

@@ -33,7 +33,7 @@ def gather(cache: Tensor, pages: Tensor, context: int) -> Tensor:
 
 
 def read(cache: Operand, pages: Tensor, context: int) -> tuple[Tensor, Tensor | None]:
-    """The same in float32 without their scales, and the scales [Hk, context] where it has some."""
+    """Rows in float32 without their scales, and the scales [Hk, context] where there are some."""
     if not isinstance(cache, Scaled):
         return gather(cache, pages, context).float(), None
     scales = gather(cache.scales, pages, context).squeeze(-1)
@@ -41,7 +41,7 @@ def read(cache: Operand, pages: Tensor, context: int) -> tuple[Tensor, Tensor | 
 
 
 def read_rows(cache: Operand, pages: Tensor, context: int, dtype: torch.dtype) -> Tensor:
-    """The same of rows that are keys and values: integers are rounded to the dtype of queries."""
+    """Rows that are keys and values alike: integers are rounded to the dtype of queries."""
     if not isinstance(cache, Scaled):
         return gather(cache, pages, context).float()
     values, scales = (gather(part, pages, context) for part in (cache.values, cache.scales))

@@ -111,7 +111,7 @@ def register(
 
 
 def rounded(reference: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """The same reference with one more argument, the last: `out_dtype`, to which it rounds."""
+    """Adds a last argument to a reference: `out_dtype`, to which it rounds its result."""
     plain = inspect.signature(reference, eval_str=True)
     out_dtype = inspect.Parameter(
         "out_dtype",

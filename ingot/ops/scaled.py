@@ -65,7 +65,7 @@ class Scaled:
         return _scale_up(self.integers().float(), self.scales, self.block)
 
     def unflatten(self, rows: Sequence[int]) -> Scaled:
-        """The same rows [R, K] in so many dimensions."""
+        """Views rows [R, K] in so many dimensions."""
         return self._changed(lambda part: part.unflatten(0, rows))
 
     def __getitem__(self, index: Any) -> Scaled:
@@ -73,7 +73,7 @@ class Scaled:
         return self._changed(lambda part: part[index])
 
     def _changed(self, change: Callable[[Tensor], Tensor]) -> Scaled:
-        """The same change of the rows of each part."""
+        """Applies one change to the rows of each part."""
         multipliers = None if self.multipliers is None else change(self.multipliers)
         zeros = None if self.zeros is None else change(self.zeros)
         values, scales = change(self.values), change(self.scales)

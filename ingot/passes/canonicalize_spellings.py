@@ -26,17 +26,17 @@ def canonicalize_spellings(gm: GraphModule) -> int:
 
 
 def gelu_of_cube(x: Tensor) -> Tensor:
-    """As GPT-2 writes it."""
+    """GELU as GPT-2 writes it."""
     return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x.pow(3.0))))
 
 
 def gelu_of_products(x: Tensor) -> Tensor:
-    """With one power less."""
+    """GELU with one power less."""
     return 0.5 * x * (1.0 + torch.tanh(x * 0.7978845608 * (1.0 + 0.044715 * x * x)))
 
 
 def gelu_of_bloom(x: Tensor) -> Tensor:
-    """The same in another order, and with another digit less."""
+    """GELU as BLOOM writes it: in another order, and with another digit less."""
     return x * 0.5 * (1.0 + torch.tanh(0.79788456 * x * (1 + 0.044715 * x * x)))
 
 

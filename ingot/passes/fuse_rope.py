@@ -35,7 +35,7 @@ def turn_half(x: Tensor, cos: Tensor, sin: Tensor, half: int, size: int) -> Tens
 
 
 def turn_part(x: Tensor, cos: Tensor, sin: Tensor, half: int, size: int, width: int) -> Tensor:
-    """The same on the leading part of every head."""
+    """Rotates the leading part of every head."""
     turned = turn_half(x[..., :size], cos, sin, half, size)
     return torch.cat((turned, x[..., size:width]), dim=-1)
 
@@ -57,7 +57,7 @@ def turn_neighbours(
 def turn_leading_neighbours(
     x: Tensor, cos: Tensor, sin: Tensor, size: int, tokens: int, heads: int, width: int
 ) -> Tensor:
-    """The same on the leading part of every head."""
+    """Rotates the leading part of every head."""
     turned = turn_neighbours(x[..., :size], cos, sin, size, tokens, heads)
     return torch.cat((turned, x[..., size:width]), dim=-1)
 

@@ -91,7 +91,7 @@ def typed(gm: GraphModule) -> list[str]:
 
 
 def read(node: Node, names: Iterable[str]) -> list[Any]:
-    """Those arguments of a primitive's call."""
+    """Arguments of a primitive's call, by these names."""
     given = arguments(node)
     return [given[name] for name in names]
 

@@ -79,11 +79,13 @@ class Matcher:
 
 def _arguments(node: Node) -> list[Any]:
     """The arguments of a call, however they were passed, defaults included."""
+    # A default may be written out or left out: both must match.
     declared = node.target._schema.arguments[len(node.args) :]  # type: ignore[union-attr]
     return [*node.args, *(node.kwargs.get(a.name, a.default_value) for a in declared)]
 
 
 def _is_closed(match: Match, result: Node) -> bool:
     """Tells whether only the match reads the nodes inside of it."""
+    # What others read would have to be computed beside the op that replaces the match.
     nodes = set(match.nodes.values())
     return all(nodes.issuperset(node.users) for node in nodes - {result})

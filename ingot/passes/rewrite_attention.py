@@ -150,7 +150,7 @@ def size_of(gm: GraphModule, dim: Dim, sizes: Mapping[Dim, Any]) -> Any:
 
 
 def rename_input(gm: GraphModule, node: Node, array: Array) -> Node:
-    """The same input under its name in a step, in the dtype that it has there."""
+    """Gives an input its name and its dtype in a step."""
     node.name = node.target = array.name
     dtype = TORCH_DTYPES[array.dtype]
     node.meta["val"] = new_value(gm, tuple(value(node).shape), dtype)

@@ -149,7 +149,7 @@ class PhaseRunner:
             before = after
 
     def _trace(self, rounds: Rounds) -> list[Trace]:
-        """As many rounds again, with the clock on."""
+        """Runs as many rounds again, with the clock on."""
         self._executor.clock = np.zeros(len(self._plan.kernels) + 1, np.int64)
         try:
             return [

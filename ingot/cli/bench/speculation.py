@@ -96,7 +96,7 @@ class SpeculationRunner:
         self._engine = Engine(executor, max_model_len=longest, config=speculative)
 
     def run(self, text: BenchText) -> SpeculationTurns:
-        """The same requests in all turns. Raises InternalError if their outputs are not equal."""
+        """Runs the same requests in all turns. Raises InternalError if outputs are not equal."""
         turns: dict[EngineConfig, list[BenchTurn]] = {self._plain: [], self._speculative: []}
         # What is prefilled here, the turns find in the cache of prefixes.
         self._turn(self._plain, [(p, replace(params, max_tokens=4)) for p, params in text.requests])

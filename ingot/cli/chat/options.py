@@ -91,7 +91,7 @@ class Options:
     def of(
         cls, args: argparse.Namespace, defaults: Mapping[str, Any], switch: Switch | None = None
     ) -> Options:
-        """Those of a command line."""
+        """Options of a command line."""
         given = {field_of(each): getattr(args, field_of(each)) for each in ANSWER_OPTIONS}
         return cls(given, defaults, switch)
 

@@ -53,7 +53,7 @@ def _label(plan: Plan, instruction: Instruction) -> str:
 
 
 def _edges(plan: Plan, groups: list[Group]) -> Iterator[str]:
-    """From where a value is made to where it is read; a state is made where it is written."""
+    """Draws edges from where a value is made to where it is read; writing a state makes it."""
     inside = {i for group in groups for i in range(group.first, group.first + group.count)}
     makers: dict[str, int] = {}
     outside: dict[str, str] = {}

@@ -38,7 +38,7 @@ class ArtifactView:
 
     @property
     def plans(self) -> dict[str, Plan]:
-        """Those of the step, by target name."""
+        """Plans of the step, by target name."""
         return {target: plans[STEP.name] for target, plans in self.programs.items()}
 
     def folder_bytes(self) -> dict[str, int]:

@@ -211,7 +211,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def status(self) -> int:
-        """That of the answer which is being read; 0 before its head is there."""
+        """Status of the answer that is being read; 0 before its head is there."""
         return self._reader.head.status if self._reader.head else 0
 
     def close(self) -> None:
