@@ -123,8 +123,11 @@ def _within(pieces: Sequence[Piece], most: int) -> list[list[Piece]]:
 
 
 def fill(arrays: StepInputs, inputs: Mapping[str, Tensor]) -> None:
-    """Fills the arrays of a step; tables that are narrower than theirs leave zeros."""
+    """Fills the arrays of a step, as far as the program has them; tables that are narrower than theirs
+    leave zeros."""
     for name, values in inputs.items():
+        if name not in arrays:
+            continue
         arrays[name][...] = 0
         arrays[name][tuple(map(slice, values.shape))] = values.numpy()
     sizes = (len(inputs[name]) for name in ("tokens", "spans", "logit_rows"))

@@ -11,11 +11,14 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from ingot.artifact.spec import SYMBOLS
+from ingot.artifact.spec import SYMBOLS, StateKind
 from ingot.passes.graph import origin, program_of, signature, states_of, value
 
 SYMBOL = re.compile(r"[a-z]+\d+")
-STATE_SIZES = ("pages", "", "page_size")
+STATE_SIZES: Mapping[StateKind, tuple[str, ...]] = {
+    "paged": ("pages", "", "page_size"),
+    "slotted": ("num_slots",),
+}
 
 
 def op_counts(gm: GraphModule) -> Counter[str]:
@@ -99,7 +102,7 @@ def size_names(gm: GraphModule) -> dict[str, str]:
 def dims(gm: GraphModule, node: Node) -> tuple[str, ...]:
     """Names the sizes of an input; empty for those that are numbers."""
     if node.name in states_of(gm):
-        return STATE_SIZES
+        return STATE_SIZES[states_of(gm)[node.name].kind]
     for array in program_of(gm).inputs:
         if node.name in (array.name, array.plain):
             batch = ("",) if array.plain else ()

@@ -126,10 +126,10 @@ def step_inputs(gm: GraphModule, kind: StateKind) -> dict[str, Node]:
     there = {node.name: node for node in gm.graph.find_nodes(op="placeholder")}
     for array in program_of(gm).inputs:
         wanted = array != program_of(gm).rows and LEADS_TO.get(array.name, kind) == kind
-        if array.name in there:
-            inputs[array.name] = there[array.name]
-        elif array.plain:
+        if array.plain in there:
             inputs[array.name] = rename_input(gm, there[array.plain], array)
+        elif array.name in there:
+            inputs[array.name] = there[array.name]
         elif wanted:
             shape = tuple(size_of(gm, dim, sizes) for dim in array.shape)
             last = [*inputs.values()][-1]
