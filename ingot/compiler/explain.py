@@ -156,7 +156,7 @@ def explain(
     quantized = _check_weights(model_dir, config, blueprint, faults, ignored)
     if config and blueprint:
         programs = {name: program.meaning for name, program in PROGRAMS.items()}
-        told |= {"family": config.family, "features": features(config), "programs": programs}
+        told |= {"family": config.family.name, "features": features(config), "programs": programs}
         sound = not any(isinstance(f, (ConfigError, UnsupportedModelError)) for f in faults)
         if quantized is not None and sound:
             told |= _needs(config, blueprint, quantized, options, use.resolved(config), faults)

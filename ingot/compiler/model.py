@@ -23,7 +23,7 @@ from ingot.models.checkpoint import Checkpoint, closing_on_error
 from ingot.models.config import ModelConfig
 from ingot.models.config_file import read_json_object
 from ingot.models.file_names import CONFIG
-from ingot.models.foreign.config import AnyConfig, ForeignConfig
+from ingot.models.foreign.config import LIBRARY, AnyConfig, ForeignConfig
 from ingot.passes.pipeline import check_disabled
 from ingot.targets.target import kind_of
 
@@ -56,7 +56,7 @@ def family_config(model: Model) -> ModelConfig:
     """The config of a model that a family builds. Raises UsageError for any other."""
     if isinstance(model.config, ForeignConfig):
         raise UsageError(
-            f"{model.config.architecture} is compiled from {model.config.family}",
+            f"{model.config.architecture} is compiled from {LIBRARY}",
             hint="This takes a model that a family of ingot builds.",
         )
     return model.config

@@ -12,6 +12,7 @@ from typing import Literal
 
 from ingot.errors import ContradictionError
 from ingot.models.attention_config import AttentionConfig
+from ingot.models.family import USUAL, Family
 from ingot.models.latent_config import LatentConfig
 from ingot.models.layer_config import LayerConfig
 from ingot.models.moe_config import MoeConfig
@@ -26,7 +27,8 @@ class ModelConfig:
     """A decoder-only language model, canonical and complete.
 
     Attributes:
-        family: the family that builds it; architecture: the checkpoint's own class name.
+        family: the family that builds it and names its tensors.
+        architecture: the checkpoint's own class name.
         hidden_size: width of the residual stream.
         layers: what each decoder layer consists of.
         norm: kind of every norm; norm_eps: epsilon of every norm.
@@ -47,7 +49,7 @@ class ModelConfig:
         ContradictionError: values that contradict each other or that nothing here can run.
     """
 
-    family: str
+    family: Family = USUAL
     architecture: str
     vocab_size: int
     hidden_size: int

@@ -21,7 +21,6 @@ Part = TypeVar("Part")
 def parse_decoder(
     fields: Fields,
     *,
-    family: str,
     mixer: Mixer | Sequence[Mixer],
     mlp: Mlp | Sequence[Mlp],
     **decided: Any,
@@ -41,7 +40,6 @@ def parse_decoder(
     mixers: Sequence[Mixer] = _of_layers(mixer, num_layers)
     mlps: Sequence[Mlp] = _of_layers(mlp, num_layers)
     return ModelConfig(
-        family=family,
         layers=tuple(
             LayerConfig(mixer=one, mlp=other) for one, other in zip(mixers, mlps, strict=True)
         ),

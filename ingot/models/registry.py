@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,9 +22,9 @@ from ingot.models.config import ModelConfig
 from ingot.models.config_file import check_model_dir, read_json_object
 from ingot.models.decoder_blueprint import causal_lm
 from ingot.models.families import BUILT_IN
-from ingot.models.family import Family, build_decoder
+from ingot.models.family import Family
 from ingot.models.fields import Fields
-from ingot.models.foreign.config import LIBRARY, WAY, AnyConfig, ForeignConfig, parse_foreign
+from ingot.models.foreign.config import LIBRARY, WAY, AnyConfig, parse_foreign
 from ingot.models.other_files import with_other_files
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def registered() -> tuple[Family, ...]:
 def _add(family: Family) -> None:
     for other in _registered.values():
         shared = set(other.architectures) & set(family.architectures)
-        if other != family and (other.name == family.name or shared):
+        if other is not family and (other.name == family.name or shared):
             raise UsageError(
                 f"family {family.name} clashes with the known family {other.name}",
                 hint="use another name, and architectures that no known family builds",
@@ -121,9 +121,14 @@ def parse_config(values: dict[str, Any], ignored: list[str] | None = None) -> Mo
     """The canonical config of a parsed config.json; `ignored` gets the keys that change nothing."""
     family = find_family(values)
     fields = Fields(values, ignored=ignored)
-    config = family.parse(fields)
+    config = _parsed(family, fields)
     fields.finish()
     return config
+
+
+def _parsed(family: Family, fields: Fields) -> ModelConfig:
+    config: ModelConfig = family.parse(fields)
+    return replace(config, family=family)
 
 
 def build(config: AnyConfig, *, max_model_len: int) -> nn.Module:
@@ -139,31 +144,20 @@ def build(config: AnyConfig, *, max_model_len: int) -> nn.Module:
         )
     import torch
 
+    from ingot.models.blocks.decoder import CausalLM
+
+    build = config.family.build or CausalLM
     with torch.device("meta"), torch.no_grad():
-        return family_of(config).build(config, max_model_len=max_model_len).eval()
-
-
-def family_of(config: AnyConfig) -> Family:
-    """The family of a config: where to find the tensors, and how to build the module."""
-    if not isinstance(config, ForeignConfig):
-        return family_named(config.family)
-    from ingot.models.foreign.family import foreign_family
-
-    return foreign_family(config)
+        return build(config, max_model_len=max_model_len).eval()
 
 
 def blueprint(config: AnyConfig) -> Blueprint:
     """What the module of a config is made of. A family with a `build` of its own needs torch."""
-    if isinstance(config, ModelConfig) and family_of(config).build is build_decoder:
+    if isinstance(config, ModelConfig) and config.family.build is None:
         return causal_lm(config)
     from ingot.models.blocks.block import blueprint_of
 
     return blueprint_of(build(config, max_model_len=config.max_position_embeddings))
-
-
-def family_named(name: str) -> Family:
-    """The family of that name. Packages that offer families are asked only for those of theirs."""
-    return _registered.get(name) or families()[name]
 
 
 def find_family(values: dict[str, Any]) -> Family:
@@ -284,7 +278,7 @@ def read_config(family: Family, values: dict[str, Any]) -> ConfigReading:
     config = None
     with fields.noting():
         try:
-            config = family.parse(fields)
+            config = _parsed(family, fields)
         except IngotError as error:
             if not isinstance(error, ContradictionError):
                 fields.read_all()  # the family went no further, so nothing tells what it knows

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 
 from ingot.errors import CheckpointError, OnFault, listed, raise_fault
-from ingot.models import registry
 from ingot.models.blueprint import Shape
 from ingot.models.checkpoint_files import DTYPE_NAMES
 from ingot.models.checkpoint_formats.cache_scales import cache_scales
@@ -54,7 +53,7 @@ def resolve_sources(
             that are missing have no entry.
         whole: all files of the checkpoint could be read, so what is not in infos is missing.
     """
-    family = registry.family_of(config)
+    family = config.family
     infos = respelled(family, infos, shapes, on_fault)
     table = family.weights_of(config)
     pieces = {name: _lookup(table, name, shape, infos) for name, shape in shapes.items()}

@@ -44,7 +44,7 @@ def parse(family: str = "Llama", **changes: Any) -> ModelConfig:
 
 def test_canonical_values() -> None:
     config = parse(eos_token_id=[2, 3, 2], bos_token_id=1, rope_theta=5e5, attention_bias=True)
-    assert config.family == "llama"
+    assert config.family.name == "llama"
     assert config.eos_token_ids == (2, 3) and config.bos_token_ids == (1,)
     attention, mlp = config.layers[0].mixer, config.layers[0].mlp
     assert attention.head_dim == 16 and attention.num_kv_heads == 2

@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 
 from ingot.errors import CompileError, ConfigError, UnsupportedModelError, UsageError
 from ingot.models import registry
+from ingot.models.blocks.decoder import CausalLM
 from ingot.models.families import gpt2, llama, qwen3
 from ingot.models.family import Family
 
@@ -244,15 +245,30 @@ def test_a_wrong_generation_config_is_called_by_its_name(tmp_path: Path) -> None
         registry.load_config(write(tmp_path, {"bos_token_id": 320}))
 
 
+def test_a_config_has_the_family_that_its_architecture_found() -> None:
+    """Also where the family shares the parser of another one."""
+    registry.register(OTHER)
+    values = VALUES | {"architectures": ["OtherForCausalLM"]}
+    config = registry.parse_config(values)
+    assert config.family is OTHER and registry.parse_config(VALUES).family is llama.FAMILY
+    assert registry.read_config(OTHER, values).config == config
+
+
+def test_the_text_of_a_config_is_the_same_in_every_process() -> None:
+    """Keys of the cache are made of it, so it names no function by its address."""
+    text = repr(registry.parse_config(VALUES))
+    assert "Family(name='llama'" in text and " at 0x" not in text
+
+
 def test_a_module_is_built_without_memory_and_for_use() -> None:
     seen: list[tuple[torch.device, int]] = []
 
     def build(config: Any, *, max_model_len: int) -> torch.nn.Module:
         seen.append((torch.empty(1).device, max_model_len))
-        return llama.FAMILY.build(config, max_model_len=max_model_len)
+        return CausalLM(config, max_model_len=max_model_len)
 
     registry.register(Family(name="x", architectures=("X",), parse=llama.parse, build=build))
-    config = replace(registry.parse_config(VALUES), family="x")
+    config = registry.parse_config(VALUES | {"architectures": ["X"]})
     module = registry.build(config, max_model_len=1)
     assert seen == [(torch.device("meta"), 1)] and not module.training
     assert all(p.is_meta for p in module.parameters())
