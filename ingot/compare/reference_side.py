@@ -11,7 +11,7 @@ from ingot.compare.greedy import greedy_by_logits
 from ingot.compiler.torch_import import import_torch
 from ingot.compiling import check_torch
 from ingot.errors import UnsupportedModelError
-from ingot.models.config_file import check_model_dir
+from ingot.models.model_dir import ModelDir
 from ingot.runtime.arrays import Float32
 
 
@@ -24,7 +24,7 @@ class ReferenceSide:
     token_cost = 2
 
     def __init__(self, name: str, path: Path, max_model_len: int | None = None) -> None:
-        check_model_dir(path)
+        model_dir = ModelDir.open(path)
         check_torch()
         import_torch()
         from ingot.compiler.export import export
@@ -32,7 +32,7 @@ class ReferenceSide:
         from ingot.models.checkpoint import Checkpoint
 
         try:
-            config = registry.load_config(path)
+            config = registry.load_config(model_dir)
         except UnsupportedModelError as error:
             hint = f"{HF}{name} is run by transformers, and needs no family. {error.hint}"
             raise UnsupportedModelError(error.found, hint=hint) from error
@@ -44,8 +44,8 @@ class ReferenceSide:
         self.vocab_size = config.vocab_size
         self.max_model_len: int | None = longest
         self.eos_token_ids = config.eos_token_ids
-        self.tokenizer = folder_tokenizer(path, config.vocab_size)
-        self.checkpoint = Checkpoint.open(path, config, module)
+        self.tokenizer = folder_tokenizer(model_dir, config.vocab_size)
+        self.checkpoint = Checkpoint.open(model_dir, config, module)
         self.graph = export(module, config)
 
     def logits(self, tokens: Sequence[int]) -> Float32:

@@ -30,6 +30,7 @@ from ingot.compiler.model import Model, read_model
 from ingot.compiler.options import Check, Clock, CompileOptions, Progress, Report, silent
 from ingot.compiler.preflight import check_disk, check_tools, prepare
 from ingot.errors import ArtifactError, UsageError
+from ingot.models.model_dir import ModelDir
 from ingot.targets.compilers import Builder
 from ingot.version import __version__
 
@@ -44,7 +45,7 @@ _OPTIONS = {
 
 
 def add_targets(
-    model_dir: Path,
+    model_dir: ModelDir,
     out: Path,
     options: CompileOptions | None = None,
     *,

@@ -39,13 +39,14 @@ from ingot.compiler.quantization.store import QuantizedWeights
 from ingot.compiler.tokenizer import write_tokenizer
 from ingot.compiler.torch_threads import torch_threads
 from ingot.compiler.verify import PlanChecker
+from ingot.models.model_dir import ModelDir
 from ingot.targets.compilers import Builder, raise_failed
 from ingot.targets.shared_weights import share_weights, with_all_weights
 from ingot.targets.target import kind_of
 
 
 def compile_model(
-    model_dir: Path,
+    model_dir: ModelDir,
     out: Path,
     options: CompileOptions | None = None,
     *,

@@ -13,7 +13,6 @@ from ingot.artifact.quality import Quality
 from ingot.artifact.target import Target
 from ingot.compiler.front import Front
 from ingot.compiler.model import Model
-from ingot.models.config_file import model_name
 from ingot.version import __version__
 
 
@@ -54,7 +53,7 @@ def model_info(model: Model, front: Front) -> ModelInfo:
     """The model in the words of the manifest."""
     config = model.config
     return ModelInfo(
-        name=model_name(model.model_dir),
+        name=model.model_dir.name,
         architecture=config.architecture,
         vocab_size=config.vocab_size,
         num_layers=config.num_layers,

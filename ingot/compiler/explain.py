@@ -36,9 +36,8 @@ from ingot.models.checkpoint_formats.cache_scales import ignored_scales
 from ingot.models.checkpoint_formats.quantized import QuantizedTensor
 from ingot.models.checkpoint_formats.resolve import with_quantized
 from ingot.models.config import ModelConfig
-from ingot.models.config_file import check_model_dir, read_json_object
 from ingot.models.family import Family
-from ingot.models.file_names import CONFIG
+from ingot.models.model_dir import ModelDir
 from ingot.models.other_files import with_other_files
 from ingot.models.sources import Source, Stacked
 from ingot.models.weight_table import quantized_sources, resolve_sources
@@ -122,7 +121,7 @@ def supported() -> dict[str, str]:
 
 
 def explain(
-    model_dir: Path, options: CompileOptions | None = None, use: Use | None = None
+    path: Path, options: CompileOptions | None = None, use: Use | None = None
 ) -> Explanation:
     """Whether a model directory is supported, why, and what it needs; reads no weights.
 
@@ -136,13 +135,13 @@ def explain(
     """
     options, use = options or CompileOptions(), use or Use()
     resolve_targets(options)
-    check_model_dir(model_dir)
+    model_dir = ModelDir.open(path)
     faults: list[IngotError] = []
     ignored: list[str] = []
     told: dict[str, Any] = {"architecture": ""}
     config = None
     with Noting(faults.append):
-        values = read_json_object(model_dir / CONFIG)
+        values = model_dir.config
         family = registry.known_family(values)
         told["architecture"] = values["architectures"][0]
         if family:
@@ -181,7 +180,7 @@ def _nearest(values: dict[str, Any]) -> dict[str, Any]:
 def _read_config(
     family: Family,
     values: dict[str, Any],
-    model_dir: Path,
+    model_dir: ModelDir,
     faults: list[IngotError],
     ignored: list[str],
 ) -> ModelConfig | None:
@@ -198,7 +197,7 @@ def _read_config(
 
 
 def _check_weights(
-    model_dir: Path,
+    model_dir: ModelDir,
     config: ModelConfig | None,
     blueprint: Blueprint | None,
     faults: list[IngotError],

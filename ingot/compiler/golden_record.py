@@ -34,6 +34,7 @@ from ingot.compiler.rounding import Rounded, roundings_of
 from ingot.compiler.tokenizer import encode
 from ingot.compiler.torch_threads import torch_threads
 from ingot.errors import UsageError
+from ingot.models.model_dir import ModelDir
 from ingot.targets.target import kind_of
 
 _FORMAT = re.compile(
@@ -52,7 +53,7 @@ TEXTS = (
 
 
 def record_golden(
-    model_dir: Path, options: RecordOptions, *, progress: Progress = silent, folder: Path
+    model_dir: ModelDir, options: RecordOptions, *, progress: Progress = silent, folder: Path
 ) -> bytes:
     """The content of a file of goldens; `folder` holds quantized weights meanwhile.
 
@@ -171,7 +172,7 @@ def chosen(logits: torch.Tensor, draws: np.random.Generator | None) -> int:
 
 
 def _way(
-    model_dir: Path,
+    model_dir: ModelDir,
     options: CompileOptions,
     exact: Front,
     folder: Path,

@@ -80,6 +80,7 @@ def front_key(model: Model) -> str:
     # Of the text that a model is calibrated with, the front asks only whether there is one.
     options = replace(model.options, calibrate=None, **NOT_READ)
     parts: dict[str, Any] = {
+        "family": model.config.family.name,
         "config": repr(model.config),
         "resolved": repr(model.resolved),
         "options": repr(options),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from tokenizers import Tokenizer
 from torch import nn
@@ -21,9 +20,8 @@ from ingot.errors import UsageError
 from ingot.models import registry
 from ingot.models.checkpoint import Checkpoint, closing_on_error
 from ingot.models.config import ModelConfig
-from ingot.models.config_file import read_json_object
-from ingot.models.file_names import CONFIG
 from ingot.models.foreign.config import LIBRARY, AnyConfig, ForeignConfig
+from ingot.models.model_dir import ModelDir
 from ingot.passes.pipeline import check_disabled
 from ingot.targets.target import kind_of
 
@@ -32,7 +30,7 @@ from ingot.targets.target import kind_of
 class Model:
     """A model directory, read and checked. The module has no weights; the checkpoint is open."""
 
-    model_dir: Path
+    model_dir: ModelDir
     options: CompileOptions
     config: AnyConfig
     resolved: Resolved
@@ -48,7 +46,7 @@ class Model:
         """What its files have and what changes nothing, where that may be a surprise."""
         keys: list[str] = []
         if isinstance(self.config, ModelConfig):
-            registry.parse_config(read_json_object(self.model_dir / CONFIG), keys)
+            registry.parse_config(self.model_dir.config, keys)
         return (*keys, *self.checkpoint.ignored)
 
 
@@ -62,9 +60,9 @@ def family_config(model: Model) -> ModelConfig:
     return model.config
 
 
-def read_model(model_dir: Path, options: CompileOptions, clock: Clock) -> Model:
+def read_model(model_dir: ModelDir, options: CompileOptions, clock: Clock) -> Model:
     """Reads all but the weights."""
-    with clock.stage("read", str(model_dir)):
+    with clock.stage("read", str(model_dir.path)):
         config = registry.load_config(model_dir, options.library)
         resolved = resolve(options, config)
         rules = [rule for target in resolved.targets for rule in kind_of(target).rules]

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -23,9 +22,9 @@ from ingot.models.checkpoint_files import open_files
 from ingot.models.checkpoint_formats.cache_scales import ignored_scales
 from ingot.models.checkpoint_formats.quantized import Decoded, EncodedTensor, QuantizedTensor
 from ingot.models.checkpoint_formats.resolve import with_quantized
-from ingot.models.config_file import check_model_dir
 from ingot.models.foreign.config import AnyConfig
 from ingot.models.mapped_file import MappedCheckpoint, TensorInfo
+from ingot.models.model_dir import ModelDir
 from ingot.models.sources import Source, Stacked
 from ingot.models.stored_integers import scaled
 from ingot.models.tensor_reader import PIECE_BYTES, Checked, TensorReader
@@ -59,16 +58,14 @@ class Checkpoint:
         self._copies = copies
 
     @classmethod
-    def open(cls, model_dir: Path, config: AnyConfig, module: nn.Module) -> Checkpoint:
+    def open(cls, model_dir: ModelDir, config: AnyConfig, module: nn.Module) -> Checkpoint:
         """Opens the files and checks every tensor against the module, reading headers only.
 
         Raises:
-            ModelDirError: the directory is missing or unreadable.
+            ModelDirError: an index that cannot be read.
             CheckpointError: files that are damaged; tensors that are missing, left over, misshapen
                 or of a wrong dtype.
         """
-        model_dir = Path(model_dir)
-        check_model_dir(model_dir)
         files = open_files(model_dir)
         try:
             infos = {name: info for file in files for name, info in file.tensors.items()}

@@ -13,33 +13,35 @@ from ingot.errors import (
     listed,
     raise_fault,
 )
-from ingot.models.config_file import read_json_object
 from ingot.models.file_names import INDEX, SINGLE
 from ingot.models.gguf.model import open_files as open_gguf
 from ingot.models.mapped_file import MappedCheckpoint, TensorInfo
-from ingot.models.model_files import is_gguf
+from ingot.models.model_dir import ModelDir
 from ingot.models.other_formats import other_format
 from ingot.models.safetensors_file import SafetensorsFile
 
 DTYPE_NAMES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 
 
-def open_files(model_dir: Path, on_fault: OnFault = raise_fault) -> tuple[MappedCheckpoint, ...]:
+def open_files(
+    model_dir: ModelDir, on_fault: OnFault = raise_fault
+) -> tuple[MappedCheckpoint, ...]:
     """Opens the single file or every shard of the index, and checks the index against them; or a
     GGUF file.
 
     `on_fault` gets each CheckpointError: no safetensors, a missing or damaged file, an index that
     does not match. If it returns, the files are those that could be opened.
     """
-    if is_gguf(model_dir):
+    path = model_dir.path
+    if model_dir.is_gguf:
         with Noting(on_fault):
-            return open_gguf(model_dir)
+            return open_gguf(path)
         return ()
-    single, index = model_dir / SINGLE, model_dir / INDEX
+    single, index = path / SINGLE, path / INDEX
     if single.exists() and index.exists():
         on_fault(
             CheckpointError(
-                f"{model_dir} has both {SINGLE} and {INDEX}",
+                f"{path} has both {SINGLE} and {INDEX}",
                 hint="keep the one that belongs to config.json and move the other away",
             )
         )
@@ -48,22 +50,22 @@ def open_files(model_dir: Path, on_fault: OnFault = raise_fault) -> tuple[Mapped
     with Noting(on_fault):
         if not index.exists():
             raise _no_weights(model_dir)
-        return _open_shards(model_dir, _read_index(index), on_fault)
+        return _open_shards(path, _read_index(model_dir), on_fault)
     return ()
 
 
-def weight_names(model_dir: Path) -> list[str]:
+def weight_names(model_dir: ModelDir) -> list[str]:
     """The names of the files that should hold the tensors; empty if nothing tells.
 
     Raises CheckpointError for an index that cannot be read.
     """
-    if (model_dir / SINGLE).is_file():
+    if (model_dir.path / SINGLE).is_file():
         return [SINGLE]
-    index = model_dir / INDEX
-    return sorted(set(_read_index(index).values())) if index.is_file() else []
+    has_index = (model_dir.path / INDEX).is_file()
+    return sorted(set(_read_index(model_dir).values())) if has_index else []
 
 
-def guess_dtype(model_dir: Path) -> str:
+def guess_dtype(model_dir: ModelDir) -> str:
     """The first float dtype in the checkpoint's headers, or "" without a readable checkpoint."""
     try:
         files = open_files(model_dir)
@@ -76,20 +78,20 @@ def guess_dtype(model_dir: Path) -> str:
     return next((DTYPE_NAMES[i.dtype] for i in infos if i.dtype in DTYPE_NAMES), "")
 
 
-def _read_index(path: Path) -> dict[str, str]:
+def _read_index(model_dir: ModelDir) -> dict[str, str]:
     """Tensor name -> shard file name."""
     hint = "fetch the index again, together with its shards"
     try:
-        weight_map = read_json_object(path).get("weight_map")
+        weight_map = model_dir.json(INDEX).get("weight_map")
     except ConfigError as error:
         raise CheckpointError(error.found, hint=hint) from error
     if not isinstance(weight_map, dict) or not weight_map:
-        raise CheckpointError(f"{path.name} has no weight_map", hint=hint)
+        raise CheckpointError(f"{INDEX} has no weight_map", hint=hint)
     for name, shard in weight_map.items():
         plain = isinstance(shard, str) and Path(shard).name == shard
         if not plain or not shard.endswith(".safetensors"):
             raise CheckpointError(
-                f"{path.name} puts the tensor {name} into {shard!r}",
+                f"{INDEX} puts the tensor {name} into {shard!r}",
                 hint="shards must be *.safetensors files beside the index",
             )
     return weight_map
@@ -153,11 +155,10 @@ def _check_index(
         raise
 
 
-def _no_weights(model_dir: Path) -> CheckpointError:
-    names = [path.name for path in model_dir.iterdir()]
-    others = sorted(name for name in names if name.endswith(".safetensors"))
-    return other_format(str(model_dir), names) or CheckpointError(
-        f"{model_dir} has neither {SINGLE} nor {INDEX}"
+def _no_weights(model_dir: ModelDir) -> CheckpointError:
+    others = sorted(name for name in model_dir.names if name.endswith(".safetensors"))
+    return other_format(str(model_dir.path), model_dir.names) or CheckpointError(
+        f"{model_dir.path} has neither {SINGLE} nor {INDEX}"
         + (f", only {listed(others)}" if others else ""),
         hint=f"fetch the weights, or name the file {SINGLE} if it is the whole checkpoint",
     )

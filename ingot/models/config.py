@@ -7,7 +7,7 @@ raise `ContradictionError`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from ingot.errors import ContradictionError
@@ -49,7 +49,8 @@ class ModelConfig:
         ContradictionError: values that contradict each other or that nothing here can run.
     """
 
-    family: Family = USUAL
+    # Keys are made of the text of a config, and that of a function differs in every process.
+    family: Family = field(default=USUAL, repr=False)
     architecture: str
     vocab_size: int
     hidden_size: int

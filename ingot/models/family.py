@@ -61,15 +61,14 @@ class Family:
 
     name: str
     architectures: tuple[str, ...]
-    # Functions have no text that is the same in every process, and keys are made of it.
-    parse: Callable[[Fields], Any] = field(repr=False)
-    build: Build | None = field(default=None, repr=False)
-    weights: Weights | Callable[[Any], Weights] = field(default_factory=dict, repr=False)
-    spellings: Mapping[str, str] = field(default_factory=dict, repr=False)
-    respelled: Callable[[str], str] | None = field(default=None, repr=False)
-    unused: tuple[str, ...] = field(default=_ROTARY_BUFFERS, repr=False)
+    parse: Callable[[Fields], Any]
+    build: Build | None = None
+    weights: Weights | Callable[[Any], Weights] = field(default_factory=dict)
+    spellings: Mapping[str, str] = field(default_factory=dict)
+    respelled: Callable[[str], str] | None = None
+    unused: tuple[str, ...] = _ROTARY_BUFFERS
     tied: Mapping[str, str] = field(
-        default_factory=lambda: {"lm_head.weight": "model.embed_tokens.weight"}, repr=False
+        default_factory=lambda: {"lm_head.weight": "model.embed_tokens.weight"}
     )
 
     def weights_of(self, config: Any) -> Weights:

@@ -2,34 +2,39 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import TypeVar
 
+from ingot.errors import ConfigError
 from ingot.models.checkpoint_files import guess_dtype
-from ingot.models.checkpoint_formats.settings import method_of
 from ingot.models.config import ModelConfig
-from ingot.models.config_file import read_json_object
 from ingot.models.fields import Fields
+from ingot.models.file_names import GENERATION
 from ingot.models.foreign.config import ForeignConfig
-from ingot.models.model_files import has_file
+from ingot.models.model_dir import ModelDir
 
 Config = TypeVar("Config", ModelConfig, ForeignConfig)
-GENERATION = "generation_config.json"
 
 
-def with_other_files(config: Config, model_dir: Path) -> Config:
+def with_other_files(config: Config, model_dir: ModelDir) -> Config:
     """A config with token ids of generation_config.json and the format of the weights.
 
     Raises as `registry.load_config` does.
     """
-    if has_file(model_dir / GENERATION):
-        config = _with_token_ids(
-            config, Fields(read_json_object(model_dir / GENERATION), GENERATION)
-        )
+    if model_dir.has(GENERATION):
+        config = _with_token_ids(config, Fields(model_dir.json(GENERATION), GENERATION))
     if not config.checkpoint_dtype:
         config = replace(config, checkpoint_dtype=guess_dtype(model_dir) or "float32")
     return replace(config, quantization=method_of(model_dir))
+
+
+def method_of(model_dir: ModelDir) -> str:
+    """The quant_method of a model; "" where it has none, or none that can be read."""
+    with suppress(ConfigError):
+        if settings := model_dir.quantization:
+            return str(settings.get("quant_method", ""))
+    return ""
 
 
 def _with_token_ids(config: Config, generation: Fields) -> Config:

@@ -6,7 +6,6 @@ import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib import metadata
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ingot.errors import (
@@ -19,12 +18,12 @@ from ingot.errors import (
 )
 from ingot.models.blueprint import Blueprint
 from ingot.models.config import ModelConfig
-from ingot.models.config_file import check_model_dir, read_json_object
 from ingot.models.decoder_blueprint import causal_lm
 from ingot.models.families import BUILT_IN
-from ingot.models.family import Family
+from ingot.models.family import Build, Family
 from ingot.models.fields import Fields
 from ingot.models.foreign.config import LIBRARY, WAY, AnyConfig, parse_foreign
+from ingot.models.model_dir import ModelDir
 from ingot.models.other_files import with_other_files
 
 if TYPE_CHECKING:
@@ -96,20 +95,18 @@ def _load_plugins() -> None:
     _plugins_loaded = True
 
 
-def load_config(model_dir: Path, library: str = OURS) -> AnyConfig:
+def load_config(model_dir: ModelDir, library: str = OURS) -> AnyConfig:
     """Reads config.json, and the token ids of generation_config.json where there is one.
 
     `library` says whose module it is read for: that of a family, or that of `transformers`.
 
     Raises:
-        ModelDirError: a missing or unreadable directory or file.
+        ModelDirError: a missing or unreadable file.
         ConfigError: unknown keys, wrong types, contradictory values.
         UnsupportedModelError: no family builds the architecture.
         UsageError: a library that is none of LIBRARIES.
     """
-    model_dir = Path(model_dir)
-    check_model_dir(model_dir)
-    values = read_json_object(model_dir / "config.json")
+    values = model_dir.config
     if library not in LIBRARIES:
         raise UsageError(f"library is {library!r}", hint=f"Supported: {', '.join(LIBRARIES)}.")
     if library == OURS:
@@ -146,7 +143,7 @@ def build(config: AnyConfig, *, max_model_len: int) -> nn.Module:
 
     from ingot.models.blocks.decoder import CausalLM
 
-    build = config.family.build or CausalLM
+    build: Build = config.family.build or CausalLM
     with torch.device("meta"), torch.no_grad():
         return build(config, max_model_len=max_model_len).eval()
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ingot.errors import ConfigError
-from ingot.models.config_file import parse_json_object
+from ingot.models.json_object import parse_json_object
 from ingot.models.mapped_file import MappedCheckpoint, TensorInfo, damaged
 
 # The format's own limit.

@@ -13,6 +13,7 @@ from ingot.compiler.preflight import check_room
 from ingot.compiler.quantization.choose import label
 from ingot.compiler.quantization.quantize import quantize_weights
 from ingot.compiler.quantization.store import QuantizedWeights
+from ingot.models.model_dir import ModelDir
 from ingot.onnx.batched import Batched
 from ingot.onnx.check import ALLOWED, check_file, expected_logits, random_prompts
 from ingot.onnx.genai import write_surroundings
@@ -28,7 +29,12 @@ MEMORY_PER_WEIGHT = 3  # onnxruntime holds weights as they are, turned, and in i
 
 
 def export_model(
-    model_dir: Path, out: Path, options: OnnxOptions, progress: Progress, *, replace: bool = False
+    model_dir: ModelDir,
+    out: Path,
+    options: OnnxOptions,
+    progress: Progress,
+    *,
+    replace: bool = False,
 ) -> OnnxReport:
     """Writes a model directory as ONNX into the folder `out`, and checks it.
 

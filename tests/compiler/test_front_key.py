@@ -21,6 +21,8 @@ from ingot.compiler.kept_front import NOT_READ, front_key
 from ingot.compiler.model import Model, read_model
 from ingot.compiler.options import Clock, CompileOptions, silent
 from ingot.compiler.resolve import Resolved
+from ingot.models.family import Family
+from ingot.models.model_dir import ModelDir
 from ingot.targets.cpu import toolchain
 from tests.import_rules import ROOMS
 from tests.support.tiny_models import save_random
@@ -35,7 +37,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def model(folder: Path) -> Model:
-    return read_model(folder, OPTIONS, Clock(silent))
+    return read_model(ModelDir.open(folder), OPTIONS, Clock(silent))
 
 
 RESOLVED = {
@@ -100,6 +102,8 @@ def changed(value: Any) -> Any:
         return value + "x"
     if isinstance(value, tuple):
         return value[:-1] if value else (1,)
+    if isinstance(value, Family):
+        return replace(value, name=f"{value.name}x")
     return value + 1 if isinstance(value, int | float) else None
 
 
@@ -207,8 +211,10 @@ from pathlib import Path
 from ingot.compiler.kept_front import front_key
 from ingot.compiler.model import read_model
 from ingot.compiler.options import Clock, CompileOptions, silent
+from ingot.models.model_dir import ModelDir
 options = CompileOptions(targets="cpu:portable", quantize="int8", keep="*.layers.1.*=none")
-print(front_key(read_model(Path(sys.argv[1]), options, Clock(silent))))
+model_dir = ModelDir.open(Path(sys.argv[1]))
+print(front_key(read_model(model_dir, options, Clock(silent))))
 print("torch.fx.experimental.symbolic_shapes" in sys.modules)
 """
 

@@ -19,6 +19,7 @@ from ingot.compiler.graph_data import graph_data
 from ingot.compiler.kept_front import decode_front, encode_front, front_key, front_of
 from ingot.compiler.model import Model, read_model
 from ingot.compiler.options import Clock, CompileOptions, silent
+from ingot.models.model_dir import ModelDir
 from ingot.targets.target import kind_of
 from tests.support.core import core
 from tests.support.tiny_models import save_random
@@ -27,7 +28,7 @@ OPTIONS = CompileOptions(targets="cpu:portable", quantize="int8", keep="*.layers
 
 
 def read(folder: Path, options: CompileOptions = OPTIONS) -> Model:
-    return read_model(folder, options, Clock(silent))
+    return read_model(ModelDir.open(folder), options, Clock(silent))
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,7 @@ from ingot.compiler.model import Model, read_model
 from ingot.compiler.options import Clock, CompileOptions, silent
 from ingot.compiler.program_graphs import graph_of, result_of
 from ingot.errors import UnsupportedModelError
+from ingot.models.model_dir import ModelDir
 from ingot.ops.steps import step_inputs
 from ingot.passes.graph import aten, calls
 from tests.compiler import plans
@@ -35,7 +36,7 @@ def made(folder: Path, **options: object) -> tuple[Model, Front]:
     chosen = CompileOptions(
         targets=("cpu:portable",), programs=("step", "hidden"), dtype="float32", **options
     )
-    model = read_model(folder, chosen, Clock(silent))
+    model = read_model(ModelDir.open(folder), chosen, Clock(silent))
     return model, lower_model(model, Clock(silent))
 
 

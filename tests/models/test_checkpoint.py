@@ -16,6 +16,7 @@ from ingot.errors import CheckpointError
 from ingot.models import registry, tensor_reader
 from ingot.models.blocks.constants import named_constants
 from ingot.models.checkpoint import Checkpoint
+from ingot.models.model_dir import ModelDir
 from tests.support.checkpoints import (
     EMBED,
     HEAD,
@@ -320,7 +321,7 @@ def large(tmp_path: Path) -> Checkpoint:
     with_header(path, json.dumps(header).ljust(8192), b"")
     with path.open("r+b") as file:
         file.truncate(8 + 8192 + end)
-    return Checkpoint.open(tmp_path, config, module)
+    return Checkpoint.open(ModelDir.open(tmp_path), config, module)
 
 
 def test_streaming_a_large_checkpoint_keeps_memory_small(large: Checkpoint) -> None:

@@ -15,6 +15,7 @@ from ingot.models import registry
 from ingot.models.blocks.constants import named_constants
 from ingot.models.checkpoint import Checkpoint
 from ingot.models.checkpoint_files import weight_names
+from ingot.models.model_dir import ModelDir
 from tests.support.checkpoints import (
     EMBED,
     HEAD,
@@ -73,13 +74,13 @@ def test_shards_that_are_refused_are_let_go(copy: Callable[[str], Path]) -> None
 def test_files_that_hold_the_tensors_by_name(saved: Path, tmp_path: Path) -> None:
     for kind in ("single", "sharded"):
         names = sorted(path.name for path in (saved / kind).glob("*.safetensors"))
-        assert weight_names(saved / kind) == names
-    assert weight_names(tmp_path) == []
+        assert weight_names(ModelDir.open(saved / kind)) == names
+    assert weight_names(ModelDir.open(tmp_path)) == []
     (tmp_path / INDEX).write_text("{}")
     with pytest.raises(CheckpointError, match="has no weight_map"):
-        weight_names(tmp_path)
+        weight_names(ModelDir.open(tmp_path))
     (tmp_path / "model.safetensors").touch()
-    assert weight_names(tmp_path) == ["model.safetensors"]
+    assert weight_names(ModelDir.open(tmp_path)) == ["model.safetensors"]
 
 
 @pytest.mark.parametrize("name", ["model-1.safetensors", "model-x-of-y.safetensors"])
@@ -165,7 +166,7 @@ def test_all_that_lacks_and_all_that_is_left_over_is_told_at_once(tmp_path: Path
 
 
 def test_a_directory_is_looked_at_first(tmp_path: Path, saved: Path) -> None:
-    config = registry.load_config(saved / "single")
+    config = registry.load_config(ModelDir.open(saved / "single"))
     module = registry.build(config, max_model_len=8)
     with pytest.raises(Exception, match="absent does not exist"):
-        Checkpoint.open(tmp_path / "absent", config, module)
+        Checkpoint.open(ModelDir.open(tmp_path / "absent"), config, module)

@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from ingot.errors import CheckpointError, ModelDirError
 from ingot.models import registry
 from ingot.models.checkpoint import Checkpoint
+from ingot.models.model_dir import ModelDir
 from tests.support.checkpoints import (
     NORM,
     Q,
@@ -27,10 +28,10 @@ from tests.support.odd_files import ODD_FILES
 
 
 def test_missing_directory_and_files(tmp_path: Path, copy: Callable[[str], Path]) -> None:
-    config = registry.load_config(copy("single"))
+    config = registry.load_config(ModelDir.open(copy("single")))
     module = registry.build(config, max_model_len=8)
     with pytest.raises(ModelDirError, match="absent"):
-        Checkpoint.open(tmp_path / "absent", config, module)
+        Checkpoint.open(ModelDir.open(tmp_path / "absent"), config, module)
     empty = copy("tied")
     (empty / "model.safetensors").unlink()
     refused(empty, "neither model.safetensors nor model.safetensors.index.json")
@@ -203,7 +204,7 @@ def test_any_flipped_byte_of_the_header_gives_a_typed_error(copy: Callable[[str]
     path = model_dir / "model.safetensors"
     data = path.read_bytes()
     rng = np.random.default_rng(0)
-    config = registry.load_config(model_dir)
+    config = registry.load_config(ModelDir.open(model_dir))
     module = registry.build(config, max_model_len=8)
     refusals = 0
     for place in rng.integers(0, 8 + int.from_bytes(data[:8], "little"), size=100):
@@ -211,7 +212,7 @@ def test_any_flipped_byte_of_the_header_gives_a_typed_error(copy: Callable[[str]
             data[:place] + bytes([data[place] ^ 1 << rng.integers(8)]) + data[place + 1 :]
         )
         try:
-            Checkpoint.open(model_dir, config, module).close()
+            Checkpoint.open(ModelDir.open(model_dir), config, module).close()
         except CheckpointError:
             refusals += 1
     assert refusals > 90

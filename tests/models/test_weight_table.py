@@ -16,6 +16,7 @@ from ingot.models.blocks.decoder import CausalLM
 from ingot.models.checkpoint import Checkpoint
 from ingot.models.families.llama import parse
 from ingot.models.family import Family, Rows
+from ingot.models.model_dir import ModelDir
 from ingot.models.templates import expand
 from tests.support.checkpoints import EMBED, Tensors, build, edit, refused, with_header
 from tests.support.memory import resident_bytes
@@ -74,8 +75,10 @@ def build_as(family: Family, model_dir: Path) -> Checkpoint:
     config_path = model_dir / "config.json"
     values = json.loads(config_path.read_text())
     config_path.write_text(json.dumps({**values, "architectures": ["FusedForCausalLM"]}))
-    config = registry.load_config(model_dir)
-    return Checkpoint.open(model_dir, config, registry.build(config, max_model_len=8))
+    config = registry.load_config(ModelDir.open(model_dir))
+    return Checkpoint.open(
+        ModelDir.open(model_dir), config, registry.build(config, max_model_len=8)
+    )
 
 
 # Transposed sources
@@ -155,7 +158,7 @@ def test_reading_rows_of_a_large_transposed_source_keeps_memory_small(
     with path.open("r+b") as file:
         file.truncate(8 + 4096 + end)
     monkeypatch.setattr(tensor_reader, "PIECE_BYTES", piece_bytes)
-    with Checkpoint.open(tmp_path, config, module) as checkpoint:
+    with Checkpoint.open(ModelDir.open(tmp_path), config, module) as checkpoint:
         checkpoint.read("model.norm.weight")
         before, peak = resident_bytes(), 0
         original = checkpoint._reader.forget

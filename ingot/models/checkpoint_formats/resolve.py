@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 
 from ingot.errors import (
     CheckpointError,
@@ -18,8 +17,9 @@ from ingot.errors import (
 from ingot.models.checkpoint_formats import awq, compressed_tensors, float8, gptq, mxfp4
 from ingot.models.checkpoint_formats.parts import Infos
 from ingot.models.checkpoint_formats.quantized import QuantizedTensor
-from ingot.models.checkpoint_formats.settings import QuantizationKeys, settings_in
+from ingot.models.checkpoint_formats.settings import QuantizationKeys
 from ingot.models.mapped_file import TensorInfo
+from ingot.models.model_dir import ModelDir
 
 Find = Callable[[QuantizationKeys, Infos, OnFault], Iterator[QuantizedTensor]]
 
@@ -54,7 +54,7 @@ ENDS = (".qweight", ".qzeros", ".weight_packed", ".weight_scale", ".weight_scale
 
 
 def with_quantized(
-    model_dir: Path, infos: Mapping[str, TensorInfo], on_fault: OnFault = raise_fault
+    model_dir: ModelDir, infos: Mapping[str, TensorInfo], on_fault: OnFault = raise_fault
 ) -> dict[str, TensorInfo]:
     """The tensors of a checkpoint, where each quantized matrix stands for those that it is in.
 
@@ -71,7 +71,7 @@ def with_quantized(
         on_fault(fault)
 
     with Noting(note):
-        settings = settings_in(model_dir)
+        settings = model_dir.quantization
         if settings is not None:
             matrices += _format(settings)(settings, infos, note)
             if not matrices and not faults:

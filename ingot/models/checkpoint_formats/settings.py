@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from ingot.errors import ConfigError, ModelDirError
-from ingot.models.config_file import read_json_object
+from ingot.errors import ConfigError
 from ingot.models.file_names import CONFIG
 
 # Keys of config.json that hold it.
@@ -78,21 +75,3 @@ def settings_of(config: Mapping[str, Any]) -> QuantizationKeys | None:
             if found is not None:
                 raise QuantizationKeys(values, CONFIG).wrong(key, "an object")
     return None
-
-
-def settings_in(model_dir: Path) -> QuantizationKeys | None:
-    """The quantization of a model directory. One without a config.json that can be read has none:
-    whoever reads the config says so. Raises as `settings_of` does."""
-    try:
-        values = read_json_object(model_dir / CONFIG)
-    except ModelDirError:
-        return None
-    return settings_of(values)
-
-
-def method_of(model_dir: Path) -> str:
-    """The quant_method of a model; "" where it has none, or none that can be read."""
-    with suppress(ConfigError):
-        if settings := settings_in(model_dir):
-            return str(settings.get("quant_method", ""))
-    return ""

@@ -11,7 +11,9 @@ import pytest
 import torch
 
 from ingot.errors import ModelDirError, UnsupportedModelError
-from ingot.models.checkpoint_formats.settings import QuantizationKeys, method_of
+from ingot.models.checkpoint_formats.settings import QuantizationKeys
+from ingot.models.model_dir import ModelDir
+from ingot.models.other_files import method_of
 from tests.support.checkpoints import build, edit
 from tests.support.quantized_checkpoints import LAYOUTS, Tensors, rewrite, scheme, set_config
 from tests.support.tiny_models import save_random
@@ -208,11 +210,11 @@ def test_scales_that_are_not_finite_are_refused(whole: dict[str, Path], tmp_path
 
 
 def test_the_method_of_a_model(whole: dict[str, Path], tmp_path: Path) -> None:
-    assert method_of(whole["awq"]) == "awq"
+    assert method_of(ModelDir.open(whole["awq"])) == "awq"
     plain = save_random("llama", tmp_path / "plain")
-    assert method_of(plain) == ""
+    assert method_of(ModelDir.open(plain)) == ""
     set_config(plain, "odd")
-    assert method_of(plain) == ""
+    assert method_of(ModelDir.open(plain)) == ""
 
 
 def test_settings_are_found_in_a_text_tower(whole: dict[str, Path], tmp_path: Path) -> None:

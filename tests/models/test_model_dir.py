@@ -1,4 +1,4 @@
-"""The JSON files of a model directory, what a model is called, and what a directory lacks."""
+"""A model directory as a value: its files, its JSON, what it is called, and what it lacks."""
 
 from __future__ import annotations
 
@@ -8,15 +8,9 @@ from pathlib import Path
 import pytest
 
 from ingot.errors import CheckpointError, ConfigError, ModelDirError, TokenizerError
-from ingot.models import config_file
-from ingot.models.config_file import (
-    check_model_dir,
-    check_tokenizer,
-    model_name,
-    parse_json_object,
-    read_json_bytes,
-    read_json_object,
-)
+from ingot.models import model_dir
+from ingot.models.json_object import parse_json_object
+from ingot.models.model_dir import ModelDir
 
 
 @pytest.mark.parametrize(
@@ -37,52 +31,53 @@ def test_what_a_model_is_called(
 ) -> None:
     place = tmp_path / folder
     place.mkdir(parents=True)
-    assert model_name(place) == name
+    assert ModelDir.open(place).name == name
     link = tmp_path / "link"
     link.symlink_to(place)
-    assert model_name(link) == name
+    assert ModelDir.open(link).name == name
     monkeypatch.chdir(place)
-    assert model_name(Path()) == name
+    assert ModelDir.open(Path()).name == name
 
 
 def test_a_tokenizer_may_be_a_link_of_any_kind(tmp_path: Path) -> None:
     with pytest.raises(TokenizerError, match=f"^{tmp_path} has no tokenizer.json") as caught:
-        check_tokenizer(tmp_path)
+        ModelDir.open(tmp_path).check_tokenizer()
     assert "save_pretrained" in caught.value.hint
     (tmp_path / "tokenizer.json").symlink_to("gone")  # which reading it says
-    check_tokenizer(tmp_path)
+    ModelDir.open(tmp_path).check_tokenizer()
 
 
 def test_another_format_is_one_only_without_a_config(tmp_path: Path) -> None:
-    check_model_dir(tmp_path)
+    ModelDir.open(tmp_path)
     (tmp_path / "pytorch_model.bin").touch()
     with pytest.raises(CheckpointError, match="pickles"):
-        check_model_dir(tmp_path)
+        ModelDir.open(tmp_path)
     (tmp_path / "config.json").symlink_to("gone")
-    check_model_dir(tmp_path)
+    ModelDir.open(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["gone", "file", "file/below", "a\0b"])
 def test_what_is_no_directory(name: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ModelDirError) as caught:
-        check_model_dir(tmp_path / name)
+        ModelDir.open(tmp_path / name)
     assert not isinstance(caught.value, CheckpointError)
     assert "give a directory with config.json" in caught.value.hint
 
 
 def test_files_are_read_up_to_their_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert config_file.MAX_JSON_BYTES == 64 * 1024 * 1024
-    monkeypatch.setattr(config_file, "MAX_JSON_BYTES", 10)
+    assert model_dir.MAX_JSON_BYTES == 64 * 1024 * 1024
+    monkeypatch.setattr(model_dir, "MAX_JSON_BYTES", 10)
     path = tmp_path / "x.json"
     path.write_bytes(b'{"a":1234}')
-    assert read_json_bytes(path) == b'{"a":1234}' and read_json_object(path) == {"a": 1234}
+    found = ModelDir.open(tmp_path)
+    assert found.json_bytes("x.json") == b'{"a":1234}' and found.json("x.json") == {"a": 1234}
     path.write_bytes(b'{"a":12345}')
     with pytest.raises(ModelDirError, match=f"^{path} cannot be read: larger than 10"):
-        read_json_object(path)
+        ModelDir.open(tmp_path).json("x.json")
     path.unlink()
     with pytest.raises(ModelDirError, match=f"^{tmp_path} has no x.json"):
-        read_json_object(path)
+        ModelDir.open(tmp_path).json("x.json")
 
 
 def test_any_object_is_read_as_it_is() -> None:
