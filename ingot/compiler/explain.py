@@ -38,7 +38,6 @@ from ingot.models.checkpoint_formats.resolve import with_quantized
 from ingot.models.config import ModelConfig
 from ingot.models.family import Family
 from ingot.models.model_dir import ModelDir
-from ingot.models.other_files import with_other_files
 from ingot.models.sources import Source, Stacked
 from ingot.models.weight_table import quantized_sources, resolve_sources
 from ingot.targets.target import TargetKind, kind_of
@@ -192,7 +191,7 @@ def _read_config(
     if reading.config is None:
         return None
     with Noting(faults.append):
-        return with_other_files(reading.config, model_dir)
+        return registry.with_other_files(reading.config, model_dir)
     return reading.config
 
 

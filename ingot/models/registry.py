@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib import metadata
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ingot.errors import (
     CompileError,
@@ -17,18 +18,20 @@ from ingot.errors import (
     UsageError,
 )
 from ingot.models.blueprint import Blueprint
+from ingot.models.checkpoint_files import guess_dtype
 from ingot.models.config import ModelConfig
 from ingot.models.decoder_blueprint import causal_lm
 from ingot.models.families import BUILT_IN
 from ingot.models.family import Build, Family
 from ingot.models.fields import Fields
-from ingot.models.foreign.config import LIBRARY, WAY, AnyConfig, parse_foreign
+from ingot.models.file_names import GENERATION
+from ingot.models.foreign.config import LIBRARY, WAY, AnyConfig, ForeignConfig, parse_foreign
 from ingot.models.model_dir import ModelDir
-from ingot.models.other_files import with_other_files
 
 if TYPE_CHECKING:
     from torch import nn
 
+Config = TypeVar("Config", ModelConfig, ForeignConfig)
 OURS = "ingot"
 LIBRARIES = (OURS, LIBRARY)
 NUM_NEAR = 3  # names that the error of an unknown architecture has
@@ -126,6 +129,37 @@ def parse_config(values: dict[str, Any], ignored: list[str] | None = None) -> Mo
 def _parsed(family: Family, fields: Fields) -> ModelConfig:
     config: ModelConfig = family.parse(fields)
     return replace(config, family=family)
+
+
+def with_other_files(config: Config, model_dir: ModelDir) -> Config:
+    """A config with token ids of generation_config.json and the format of the weights.
+
+    Raises as `load_config` does.
+    """
+    if model_dir.has(GENERATION):
+        config = _with_token_ids(config, Fields(model_dir.json(GENERATION), GENERATION))
+    if not config.checkpoint_dtype:
+        config = replace(config, checkpoint_dtype=guess_dtype(model_dir) or "float32")
+    return replace(config, quantization=method_of(model_dir))
+
+
+def method_of(model_dir: ModelDir) -> str:
+    """The quant_method of a model; "" where it has none, or none that can be read."""
+    with suppress(ConfigError):
+        if settings := model_dir.quantization:
+            return str(settings.get("quant_method", ""))
+    return ""
+
+
+def _with_token_ids(config: Config, generation: Fields) -> Config:
+    def merged(first: tuple[int, ...], key: str) -> tuple[int, ...]:
+        return tuple(dict.fromkeys(first + generation.token_ids(key)))
+
+    return replace(
+        config,
+        bos_token_ids=merged(config.bos_token_ids, "bos_token_id"),
+        eos_token_ids=merged(config.eos_token_ids, "eos_token_id"),
+    )
 
 
 def build(config: AnyConfig, *, max_model_len: int) -> nn.Module:

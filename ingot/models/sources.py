@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingot.models.blueprint import Shape
-from ingot.models.checkpoint_formats.of_expert import OfExpert
-from ingot.models.checkpoint_formats.quantized import EncodedTensor
+from ingot.models.checkpoint_formats.quantized import EncodedTensor, OfExpert
 from ingot.models.mapped_file import TensorInfo
 from ingot.models.weight_rules import EXPERT, Rows, Rule, Stack
 

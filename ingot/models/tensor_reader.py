@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from ingot.errors import CheckpointError
 from ingot.models.checkpoint_formats.floats import VIEWS
-from ingot.models.finite import Raw, check_finite
 from ingot.models.mapped_file import MappedCheckpoint, TensorInfo
 from ingot.models.sources import Source
 
@@ -22,6 +21,9 @@ _UNSIGNED: dict[str, type[np.unsignedinteger[Any]]] = {
     "BF16": np.uint16,
     "F16": np.uint16,
 }
+Raw = NDArray[np.unsignedinteger[Any]]
+# Elements looked at together: they stay in the L2 cache.
+CHECKED_AT_ONCE = 2**18
 PIECE_BYTES = 64 * 2**20
 
 
@@ -127,3 +129,18 @@ class TensorReader:
                     first = used.start + at * view.itemsize
                     used.file.forget(first, min(first + PIECE_BYTES, used.stop))
         self.checked.add((source, start, stop))
+
+
+def check_finite(name: str, view: Raw, mask: np.unsignedinteger[Any]) -> None:
+    """Looks at every element once. `mask` has the bits of the exponent.
+
+    Raises:
+        CheckpointError: an element whose exponent has all bits set: infinity or NaN.
+    """
+    for start in range(0, len(view), CHECKED_AT_ONCE):
+        if (view[start : start + CHECKED_AT_ONCE] & mask).max() == mask:
+            raise CheckpointError(
+                f"the tensor {name} holds values that are not finite",
+                hint="the checkpoint is damaged or its training diverged: fetch it again, or use "
+                "another",
+            )

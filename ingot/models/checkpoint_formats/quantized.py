@@ -133,3 +133,24 @@ def storage_of(bits: int, columns: int, group: int, *, zeros: bool = False) -> S
         return Storage(kept, sizes[0], multipliers=False, zeros=zeros)
     # Kernels of int8 take groups that those of int4 do not.
     return None if zeros or group % 4 else Storage(8, group, multipliers=False)
+
+
+@dataclass(frozen=True, slots=True)
+class OfExpert:
+    """The matrix of one expert: an entry of the first dimension of what `whole` encodes."""
+
+    whole: MatrixEncoding
+    expert: int
+
+    @property
+    def label(self) -> str:
+        return self.whole.label
+
+    @property
+    def storage(self) -> Storage | None:
+        return self.whole.storage
+
+    def rows(self, view: View, first: int, last: int) -> Decoded:
+        held = self.whole.rows(view, self.expert, self.expert + 1)
+        zeros = None if held.zeros is None else held.zeros[0, first:last]
+        return Decoded(held.values[0, first:last], held.group, held.scales[0, first:last], zeros)

@@ -13,7 +13,7 @@ import torch
 from ingot.errors import ModelDirError, UnsupportedModelError
 from ingot.models.checkpoint_formats.settings import QuantizationKeys
 from ingot.models.model_dir import ModelDir
-from ingot.models.other_files import method_of
+from ingot.models.registry import method_of
 from tests.support.checkpoints import build, edit
 from tests.support.quantized_checkpoints import LAYOUTS, Tensors, rewrite, scheme, set_config
 from tests.support.tiny_models import save_random
