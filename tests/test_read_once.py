@@ -11,7 +11,7 @@ import pytest
 
 from ingot.compiler import compile as compiler
 from ingot.compiler.explain import explain
-from ingot.compiler.model import Model
+from ingot.compiler.model import OpenModel
 from ingot.compiling import compile_checked
 from ingot.models.model_dir import ModelDir
 from tests.support.gguf_files import write_gguf
@@ -40,7 +40,7 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def open_model(path: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A compile as far as the open model, which also says what of it changes nothing."""
 
-    def stop(model: Model, clock: object) -> None:
+    def stop(model: OpenModel, clock: object) -> None:
         assert model.ignored == ()
         model.checkpoint.close()
         raise Opened

@@ -27,7 +27,7 @@ from ingot.targets.target import kind_of
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class OpenModel:
     """A model directory, read and checked. The module has no weights; the checkpoint is open."""
 
     model_dir: ModelDir
@@ -50,7 +50,7 @@ class Model:
         return (*keys, *self.checkpoint.ignored)
 
 
-def family_config(model: Model) -> ModelConfig:
+def family_config(model: OpenModel) -> ModelConfig:
     """The config of a model that a family builds. Raises UsageError for any other."""
     if isinstance(model.config, ForeignConfig):
         raise UsageError(
@@ -60,7 +60,7 @@ def family_config(model: Model) -> ModelConfig:
     return model.config
 
 
-def read_model(model_dir: ModelDir, options: CompileOptions, clock: Clock) -> Model:
+def read_model(model_dir: ModelDir, options: CompileOptions, clock: Clock) -> OpenModel:
     """Reads all but the weights."""
     with clock.stage("read", str(model_dir.path)):
         config = registry.load_config(model_dir, options.library)
@@ -80,7 +80,7 @@ def read_model(model_dir: ModelDir, options: CompileOptions, clock: Clock) -> Mo
             together = registry.blueprint(config).together if checkpoint.quantized else ()
             kept = kept_storage(checkpoint.quantized, options, resolved.targets, together)
         resolved = replace(resolved, kept=kept)
-    return Model(
+    return OpenModel(
         model_dir,
         options,
         config,
@@ -94,18 +94,18 @@ def read_model(model_dir: ModelDir, options: CompileOptions, clock: Clock) -> Mo
     )
 
 
-def kept_integers(model: Model) -> KeptIntegers:
+def kept_integers(model: OpenModel) -> KeptIntegers:
     """The integers of the checkpoint that the model is stored in."""
     checkpoint = model.checkpoint
     return KeptIntegers(_exact(model), checkpoint.scaled, checkpoint.shape)
 
 
-def keeps(model: Model, storage: Mapping[str, Storage]) -> bool:
+def keeps(model: OpenModel, storage: Mapping[str, Storage]) -> bool:
     """Whether a storage of matrices has some as the checkpoint has them."""
     return any(storage.get(name) == stored for name, stored in _exact(model).items())
 
 
-def _exact(model: Model) -> dict[str, Storage]:
+def _exact(model: OpenModel) -> dict[str, Storage]:
     """How the parameters are stored that keep the numbers of the checkpoint."""
     return {
         name: stored

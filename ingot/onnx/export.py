@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ingot.artifact.folder import FolderWriter
 from ingot.artifact.host import available_memory
-from ingot.compiler.model import Model, family_config, keeps, kept_integers, read_model
+from ingot.compiler.model import OpenModel, family_config, keeps, kept_integers, read_model
 from ingot.compiler.options import Clock, Progress
 from ingot.compiler.preflight import check_room
 from ingot.compiler.quantization.choose import label
@@ -73,13 +73,13 @@ def export_model(
     )
 
 
-def stored_as(model: Model, lowered: Lowered) -> str:
+def stored_as(model: OpenModel, lowered: Lowered) -> str:
     """How matrices are stored, in the words of a compile."""
     kept = keeps(model, lowered.storage)
     return label(lowered.storage, calibrated=bool(model.calibration), kept=kept)
 
 
-def quantize(model: Model, lowered: Lowered, weights: QuantizedWeights, clock: Clock) -> None:
+def quantize(model: OpenModel, lowered: Lowered, weights: QuantizedWeights, clock: Clock) -> None:
     """Fills `weights` with the matrices that are stored in integers."""
     if lowered.storage:
         sizes = {name: p.numel() for name, p in model.module.named_parameters()}
@@ -95,7 +95,7 @@ def quantize(model: Model, lowered: Lowered, weights: QuantizedWeights, clock: C
 
 
 def find_wide(
-    model: Model,
+    model: OpenModel,
     lowered: Lowered,
     weights: QuantizedWeights,
     options: OnnxOptions,
@@ -111,7 +111,7 @@ def find_wide(
 
 
 def write_files(
-    model: Model,
+    model: OpenModel,
     lowered: Lowered,
     weights: QuantizedWeights,
     options: OnnxOptions,
@@ -145,7 +145,7 @@ def write_files(
 
 
 def check(
-    model: Model,
+    model: OpenModel,
     lowered: Lowered,
     weights: QuantizedWeights,
     options: OnnxOptions,

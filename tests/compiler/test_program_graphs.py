@@ -12,7 +12,7 @@ from ingot.artifact.programs import HIDDEN, STEP
 from ingot.compiler.front import Front
 from ingot.compiler.interpret import new_states, plan_logits, plan_weights
 from ingot.compiler.lower_model import lower_model
-from ingot.compiler.model import Model, read_model
+from ingot.compiler.model import OpenModel, read_model
 from ingot.compiler.options import Clock, CompileOptions, silent
 from ingot.compiler.program_graphs import graph_of, result_of
 from ingot.errors import UnsupportedModelError
@@ -32,7 +32,7 @@ PAGES = [[3, 1], [2]]
 SPREAD = ("gpt2", "granite", "gemma2", "deepseek_v3", "mixtral")
 
 
-def made(folder: Path, **options: object) -> tuple[Model, Front]:
+def made(folder: Path, **options: object) -> tuple[OpenModel, Front]:
     chosen = CompileOptions(
         targets=("cpu:portable",), programs=("step", "hidden"), dtype="float32", **options
     )
@@ -40,7 +40,7 @@ def made(folder: Path, **options: object) -> tuple[Model, Front]:
     return model, lower_model(model, Clock(silent))
 
 
-def hidden_states(model: Model, front: Front) -> torch.Tensor:
+def hidden_states(model: OpenModel, front: Front) -> torch.Tensor:
     """Those of all tokens, by the references of primitives."""
     lowered = front.programs[1]
     assert lowered.program is HIDDEN
