@@ -36,7 +36,7 @@ from ingot.compiler.quantization.store import QuantizedWeights
 from ingot.compiler.reference import Interpreter, reference_logits
 from ingot.compiler.tokenizer import load_tokenizer
 from ingot.models import registry
-from ingot.models.checkpoint import Checkpoint
+from ingot.models.checkpoints.checkpoint import Checkpoint
 from ingot.models.model_dir import ModelDir
 from ingot.ops import OPS
 from ingot.ops.scaled import round_to_int8

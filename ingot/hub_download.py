@@ -25,7 +25,7 @@ from ingot.errors import (
 )
 from ingot.hub_cache import MAIN, cache_dir, partial_of, repository, size_here
 from ingot.hub_gguf import chosen_files, headers_of
-from ingot.models.checkpoint_files import weight_names
+from ingot.models.checkpoints.checkpoint_files import weight_names
 from ingot.models.file_names import CONFIG, INDEX, SINGLE, TOKENIZER, small_files
 from ingot.models.model_dir import ModelDir, no_tokenizer
 from ingot.models.other_formats import other_format

@@ -15,7 +15,7 @@ import transformers
 from examples.tiny_model import CONFIG, write_model
 from ingot.errors import ConfigError
 from ingot.models import registry
-from ingot.models.checkpoint import Checkpoint, materialize
+from ingot.models.checkpoints.checkpoint import Checkpoint, materialize
 from ingot.models.family import Family
 from ingot.models.model_dir import ModelDir
 from tests.support.page_session import HELIUM

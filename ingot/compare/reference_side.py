@@ -29,7 +29,7 @@ class ReferenceSide:
         import_torch()
         from ingot.compiler.export import export
         from ingot.models import registry
-        from ingot.models.checkpoint import Checkpoint
+        from ingot.models.checkpoints.checkpoint import Checkpoint
 
         try:
             config = registry.load_config(model_dir)

@@ -31,15 +31,15 @@ from ingot.errors import (
 )
 from ingot.models import registry
 from ingot.models.blueprint import Blueprint
-from ingot.models.checkpoint_files import open_files
-from ingot.models.checkpoint_formats.cache_scales import ignored_scales
-from ingot.models.checkpoint_formats.quantized import QuantizedTensor
-from ingot.models.checkpoint_formats.resolve import with_quantized
+from ingot.models.checkpoints.checkpoint_files import open_files
+from ingot.models.checkpoints.formats.cache_scales import ignored_scales
+from ingot.models.checkpoints.formats.quantized import QuantizedTensor
+from ingot.models.checkpoints.formats.resolve import with_quantized
+from ingot.models.checkpoints.sources import Source, Stacked
+from ingot.models.checkpoints.weight_table import quantized_sources, resolve_sources
 from ingot.models.config import ModelConfig
 from ingot.models.family import Family
 from ingot.models.model_dir import ModelDir
-from ingot.models.sources import Source, Stacked
-from ingot.models.weight_table import quantized_sources, resolve_sources
 from ingot.targets.target import TargetKind, kind_of
 
 # What each kind of error is about, the most special first.

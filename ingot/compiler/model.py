@@ -18,7 +18,7 @@ from ingot.compiler.resolve import Resolved, resolve
 from ingot.compiler.tokenizer import checked_files, parsed_tokenizer
 from ingot.errors import UsageError
 from ingot.models import registry
-from ingot.models.checkpoint import Checkpoint, closing_on_error
+from ingot.models.checkpoints.checkpoint import Checkpoint, closing_on_error
 from ingot.models.config import ModelConfig
 from ingot.models.foreign.config import LIBRARY, AnyConfig, ForeignConfig
 from ingot.models.model_dir import ModelDir

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
-from ingot.models.checkpoint_formats.settings import SETTINGS
+from ingot.models.checkpoints.formats.settings import SETTINGS
 from ingot.models.config import ModelConfig
 from ingot.models.fields import Fields
 from ingot.models.layer_config import LayerConfig, Mixer, Mlp

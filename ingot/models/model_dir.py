@@ -16,7 +16,7 @@ from typing import Any
 
 from ingot.errors import ModelDirError, TokenizerError
 from ingot.files import read_regular
-from ingot.models.checkpoint_formats.settings import QuantizationKeys, settings_of
+from ingot.models.checkpoints.formats.settings import QuantizationKeys, settings_of
 from ingot.models.file_names import CONFIG, GGUF, JINJA, TEMPLATES, TOKENIZER
 from ingot.models.json_object import parse_json_object
 from ingot.models.other_formats import refuse_other_format

@@ -18,7 +18,7 @@ from ingot.errors import (
     UsageError,
 )
 from ingot.models.blueprint import Blueprint
-from ingot.models.checkpoint_files import guess_dtype
+from ingot.models.checkpoints.checkpoint_files import guess_dtype
 from ingot.models.config import ModelConfig
 from ingot.models.decoder_blueprint import causal_lm
 from ingot.models.families import BUILT_IN

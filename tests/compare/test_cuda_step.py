@@ -15,7 +15,7 @@ from ingot.compare.bisect import Finding, Walk
 from ingot.compare.kernel_check import run_kernels
 from ingot.compare.steps import steps_of
 from ingot.models import registry
-from ingot.models.checkpoint import Checkpoint
+from ingot.models.checkpoints.checkpoint import Checkpoint
 from ingot.models.model_dir import ModelDir
 from ingot.runtime.devices import EXECUTORS
 from ingot.runtime.devices.cuda.driver import Driver

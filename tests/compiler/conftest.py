@@ -7,7 +7,7 @@ import torch
 
 from ingot.compiler.reference import reference_logits
 from ingot.models import registry
-from ingot.models.checkpoint import Checkpoint
+from ingot.models.checkpoints.checkpoint import Checkpoint
 from ingot.models.model_dir import ModelDir
 from tests.compiler.plans import MODEL, PROMPTS, graph
 

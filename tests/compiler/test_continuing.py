@@ -11,7 +11,7 @@ from ingot.compiler.continuing import Continuing
 from ingot.compiler.export import export
 from ingot.compiler.reference import reference_logits
 from ingot.models import registry
-from ingot.models.checkpoint import Checkpoint
+from ingot.models.checkpoints.checkpoint import Checkpoint
 from ingot.models.model_dir import ModelDir
 from tests.support.tiny_models import save_random
 

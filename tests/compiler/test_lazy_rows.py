@@ -11,7 +11,7 @@ from gguf import GGMLQuantizationType as Type
 from ingot.compiler import lazy_rows
 from ingot.compiler.lazy_rows import LazyRows, by_rows
 from ingot.models import registry
-from ingot.models.checkpoint import Checkpoint
+from ingot.models.checkpoints.checkpoint import Checkpoint
 from ingot.models.model_dir import ModelDir
 from tests.support.gguf_files import write_gguf
 

@@ -20,7 +20,7 @@ from ingot.compiler.rounding import Rounded, Roundings
 from ingot.compiler.tokenizer import load_tokenizer
 from ingot.errors import QualityError
 from ingot.models import registry
-from ingot.models.checkpoint import Checkpoint
+from ingot.models.checkpoints.checkpoint import Checkpoint
 from ingot.models.model_dir import ModelDir
 from ingot.ops.scaled import Operand, Scaled
 

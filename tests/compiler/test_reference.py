@@ -18,7 +18,7 @@ from ingot.compiler.quantization.search import quantize_rows
 from ingot.compiler.reference import ReadParameter, reference_logits
 from ingot.errors import CompileError
 from ingot.models import registry
-from ingot.models.checkpoint import Checkpoint
+from ingot.models.checkpoints.checkpoint import Checkpoint
 from ingot.models.model_dir import ModelDir
 from ingot.ops.scaled import Scaled
 

@@ -11,7 +11,7 @@ import transformers
 from torch import nn
 
 from ingot.models import registry
-from ingot.models.checkpoint import Checkpoint, materialize
+from ingot.models.checkpoints.checkpoint import Checkpoint, materialize
 from ingot.models.config import ModelConfig
 from ingot.models.model_dir import ModelDir
 from tests.support import dense_models as dense

@@ -25,7 +25,7 @@ from ingot.models.blocks.rms_norm import RMSNorm
 from ingot.models.blocks.rope_frequencies import inverse_frequencies
 from ingot.models.blocks.rotary import Rotary, rotate
 from ingot.models.blocks.soft_cap import SoftCap
-from ingot.models.checkpoint import Checkpoint, materialize
+from ingot.models.checkpoints.checkpoint import Checkpoint, materialize
 from ingot.models.config import ModelConfig
 from ingot.models.model_dir import ModelDir
 from ingot.models.rope import NO_ROPE, RopeConfig

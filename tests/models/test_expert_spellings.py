@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from ingot.models import registry
-from ingot.models.checkpoint import Checkpoint
+from ingot.models.checkpoints.checkpoint import Checkpoint
 from ingot.models.model_dir import ModelDir
 from tests.support.checkpoints import Tensors, build, edit, refused, with_header
 from tests.support.memory import resident_bytes

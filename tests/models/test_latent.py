@@ -12,7 +12,7 @@ import torch
 
 from ingot.errors import CheckpointError, ConfigError, ContradictionError
 from ingot.models import registry
-from ingot.models.checkpoint import Checkpoint
+from ingot.models.checkpoints.checkpoint import Checkpoint
 from ingot.models.config import ModelConfig
 from ingot.models.latent_config import LatentConfig
 from ingot.models.model_dir import ModelDir

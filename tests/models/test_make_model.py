@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 
 from bench import make_model
 from ingot.models import registry
-from ingot.models.checkpoint import Checkpoint, materialize
+from ingot.models.checkpoints.checkpoint import Checkpoint, materialize
 from ingot.models.model_dir import ModelDir
 
 SIZES = {

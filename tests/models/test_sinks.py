@@ -9,7 +9,7 @@ import torch
 
 from ingot.compiler.explain import explain
 from ingot.models import registry
-from ingot.models.checkpoint import Checkpoint, materialize
+from ingot.models.checkpoints.checkpoint import Checkpoint, materialize
 from ingot.models.model_dir import ModelDir
 from tests.support.checkpoints import edit, refused
 from tests.support.sunk_model import STORED, error, judged, known, save, tokens

@@ -13,7 +13,7 @@ from torch import nn
 
 from ingot.errors import CheckpointError
 from ingot.models import registry
-from ingot.models.checkpoint import Checkpoint, materialize
+from ingot.models.checkpoints.checkpoint import Checkpoint, materialize
 from ingot.models.model_dir import ModelDir
 
 Tensors = dict[str, torch.Tensor]

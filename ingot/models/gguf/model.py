@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from ingot.errors import CheckpointError, TokenizerError
 from ingot.files import read_regular
+from ingot.models.checkpoints.mapped_file import TensorInfo, damaged
 from ingot.models.file_names import CONFIG, GENERATION, TOKENIZER, TOKENIZER_CONFIG
 from ingot.models.gguf.config import (
     architecture_of,
@@ -29,7 +30,6 @@ from ingot.models.gguf.metadata import Metadata
 from ingot.models.gguf.names import part_names
 from ingot.models.gguf.tensors import checkpoint_tensors
 from ingot.models.gguf.tokenizer import tokenizer_json
-from ingot.models.mapped_file import TensorInfo, damaged
 
 FILES = (CONFIG, TOKENIZER, TOKENIZER_CONFIG, GENERATION)
 _MAX_TOKENIZER_BYTES = 2**28

@@ -15,7 +15,7 @@ from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
 from ingot.errors import CheckpointError
 from ingot.models import registry
-from ingot.models.checkpoint import Checkpoint, materialize
+from ingot.models.checkpoints.checkpoint import Checkpoint, materialize
 from ingot.models.gguf.tensors import source_rows
 from ingot.models.model_dir import ModelDir
 from tests.support import gguf_files

@@ -13,14 +13,14 @@ import torch
 import transformers
 from safetensors.torch import load_file
 
-from ingot.models.checkpoint_formats.quantized import EncodedTensor
+from ingot.models.checkpoints.formats.quantized import EncodedTensor
+from ingot.models.checkpoints.mapped_file import TensorInfo
 from ingot.models.gguf.architectures import ARCHITECTURES
 from ingot.models.gguf.container import GgufFile
 from ingot.models.gguf.expert_architectures import WITH_EXPERTS
 from ingot.models.gguf.metadata import Metadata
 from ingot.models.gguf.model import SmallFiles, open_files
 from ingot.models.gguf.tensors import checkpoint_tensors
-from ingot.models.mapped_file import TensorInfo
 from tests.support.core import core
 from tests.support.gguf_files import Type, write_gguf
 

@@ -20,9 +20,15 @@ import numpy as np
 
 from ingot.artifact.formats import Storage
 from ingot.errors import CheckpointError, Noting, OnFault, UnsupportedModelError
-from ingot.models.checkpoint_formats.floats import FLOATS, scales_of, signed, unpacked
-from ingot.models.checkpoint_formats.parts import Infos, MatrixParts, fault_of, misshapen, undivided
-from ingot.models.checkpoint_formats.quantized import (
+from ingot.models.checkpoints.formats.floats import FLOATS, scales_of, signed, unpacked
+from ingot.models.checkpoints.formats.parts import (
+    Infos,
+    MatrixParts,
+    fault_of,
+    misshapen,
+    undivided,
+)
+from ingot.models.checkpoints.formats.quantized import (
     Array,
     Decoded,
     QuantizedTensor,
@@ -30,8 +36,8 @@ from ingot.models.checkpoint_formats.quantized import (
     quantized,
     storage_of,
 )
-from ingot.models.checkpoint_formats.settings import QuantizationKeys
-from ingot.models.mapped_file import TensorInfo
+from ingot.models.checkpoints.formats.settings import QuantizationKeys
+from ingot.models.checkpoints.mapped_file import TensorInfo
 
 LAYOUT = MatrixParts((".qweight", ".scales"), (".qzeros", ".g_idx"))
 BITS = (4, 8, 2)

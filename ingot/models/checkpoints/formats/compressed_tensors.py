@@ -18,18 +18,24 @@ import numpy as np
 
 from ingot.artifact.formats import Storage
 from ingot.errors import CheckpointError, Noting, OnFault, UnsupportedModelError
-from ingot.models.checkpoint_formats.float4 import float4_matrix
-from ingot.models.checkpoint_formats.float8 import float8_matrix
-from ingot.models.checkpoint_formats.float8 import layout as float8_layout
-from ingot.models.checkpoint_formats.floats import (
+from ingot.models.checkpoints.formats.float4 import float4_matrix
+from ingot.models.checkpoints.formats.float8 import float8_matrix
+from ingot.models.checkpoints.formats.float8 import layout as float8_layout
+from ingot.models.checkpoints.formats.floats import (
     FLOATS,
     scales_of,
     signed,
     unpacked,
 )
-from ingot.models.checkpoint_formats.gptq import TWO, reordered
-from ingot.models.checkpoint_formats.parts import Infos, MatrixParts, fault_of, misshapen, undivided
-from ingot.models.checkpoint_formats.quantized import (
+from ingot.models.checkpoints.formats.gptq import TWO, reordered
+from ingot.models.checkpoints.formats.parts import (
+    Infos,
+    MatrixParts,
+    fault_of,
+    misshapen,
+    undivided,
+)
+from ingot.models.checkpoints.formats.quantized import (
     Array,
     Decoded,
     QuantizedTensor,
@@ -37,8 +43,8 @@ from ingot.models.checkpoint_formats.quantized import (
     quantized,
     storage_of,
 )
-from ingot.models.checkpoint_formats.settings import QuantizationKeys
-from ingot.models.mapped_file import TensorInfo
+from ingot.models.checkpoints.formats.settings import QuantizationKeys
+from ingot.models.checkpoints.mapped_file import TensorInfo
 
 UNREAD = (".input_scale", ".input_zero_point", ".input_global_scale", ".weight_shape")
 ZEROS = ".weight_zero_point"

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingot.artifact.formats import Storage
-from ingot.models.mapped_file import TensorInfo
+from ingot.models.checkpoints.mapped_file import TensorInfo
 
 Array = NDArray[Any]
 # A tensor of the file as it is stored: a view of its map, in the shape that its header gives.

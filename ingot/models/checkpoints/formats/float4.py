@@ -12,18 +12,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from ingot.errors import CheckpointError
-from ingot.models.checkpoint_formats.floats import FLOAT4_DOUBLED, FLOAT8, nibbles, scales_of
-from ingot.models.checkpoint_formats.gptq import TWO
-from ingot.models.checkpoint_formats.mxfp4 import Mxfp4
-from ingot.models.checkpoint_formats.parts import Infos, fault_of, misshapen, undivided
-from ingot.models.checkpoint_formats.quantized import (
+from ingot.models.checkpoints.formats.floats import FLOAT4_DOUBLED, FLOAT8, nibbles, scales_of
+from ingot.models.checkpoints.formats.gptq import TWO
+from ingot.models.checkpoints.formats.mxfp4 import Mxfp4
+from ingot.models.checkpoints.formats.parts import Infos, fault_of, misshapen, undivided
+from ingot.models.checkpoints.formats.quantized import (
     Decoded,
     MatrixEncoding,
     QuantizedTensor,
     View,
     quantized,
 )
-from ingot.models.mapped_file import TensorInfo
+from ingot.models.checkpoints.mapped_file import TensorInfo
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from ingot.errors import CheckpointError, ModelDirError
 from ingot.models import registry
-from ingot.models.checkpoint import Checkpoint
+from ingot.models.checkpoints.checkpoint import Checkpoint
 from ingot.models.model_dir import ModelDir
 from tests.support.checkpoints import (
     NORM,

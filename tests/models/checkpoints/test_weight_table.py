@@ -11,9 +11,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from ingot.errors import CheckpointError
-from ingot.models import registry, tensor_reader
+from ingot.models import registry
 from ingot.models.blocks.decoder import CausalLM
-from ingot.models.checkpoint import Checkpoint
+from ingot.models.checkpoints import tensor_reader
+from ingot.models.checkpoints.checkpoint import Checkpoint
 from ingot.models.families.llama import parse
 from ingot.models.family import Family, Rows
 from ingot.models.model_dir import ModelDir

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from ingot.errors import ConfigError
+from ingot.models.checkpoints.mapped_file import MappedCheckpoint, TensorInfo, damaged
 from ingot.models.json_object import parse_json_object
-from ingot.models.mapped_file import MappedCheckpoint, TensorInfo, damaged
 
 # The format's own limit.
 MAX_HEADER_BYTES = 100_000_000

@@ -12,13 +12,11 @@ from dataclasses import replace
 
 from ingot.errors import CheckpointError, OnFault, listed, raise_fault
 from ingot.models.blueprint import Shape
-from ingot.models.checkpoint_files import DTYPE_NAMES
-from ingot.models.checkpoint_formats.cache_scales import cache_scales
-from ingot.models.checkpoint_formats.quantized import EncodedTensor, QuantizedTensor
-from ingot.models.family import Family, Weights
-from ingot.models.foreign.config import AnyConfig
-from ingot.models.mapped_file import TensorInfo
-from ingot.models.sources import (
+from ingot.models.checkpoints.checkpoint_files import DTYPE_NAMES
+from ingot.models.checkpoints.formats.cache_scales import cache_scales
+from ingot.models.checkpoints.formats.quantized import EncodedTensor, QuantizedTensor
+from ingot.models.checkpoints.mapped_file import TensorInfo
+from ingot.models.checkpoints.sources import (
     Source,
     SourcePiece,
     Stacked,
@@ -28,7 +26,9 @@ from ingot.models.sources import (
     sources_of,
     with_outputs_first,
 )
-from ingot.models.spellings import respelled
+from ingot.models.checkpoints.spellings import respelled
+from ingot.models.family import Family, Weights
+from ingot.models.foreign.config import AnyConfig
 from ingot.models.templates import BEYOND, expand, fill
 from ingot.models.weight_rules import Entry, Rows, Rule, Stack
 

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingot.models.blueprint import Shape
-from ingot.models.checkpoint_formats.quantized import EncodedTensor, OfExpert
-from ingot.models.mapped_file import TensorInfo
+from ingot.models.checkpoints.formats.quantized import EncodedTensor, OfExpert
+from ingot.models.checkpoints.mapped_file import TensorInfo
 from ingot.models.weight_rules import EXPERT, Rows, Rule, Stack
 
 

@@ -15,8 +15,8 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from ingot.errors import CheckpointError
-from ingot.models import safetensors_file
-from ingot.models.safetensors_file import SafetensorsFile
+from ingot.models.checkpoints import safetensors_file
+from ingot.models.checkpoints.safetensors_file import SafetensorsFile
 from tests.support.checkpoints import with_header
 
 DTYPES = {

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from ingot.errors import CheckpointError, OnFault
-from ingot.models.mapped_file import TensorInfo
+from ingot.models.checkpoints.mapped_file import TensorInfo
 
 Infos = Mapping[str, TensorInfo]
 

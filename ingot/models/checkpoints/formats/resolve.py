@@ -14,11 +14,11 @@ from ingot.errors import (
     listed,
     raise_fault,
 )
-from ingot.models.checkpoint_formats import awq, compressed_tensors, float8, gptq, mxfp4
-from ingot.models.checkpoint_formats.parts import Infos
-from ingot.models.checkpoint_formats.quantized import QuantizedTensor
-from ingot.models.checkpoint_formats.settings import QuantizationKeys
-from ingot.models.mapped_file import TensorInfo
+from ingot.models.checkpoints.formats import awq, compressed_tensors, float8, gptq, mxfp4
+from ingot.models.checkpoints.formats.parts import Infos
+from ingot.models.checkpoints.formats.quantized import QuantizedTensor
+from ingot.models.checkpoints.formats.settings import QuantizationKeys
+from ingot.models.checkpoints.mapped_file import TensorInfo
 from ingot.models.model_dir import ModelDir
 
 Find = Callable[[QuantizationKeys, Infos, OnFault], Iterator[QuantizedTensor]]

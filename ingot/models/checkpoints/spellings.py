@@ -8,8 +8,8 @@ from itertools import product
 
 from ingot.errors import CheckpointError, OnFault
 from ingot.models.blueprint import Shape
+from ingot.models.checkpoints.mapped_file import TensorInfo
 from ingot.models.family import Family
-from ingot.models.mapped_file import TensorInfo
 from ingot.models.templates import expand, fill
 
 BASE = "model."  # in front of all parameters but those of the head

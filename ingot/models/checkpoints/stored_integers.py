@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ingot.artifact.formats import Storage
 from ingot.errors import CheckpointError
-from ingot.models.checkpoint_formats.quantized import Array, Decoded
+from ingot.models.checkpoints.formats.quantized import Array, Decoded
 from ingot.ops.scaled import Scaled
 
 LARGEST = np.finfo(np.float16).max

@@ -13,12 +13,12 @@ from ingot.errors import (
     listed,
     raise_fault,
 )
+from ingot.models.checkpoints.mapped_file import MappedCheckpoint, TensorInfo
+from ingot.models.checkpoints.safetensors_file import SafetensorsFile
 from ingot.models.file_names import INDEX, SINGLE
 from ingot.models.gguf.model import open_files as open_gguf
-from ingot.models.mapped_file import MappedCheckpoint, TensorInfo
 from ingot.models.model_dir import ModelDir
 from ingot.models.other_formats import other_format
-from ingot.models.safetensors_file import SafetensorsFile
 
 DTYPE_NAMES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 

@@ -13,9 +13,10 @@ import torch
 from safetensors.torch import load_file
 
 from ingot.errors import CheckpointError
-from ingot.models import registry, tensor_reader
+from ingot.models import registry
 from ingot.models.blocks.constants import named_constants
-from ingot.models.checkpoint import Checkpoint
+from ingot.models.checkpoints import tensor_reader
+from ingot.models.checkpoints.checkpoint import Checkpoint
 from ingot.models.model_dir import ModelDir
 from tests.support.checkpoints import (
     EMBED,
@@ -283,7 +284,7 @@ def test_values_are_looked_at_once_by_all_who_read_them(
 ) -> None:
     looked: list[str] = []
     monkeypatch.setattr(
-        "ingot.models.tensor_reader.check_finite", lambda name, *_: looked.append(name)
+        "ingot.models.checkpoints.tensor_reader.check_finite", lambda name, *_: looked.append(name)
     )
     with build(copy("single"))[0] as checkpoint:
         for reader in (checkpoint, checkpoint, checkpoint.beside()):

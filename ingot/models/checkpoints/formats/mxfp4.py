@@ -14,23 +14,23 @@ from dataclasses import dataclass
 
 from ingot.artifact.formats import Storage
 from ingot.errors import CheckpointError, Noting, OnFault
-from ingot.models.checkpoint_formats.floats import (
+from ingot.models.checkpoints.formats.floats import (
     BIAS,
     FLOAT4_DOUBLED,
     NOT_A_POWER,
     nibbles,
     powers_of,
 )
-from ingot.models.checkpoint_formats.parts import Infos, MatrixParts, fault_of, misshapen
-from ingot.models.checkpoint_formats.quantized import (
+from ingot.models.checkpoints.formats.parts import Infos, MatrixParts, fault_of, misshapen
+from ingot.models.checkpoints.formats.quantized import (
     Decoded,
     QuantizedTensor,
     View,
     quantized,
     storage_of,
 )
-from ingot.models.checkpoint_formats.settings import QuantizationKeys
-from ingot.models.mapped_file import TensorInfo
+from ingot.models.checkpoints.formats.settings import QuantizationKeys
+from ingot.models.checkpoints.mapped_file import TensorInfo
 
 LAYOUT = MatrixParts(("_blocks", "_scales"))
 GROUP = 32

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ingot.errors import Noting, OnFault
-from ingot.models.checkpoint_formats.floats import FLOAT8, FLOATS, POWER, float32_of
-from ingot.models.checkpoint_formats.parts import Infos, MatrixParts, fault_of, misshapen
-from ingot.models.checkpoint_formats.quantized import Decoded, QuantizedTensor, View, quantized
-from ingot.models.checkpoint_formats.settings import QuantizationKeys
-from ingot.models.mapped_file import TensorInfo
+from ingot.models.checkpoints.formats.floats import FLOAT8, FLOATS, POWER, float32_of
+from ingot.models.checkpoints.formats.parts import Infos, MatrixParts, fault_of, misshapen
+from ingot.models.checkpoints.formats.quantized import Decoded, QuantizedTensor, View, quantized
+from ingot.models.checkpoints.formats.settings import QuantizationKeys
+from ingot.models.checkpoints.mapped_file import TensorInfo
 
 # Of activations: what a step rounds is its own affair.
 UNREAD = (".activation_scale", ".input_scale", ".input_scale_ub")

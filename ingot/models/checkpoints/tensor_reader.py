@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingot.errors import CheckpointError
-from ingot.models.checkpoint_formats.floats import VIEWS
-from ingot.models.mapped_file import MappedCheckpoint, TensorInfo
-from ingot.models.sources import Source
+from ingot.models.checkpoints.formats.floats import VIEWS
+from ingot.models.checkpoints.mapped_file import MappedCheckpoint, TensorInfo
+from ingot.models.checkpoints.sources import Source
 
 # Exponent bits: all of them set means infinity or NaN.
 _EXPONENTS = {"F32": 0x7F800000, "BF16": 0x7F80, "F16": 0x7C00}

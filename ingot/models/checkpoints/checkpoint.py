@@ -18,17 +18,17 @@ from torch import nn
 
 from ingot.errors import CheckpointError
 from ingot.models.blocks.constants import named_constants
-from ingot.models.checkpoint_files import open_files
-from ingot.models.checkpoint_formats.cache_scales import ignored_scales
-from ingot.models.checkpoint_formats.quantized import Decoded, EncodedTensor, QuantizedTensor
-from ingot.models.checkpoint_formats.resolve import with_quantized
+from ingot.models.checkpoints.checkpoint_files import open_files
+from ingot.models.checkpoints.formats.cache_scales import ignored_scales
+from ingot.models.checkpoints.formats.quantized import Decoded, EncodedTensor, QuantizedTensor
+from ingot.models.checkpoints.formats.resolve import with_quantized
+from ingot.models.checkpoints.mapped_file import MappedCheckpoint, TensorInfo
+from ingot.models.checkpoints.sources import Source, Stacked
+from ingot.models.checkpoints.stored_integers import scaled
+from ingot.models.checkpoints.tensor_reader import PIECE_BYTES, Checked, TensorReader
+from ingot.models.checkpoints.weight_table import idle_biases, quantized_sources, resolve_sources
 from ingot.models.foreign.config import AnyConfig
-from ingot.models.mapped_file import MappedCheckpoint, TensorInfo
 from ingot.models.model_dir import ModelDir
-from ingot.models.sources import Source, Stacked
-from ingot.models.stored_integers import scaled
-from ingot.models.tensor_reader import PIECE_BYTES, Checked, TensorReader
-from ingot.models.weight_table import idle_biases, quantized_sources, resolve_sources
 from ingot.ops.scaled import Scaled, stack, stack_matrices
 from ingot.ops.stacks import stack_of
 

@@ -13,8 +13,8 @@ from safetensors.torch import load_file, save_file
 from ingot.errors import CheckpointError
 from ingot.models import registry
 from ingot.models.blocks.constants import named_constants
-from ingot.models.checkpoint import Checkpoint
-from ingot.models.checkpoint_files import weight_names
+from ingot.models.checkpoints.checkpoint import Checkpoint
+from ingot.models.checkpoints.checkpoint_files import weight_names
 from ingot.models.model_dir import ModelDir
 from tests.support.checkpoints import (
     EMBED,

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from ingot.errors import ModelDirError, UnsupportedModelError
-from ingot.models.checkpoint_formats.settings import QuantizationKeys
+from ingot.models.checkpoints.formats.settings import QuantizationKeys
 from ingot.models.model_dir import ModelDir
 from ingot.models.registry import method_of
 from tests.support.checkpoints import build, edit
@@ -218,7 +218,7 @@ def test_the_method_of_a_model(whole: dict[str, Path], tmp_path: Path) -> None:
 
 
 def test_settings_are_found_in_a_text_tower(whole: dict[str, Path], tmp_path: Path) -> None:
-    from ingot.models.checkpoint_formats.settings import settings_of
+    from ingot.models.checkpoints.formats.settings import settings_of
 
     found = settings_of({"text_config": {"quantization_config": {"bits": 4}}})
     assert found == QuantizationKeys({"bits": 4}, "quantization_config")

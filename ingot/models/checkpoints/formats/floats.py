@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingot.errors import CheckpointError
-from ingot.models.checkpoint_formats.quantized import Array, View
-from ingot.models.mapped_file import TensorInfo
+from ingot.models.checkpoints.formats.quantized import Array, View
+from ingot.models.checkpoints.mapped_file import TensorInfo
 
 Index = slice | tuple[slice, slice]
 # How numpy views the elements of a tensor; bits of floats that it does not have as integers.
