@@ -11,10 +11,11 @@ from ingot.artifact.programs import STEP
 from ingot.artifact.target import Target
 from ingot.compiler.compile import target_plans
 from ingot.compiler.lower_model import lower_model
-from ingot.compiler.model import Model
+from ingot.compiler.model import OpenModel
 from ingot.compiler.options import Clock, CompileOptions, silent
 from ingot.compiler.resolve import resolve
 from ingot.models import registry
+from ingot.models.model_dir import ModelDir
 
 
 def plan_of(
@@ -31,10 +32,11 @@ def plan_in(folder: Path, target: Target, **options: Any) -> Plan:
     """The placed plan of the model whose configuration lies in a folder, with options of a
     compile."""
     chosen = CompileOptions(targets=(target.name,), **options)
-    config = registry.load_config(folder)
+    model_dir = ModelDir.open(folder)
+    config = registry.load_config(model_dir)
     resolved = resolve(chosen, config)
     module = registry.build(config, max_model_len=resolved.limits.max_model_len)
     # Nothing before packing looks at the tokenizer or the weights.
-    model = Model(folder, chosen, config, resolved, None, module, None, [])  # type: ignore[arg-type]
+    model = OpenModel(model_dir, chosen, config, resolved, None, module, None, [])  # type: ignore[arg-type]
     plan, _ = target_plans(target, lower_model(model, Clock(silent)), chosen)[STEP.name]
     return plan

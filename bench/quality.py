@@ -36,7 +36,8 @@ from ingot.compiler.quantization.store import QuantizedWeights
 from ingot.compiler.reference import Interpreter, reference_logits
 from ingot.compiler.tokenizer import load_tokenizer
 from ingot.models import registry
-from ingot.models.checkpoint import Checkpoint
+from ingot.models.checkpoints.checkpoint import Checkpoint
+from ingot.models.model_dir import ModelDir
 from ingot.ops import OPS
 from ingot.ops.scaled import round_to_int8
 
@@ -94,11 +95,11 @@ class Bench:
     """The bundled model, and what it says in float32."""
 
     def __init__(self, text: Path | None, max_tokens: int) -> None:
-        config = registry.load_config(MODEL)
+        config = registry.load_config(ModelDir.open(MODEL))
         module = registry.build(config, max_model_len=1024)
         self.gm: GraphModule = export(module, config)
-        self.checkpoint = Checkpoint.open(MODEL, config, module)
-        self.tokenizer = load_tokenizer(MODEL, config.vocab_size)
+        self.checkpoint = Checkpoint.open(ModelDir.open(MODEL), config, module)
+        self.tokenizer = load_tokenizer(ModelDir.open(MODEL), config.vocab_size)
         sampled = json.loads(SAMPLED.read_text())
         self.calibration: Sequences = sampled[:NUM_CALIBRATING]
         self.held_out: Sequences = sampled[NUM_CALIBRATING:]

@@ -20,9 +20,8 @@ from ingot.artifact.tree import is_artifact
 from ingot.cache_entries import discard, entry_name, shrink, touch
 from ingot.errors import ArtifactError, ResourceError
 from ingot.files import stamp
-from ingot.models.config_file import model_name, read_json_bytes
 from ingot.models.file_names import CONFIG, TEMPLATES
-from ingot.models.model_files import is_gguf
+from ingot.models.model_dir import ModelDir, is_gguf
 from ingot.models.other_formats import refuse_other_format
 from ingot.say import say
 from ingot.settings import settings
@@ -53,7 +52,8 @@ def resolve(path: str | Path, options: CompileOptions | None = None) -> Path:
     from ingot.compiler.options import CompileOptions
 
     options = options or CompileOptions()
-    name = entry_name(model_name(source), cache_key(source, options))
+    model_dir = ModelDir.open(source)
+    name = entry_name(model_dir.name, cache_key(model_dir, options))
     artifact = settings().cache_dir / name
     if not _usable(artifact):
         with _locked(artifact, source):
@@ -82,7 +82,7 @@ def _locked(artifact: Path, source: Path) -> Iterator[None]:
         yield
 
 
-def cache_key(model_dir: Path, options: CompileOptions) -> str:
+def cache_key(model_dir: ModelDir, options: CompileOptions) -> str:
     """Changes with everything that an artifact depends on.
 
     The config by its content, other files of the model by size and time of change: reading many
@@ -108,14 +108,15 @@ def cache_key(model_dir: Path, options: CompileOptions) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
-def _model_parts(model_dir: Path) -> dict[str, Any]:
-    if is_gguf(model_dir):
+def _model_parts(model_dir: ModelDir) -> dict[str, Any]:
+    path = model_dir.path
+    if model_dir.is_gguf:
         from ingot.models.gguf.model import read_files
 
-        return {"files": [(file.name, *stamp(file)) for file in read_files(model_dir)]}
+        return {"files": [(file.name, *stamp(file)) for file in read_files(path)]}
     return {
-        "config": read_json_bytes(model_dir / CONFIG).decode(errors="replace"),
-        "files": [*_stamps(model_dir, "*"), *_stamps(model_dir, f"{TEMPLATES}/*")],
+        "config": model_dir.json_bytes(CONFIG).decode(errors="replace"),
+        "files": [*_stamps(path, "*"), *_stamps(path, f"{TEMPLATES}/*")],
     }
 
 

@@ -25,7 +25,7 @@ from ingot.errors import (
     ResourceError,
     VerificationError,
 )
-from ingot.models.config_file import check_model_dir, check_tokenizer, read_json_object
+from ingot.models.model_dir import ModelDir
 from ingot.runtime.tokenizer_files import tokenizer_in
 from ingot.runtime.verify import FAULT, compile_hint, replay
 
@@ -45,21 +45,22 @@ RARELY = (100_000, 20, 100)  # thresholds of Python's search for garbage
 
 
 def compile_checked(
-    model_dir: Path,
+    path: Path,
     out: Path,
     options: CompileOptions | None = None,
     progress: Progress | None = None,
     *,
     replace: bool = True,
-    blame: Blame = lambda folder, model_dir: "",
+    blame: Blame = lambda folder, path: "",
 ) -> Report:
-    """Compiles, and replays the golden prompts on this host before the artifact appears.
+    """Compiles the model directory at a path, and replays the golden prompts on this host before
+    the artifact appears.
 
     Raises VerificationError, with nothing left at `out`, when they are not reproduced, which says
     what `blame` finds and which options help; QualityError for formats that ruin the model; and
     without `replace` UsageError for an artifact that is at `out` already.
     """
-    check_before_torch(model_dir, out, options)
+    model_dir = check_before_torch(path, out, options)
     from ingot.compiler.early import compilers_begun
     from ingot.compiler.options import CompileOptions, silent
     from ingot.compiler.torch_import import import_torch
@@ -75,7 +76,7 @@ def compile_checked(
                 out,
                 options,
                 progress=progress,
-                check=partial(code_gate, model_dir=model_dir, blame=blame),
+                check=partial(code_gate, path=path, blame=blame),
                 conversation=conversation,
                 replace=replace,
             )
@@ -86,7 +87,7 @@ def compile_checked(
             raise VerificationError(error.found, hint=f"{FAULT}\n{helps}".strip()) from error
 
 
-def remedy(model_dir: Path, out: Path, options: CompileOptions, progress: Progress) -> str:
+def remedy(model_dir: ModelDir, out: Path, options: CompileOptions, progress: Progress) -> str:
     """Which options make the code gate pass, in words; they are tried in a folder beside `out`."""
     from ingot.compiler.compile import compile_model
 
@@ -113,9 +114,9 @@ def remedies_for(options: CompileOptions) -> dict[str, CompileOptions]:
     }
 
 
-def add_checked(model_dir: Path, out: Path, options: CompileOptions, progress: Progress) -> Report:
+def add_checked(path: Path, out: Path, options: CompileOptions, progress: Progress) -> Report:
     """Adds targets to the artifact at `out`; see `add_targets`. Otherwise as `compile_checked`."""
-    check_before_torch(model_dir, out, options)
+    model_dir = check_before_torch(path, out, options)
     from ingot.compiler.early import compilers_begun
     from ingot.compiler.torch_import import import_torch
 
@@ -150,24 +151,26 @@ def _leave_garbage() -> None:
         gc.freeze()
 
 
-def check_before_torch(model_dir: Path, out: Path, options: CompileOptions | None = None) -> None:
-    """Looks for what is missing before PyTorch is imported, which takes seconds.
+def check_before_torch(path: Path, out: Path, options: CompileOptions | None = None) -> ModelDir:
+    """Opens a model directory, and looks for what is missing before PyTorch is imported, which
+    takes seconds.
 
     Raises:
-        ModelDirError: config.json or the tokenizer is missing, or config.json is no JSON.
+        ModelDirError: it is no directory, config.json or the tokenizer is missing, or config.json
+            is no JSON.
         UsageError: nothing can be written to `out`.
         CompileError: PyTorch is not installed.
         ToolchainError: Triton is not, and a target needs it.
     """
-    check_model_dir(model_dir)
-    read_json_object(model_dir / "config.json")
-    check_tokenizer(model_dir)
+    model_dir = ModelDir.open(path)
+    model_dir.check()
     check_writable(out)
     check_torch()
     if options is not None:
         from ingot.compiler.choose_targets import check_packages
 
         check_packages(options.targets)
+    return model_dir
 
 
 def check_torch() -> None:
@@ -192,12 +195,12 @@ def conversation(folder: Path) -> list[int]:
     return tokenizer.encode(text, add_special_tokens=False)
 
 
-def code_gate(folder: Path, model_dir: Path, blame: Blame) -> float | None:
+def code_gate(folder: Path, path: Path, blame: Blame) -> float | None:
     """As `golden_error`; an error says what is to blame."""
     try:
         return golden_error(folder)
     except VerificationError as error:
-        at_fault = blame(folder, model_dir)
+        at_fault = blame(folder, path)
         found = f"the code gate: {error.found}" + (f"\n  {at_fault}" if at_fault else "")
         raise VerificationError(found, hint=error.hint) from error
 

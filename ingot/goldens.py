@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ingot.compiling import check_torch
 from ingot.errors import UsageError
 from ingot.files import unwritable, write_whole
-from ingot.models.config_file import check_model_dir, check_tokenizer, read_json_object
+from ingot.models.model_dir import ModelDir
 
 if TYPE_CHECKING:
     from ingot.compiler.options import Progress
@@ -31,9 +31,8 @@ def record(
     there already and must not be replaced, and what `record_golden` raises.
     """
     check_out(out, replace=replace)
-    check_model_dir(model_dir)
-    read_json_object(model_dir / "config.json")
-    check_tokenizer(model_dir)
+    source = ModelDir.open(model_dir)
+    source.check()
     check_torch()
     from ingot.compiler.torch_import import import_torch
 
@@ -43,7 +42,7 @@ def record(
     from ingot.compiler.record_options import RecordOptions
 
     data = record_golden(
-        model_dir, options or RecordOptions(), progress=progress or silent, folder=out.parent
+        source, options or RecordOptions(), progress=progress or silent, folder=out.parent
     )
     write_whole(out, data)
     return data

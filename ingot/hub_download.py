@@ -25,9 +25,9 @@ from ingot.errors import (
 )
 from ingot.hub_cache import MAIN, cache_dir, partial_of, repository, size_here
 from ingot.hub_gguf import chosen_files, headers_of
-from ingot.models.checkpoint_files import weight_names
-from ingot.models.config_file import no_tokenizer
+from ingot.models.checkpoints.checkpoint_files import weight_names
 from ingot.models.file_names import CONFIG, INDEX, SINGLE, TOKENIZER, small_files
+from ingot.models.model_dir import ModelDir, no_tokenizer
 from ingot.models.other_formats import other_format
 from ingot.say import say
 
@@ -84,8 +84,9 @@ class Remote:
 
         Raises CheckpointError for an index with a shard that the hub does not have.
         """
-        names = [SINGLE] if SINGLE in self.files else weight_names(self.folder)
-        names = self.gguf or names
+        names = self.gguf or [SINGLE]
+        if not self.gguf and SINGLE not in self.files:
+            names = weight_names(ModelDir.open(self.folder))
         absent = [name for name in names if name not in self.files]
         if absent:
             raise CheckpointError(
@@ -260,11 +261,11 @@ def finish(remote: Remote, revision: str | None) -> Path:
     return remote.model
 
 
-def check_family(folder: Path) -> None:
+def check_family(path: Path) -> None:
     """Refuses a model that no family builds, by what tells its config, before its weights come."""
     from ingot.models.registry import load_config
 
-    load_config(folder)
+    load_config(ModelDir.open(path))
 
 
 @contextmanager

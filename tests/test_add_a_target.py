@@ -13,6 +13,7 @@ from ingot.artifact.target import NAMES, Target
 from ingot.compiler.compile import compile_model
 from ingot.compiler.options import CompileOptions
 from ingot.errors import CodegenError, UsageError
+from ingot.models.model_dir import ModelDir
 from ingot.runtime.devices import EXECUTORS
 from ingot.targets import target as targets
 from tests.support.pages import files_on_path, run
@@ -69,7 +70,7 @@ def test_artifact_of_the_page_says_why_no_group_was_formed(example: Path, tmp_pa
         max_model_len=64,
         disable_passes=("merge_linears",),
     )
-    report = compile_model(model_dir, tmp_path / "out.ingot", options)
+    report = compile_model(ModelDir.open(model_dir), tmp_path / "out.ingot", options)
     (entry,) = report.manifest.targets[0].step.groups
     assert (entry.formed, entry.allowed) == (1, 11)
     assert entry.reasons == (("something else reads the norm", 10),)

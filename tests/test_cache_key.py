@@ -18,9 +18,14 @@ from ingot.compiler import surroundings
 from ingot.compiler.options import CompileOptions
 from ingot.models import registry
 from ingot.models.families import llama
+from ingot.models.model_dir import ModelDir
 from ingot.targets import target
 
 ROOT = Path(__file__).resolve().parent.parent
+
+
+def key_of(folder, options):
+    return cache.cache_key(ModelDir.open(folder), options)
 
 
 @pytest.fixture
@@ -33,7 +38,7 @@ def key(tmp_path, monkeypatch):
     monkeypatch.setattr(registry, "_by_hand", {})
     monkeypatch.setattr(target, "KINDS", dict(target.KINDS))
     monkeypatch.setattr(target, "NAMES", dict(target.NAMES))
-    return partial(cache.cache_key, folder, CompileOptions())
+    return partial(key_of, folder, CompileOptions())
 
 
 def test_nothing_changes_it_by_itself(key):
@@ -60,7 +65,7 @@ def test_another_version_of_a_package(key, monkeypatch, package):
 
 
 def test_another_gpu_where_the_targets_are_those_of_this_host(key, monkeypatch):
-    of_gpu = partial(cache.cache_key, key.args[0], CompileOptions(targets=("cuda:native",)))
+    of_gpu = partial(key_of, key.args[0], CompileOptions(targets=("cuda:native",)))
     before, unchanged = of_gpu(), key()
     monkeypatch.setattr(cache, "find_gpus", lambda: (Gpu(0, (9, 0)),))
     assert of_gpu() != before
@@ -200,7 +205,9 @@ import sys
 from pathlib import Path
 from ingot.cache import cache_key
 from ingot.compiler.options import CompileOptions
-folder, options = Path(sys.argv[1]), CompileOptions()
+from ingot.models.model_dir import ModelDir
+options = CompileOptions()
+folder = ModelDir.open(Path(sys.argv[1]))
 first = cache_key(folder, options)
 assert "torch" not in sys.modules
 from ingot.artifact.host import host_flags
@@ -208,7 +215,7 @@ from ingot.artifact.target import native_target
 from ingot.models import registry
 from ingot.targets.target import kind_of
 registry.families(), kind_of(native_target(host_flags()))
-assert cache_key(folder, options) == first
+assert cache_key(ModelDir.open(folder.path), options) == first
 """
 
 

@@ -24,6 +24,7 @@ from ingot.cache_entries import (
 )
 from ingot.compiler.options import CompileOptions
 from ingot.errors import CheckpointError, ResourceError
+from ingot.models.model_dir import ModelDir
 from tests.cli.sample_artifact import write_sample
 
 OTHER_OPTIONS = {
@@ -67,7 +68,7 @@ def compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path
 
 def test_a_model_is_compiled_once_and_told_so(model, compiled, tmp_path, capsys) -> None:
     artifact = resolve(str(model))
-    key = cache_key(model, CompileOptions())
+    key = cache_key(ModelDir.open(model), CompileOptions())
     assert artifact == tmp_path / "deep/cache" / f"some-model-{key[:16]}.ingot"
     said = capsys.readouterr()
     assert f"ingot: compiling {model} into {artifact} (once)\n" in said.err and said.out == ""
@@ -151,17 +152,17 @@ def test_another_programs_model_is_refused(tmp_path, compiled) -> None:
 def test_a_gguf_file_is_a_model_with_a_key_of_its_own(tmp_path, compiled) -> None:
     path = tmp_path / "m.gguf"
     path.write_bytes(b"GGUF")
-    first = cache_key(path, CompileOptions())
+    first = cache_key(ModelDir.open(path), CompileOptions())
     resolve(path)
     assert len(compiled) == 1
     path.write_bytes(b"GGUF again")
-    assert cache_key(path, CompileOptions()) != first
-    second = cache_key(path, CompileOptions())
+    assert cache_key(ModelDir.open(path), CompileOptions()) != first
+    second = cache_key(ModelDir.open(path), CompileOptions())
     (tmp_path / "tokenizer.json").write_text("{}")
-    assert cache_key(path, CompileOptions()) != second, "it may be read"
-    third = cache_key(path, CompileOptions())
+    assert cache_key(ModelDir.open(path), CompileOptions()) != second, "it may be read"
+    third = cache_key(ModelDir.open(path), CompileOptions())
     (tmp_path / "other.gguf").write_bytes(b"")
-    assert cache_key(path, CompileOptions()) == third
+    assert cache_key(ModelDir.open(path), CompileOptions()) == third
 
 
 def test_a_cache_that_cannot_be_is_told(model, compiled, tmp_path) -> None:
@@ -195,7 +196,9 @@ def test_a_fault_of_the_compile_is_none_of_the_cache(model, compiled, monkeypatc
 @pytest.mark.parametrize("name", OTHER_OPTIONS)
 def test_the_key_knows_every_option(model, name) -> None:
     other = CompileOptions(**{name: OTHER_OPTIONS[name]})
-    assert cache_key(model, other) != cache_key(model, CompileOptions())
+    assert cache_key(ModelDir.open(model), other) != cache_key(
+        ModelDir.open(model), CompileOptions()
+    )
 
 
 def replaced(path: Path, data: bytes) -> None:
@@ -218,34 +221,34 @@ CHANGES: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize("change", CHANGES)
 def test_the_key_knows_every_file_of_the_model(model, change) -> None:
     os.utime(model / "config.json", ns=(0, 0))
-    before = cache_key(model, CompileOptions())
+    before = cache_key(ModelDir.open(model), CompileOptions())
     CHANGES[change](model)
-    assert cache_key(model, CompileOptions()) != before
+    assert cache_key(ModelDir.open(model), CompileOptions()) != before
 
 
 def test_the_key_is_that_of_the_content_wherever_it_lies(model, tmp_path) -> None:
-    before = cache_key(model, CompileOptions())
+    before = cache_key(ModelDir.open(model), CompileOptions())
     (model / "config.json").read_text()
     copy = shutil.copytree(model, tmp_path / "elsewhere")
-    assert cache_key(copy, CompileOptions()) == before
+    assert cache_key(ModelDir.open(copy), CompileOptions()) == before
 
 
 def test_the_key_knows_the_text_of_a_calibration(model, tmp_path) -> None:
     options = CompileOptions(calibrate=tmp_path / "text")
-    keys = [cache_key(model, options)]
+    keys = [cache_key(ModelDir.open(model), options)]
     for text in ("one", "three"):
         (tmp_path / "text").write_text(text)
-        keys.append(cache_key(model, options))
-    assert len({*keys, cache_key(model, CompileOptions())}) == 4
+        keys.append(cache_key(ModelDir.open(model), options))
+    assert len({*keys, cache_key(ModelDir.open(model), CompileOptions())}) == 4
 
 
 def test_the_key_knows_the_version_and_the_host(model, monkeypatch) -> None:
     keys = []
     for flags in ({"x86_64"}, {"x86_64", "avx2", "fma", "f16c", "bmi1", "bmi2"}):
         monkeypatch.setattr(cache, "host_flags", lambda flags=flags: frozenset(flags))
-        keys.append(cache_key(model, CompileOptions()))
+        keys.append(cache_key(ModelDir.open(model), CompileOptions()))
     monkeypatch.setattr(cache, "__version__", "0.0.0.dev9")
-    keys.append(cache_key(model, CompileOptions()))
+    keys.append(cache_key(ModelDir.open(model), CompileOptions()))
     assert len(set(keys)) == 3
 
 

@@ -28,7 +28,7 @@ from ingot.errors import (
 )
 from ingot.hub import hub_name, model_outline, model_path, pull
 from ingot.hub_cache import cached, is_whole, models, remove_model, repository
-from ingot.models.config_file import model_name
+from ingot.models.model_dir import ModelDir
 from tests.support.hub import TOKEN, Hub, Repo
 
 NAME = "Tiny/llama"
@@ -90,7 +90,7 @@ def test_only_what_is_read_is_downloaded(hub: Hub, repo: Repo, tiny: Path) -> No
         assert (folder / name).read_bytes() == (tiny / name).read_bytes()
     for suffix in (".bin", ".gguf", "consolidated.safetensors", ".md"):
         assert hub.sent(suffix) == []
-    assert (folder.name, model_name(folder)) == (repo.commit, NAME)
+    assert (folder.name, ModelDir.open(folder).name) == (repo.commit, NAME)
 
 
 def test_all_that_a_tokenizer_is_spread_over_is_downloaded(hub: Hub, repo: Repo) -> None:

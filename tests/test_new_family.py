@@ -15,8 +15,9 @@ import transformers
 from examples.tiny_model import CONFIG, write_model
 from ingot.errors import ConfigError
 from ingot.models import registry
-from ingot.models.checkpoint import Checkpoint, materialize
+from ingot.models.checkpoints.checkpoint import Checkpoint, materialize
 from ingot.models.family import Family
+from ingot.models.model_dir import ModelDir
 from tests.support.page_session import HELIUM
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "new_family"
@@ -57,9 +58,9 @@ def test_logits_equal_those_of_transformers(
         model_dir, dtype=torch.float32, attn_implementation="eager"
     ).eval()
     assert type(theirs).__name__ == "HeliumForCausalLM"
-    config = registry.load_config(model_dir)
+    config = registry.load_config(ModelDir.open(model_dir))
     module = registry.build(config, max_model_len=LONGEST)
-    with Checkpoint.open(model_dir, config, module) as checkpoint:
+    with Checkpoint.open(ModelDir.open(model_dir), config, module) as checkpoint:
         materialize(module, checkpoint)
     ids = torch.randint(256, (1, LONGEST), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
@@ -82,7 +83,7 @@ def test_what_it_does_not_know_is_refused(
     family: Family, key: str, value: object, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError, match=key):
-        registry.load_config(save(tmp_path, **{key: value}))
+        registry.load_config(ModelDir.open(save(tmp_path, **{key: value})))
 
 
 def test_helium_is_unknown_without_it() -> None:

@@ -18,6 +18,7 @@ from ingot.artifact.reader import Artifact
 from ingot.cache import cache_key
 from ingot.compiler.options import CompileOptions
 from ingot.errors import UsageError
+from ingot.models.model_dir import ModelDir
 from tests.support.core import core
 
 VARIANTS = {
@@ -103,9 +104,9 @@ def test_the_cache_knows_the_calibration_text(tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("a")
     options = CompileOptions(quantize="int4", calibrate=text)
-    before = cache_key(MODEL, options)
+    before = cache_key(ModelDir.open(MODEL), options)
     text.write_text("ab")
-    assert cache_key(MODEL, options) != before
+    assert cache_key(ModelDir.open(MODEL), options) != before
 
 
 @pytest.mark.cases(thorough=1)

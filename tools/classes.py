@@ -22,6 +22,7 @@ from ingot.compiler.lower_model import lower_model
 from ingot.compiler.model import read_model
 from ingot.compiler.options import Clock, CompileOptions, silent
 from ingot.errors import IngotError, describe
+from ingot.models.model_dir import ModelDir
 from ingot.ops.steps import paged_step
 
 VOCAB_SIZE = 320
@@ -191,7 +192,7 @@ def save(model: Any, folder: Path, name: str) -> None:
 def error_of(folder: Path, prompts: list[torch.Tensor], expected: list[torch.Tensor]) -> float:
     """The largest relative error of the logits of a plan. Raises IngotError."""
     options = CompileOptions(library="transformers", dtype="float32", max_num_batched_tokens=64)
-    model = read_model(folder, options, Clock(silent))
+    model = read_model(ModelDir.open(folder), options, Clock(silent))
     with model.checkpoint as checkpoint:
         plan = lower_model(model, Clock(silent)).plan
 

@@ -23,6 +23,7 @@ from ingot.compiler.describe import describe
 from ingot.compiler.lower_model import lower_model
 from ingot.compiler.model import read_model
 from ingot.compiler.options import Clock, CompileOptions, silent
+from ingot.models.model_dir import ModelDir
 from ingot.ops.steps import step_inputs
 from ingot.targets.compilers import Builder
 from ingot.targets.cpu import toolchain
@@ -62,7 +63,7 @@ def compile_bundled(folder: Path) -> None:
         targets=("cpu:x86-64-v4",), quantize="int4", dump_dir=folder / "passes"
     )
     clock, out = Clock(silent), folder / "shakespeare.ingot"
-    model = read_model(MODEL, options, clock)
+    model = read_model(ModelDir.open(MODEL), options, clock)
     front = lower_model(model, clock)
     with (
         patch.object(toolchain, "build", lambda source, out, target, **_: out.write_bytes(b"")),

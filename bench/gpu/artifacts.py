@@ -20,6 +20,7 @@ from bench.gpu.setting import Setting, built_of
 from bench.processes import ROOT, run_script
 from ingot.artifact.reader import Artifact
 from ingot.errors import IngotError
+from ingot.models.model_dir import ModelDir
 
 CUDA, CPU = "cuda:native", "cpu:native"
 MODELS = {"shakespeare": ROOT / "golden" / "models" / "shakespeare"}  # others are made
@@ -135,12 +136,14 @@ def compiled(work: Path, name: str) -> Values:
     with patch.object(dependent, "ENABLED", recipe.dependent):
         try:
             options = CompileOptions(targets=recipe.targets, **recipe.options)
-            report = compile_model(model, out, options)
+            report = compile_model(ModelDir.open(model), out, options)
         except IngotError as error:
             if recipe.targets == (CUDA,):
                 raise
             noted["without a CPU target"] = str(error)
-            report = compile_model(model, out, CompileOptions(targets=(CUDA,), **recipe.options))
+            report = compile_model(
+                ModelDir.open(model), out, CompileOptions(targets=(CUDA,), **recipe.options)
+            )
     return {"seconds": round(report.seconds, 2), **noted, **described(out)}
 
 

@@ -15,7 +15,6 @@ def parse(fields: Fields) -> ModelConfig:
     fields.assume(head_dim=128, rms_norm_eps=1e-8, rope_theta=100000.0)
     return parse_decoder(
         fields,
-        family="helium",
         mixer=read_attention(fields, pairs="neighbours", bias=fields.flag("attention_bias", False)),
         mlp=read_mlp(fields, bias=fields.flag("mlp_bias", False)),
     )

@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ingot.compare.side_parts import folder_tokenizer, greedy_by_logits, needed, optional_json
+from ingot.compare.side_parts import folder_tokenizer, greedy_by_logits, needed
 from ingot.errors import ModelDirError, UsageError, describe, listed
+from ingot.models.model_dir import ModelDir
 from ingot.runtime.arrays import Float32
 
 GENAI = "genai_config.json"
@@ -48,13 +49,14 @@ class OnnxSide:
         self._inputs: list[Any] = self._session.get_inputs()
         _check(path, self._inputs, [output.name for output in self._session.get_outputs()])
         self.name = name
-        model = optional_json(path.parent / GENAI).get("model", {})
+        folder = ModelDir.at(path.parent)
+        model = (folder.json(GENAI) if folder.has(GENAI) else {}).get("model", {})
         self.max_model_len: int | None = model.get("context_length")
         ends = model.get("eos_token_id", [])
         self.eos_token_ids = (ends,) if isinstance(ends, int) else tuple(ends)
         self.what = "ONNX, onnxruntime"
         self.vocab_size = self.logits([0, 0]).shape[-1]
-        self.tokenizer = folder_tokenizer(path.parent, self.vocab_size)
+        self.tokenizer = folder_tokenizer(folder, self.vocab_size)
 
     def logits(self, tokens: Sequence[int]) -> Float32:
         found = self._run(tokens)

@@ -15,9 +15,8 @@ from ingot.compare.prompts import max_len
 from ingot.compare.sides import Side, check_there, open_side
 from ingot.errors import UsageError
 from ingot.hub import hub_name
-from ingot.models.config_file import read_json_object
 from ingot.models.file_names import CONFIG
-from ingot.models.model_files import has_file
+from ingot.models.model_dir import ModelDir
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,9 +110,13 @@ def declared_vocab_size(name: str) -> int | None:
     path = Path(name.removeprefix(HF))
     if is_artifact(path):
         return Artifact.open(path, flags=frozenset()).manifest.model.vocab_size
-    if not has_file(path / CONFIG):
+    try:
+        folder = ModelDir.at(path)
+    except OSError:  # told by whoever opens the side
         return None
-    values = read_json_object(path / CONFIG)
+    if not folder.has(CONFIG):
+        return None
+    values = folder.config
     text = values.get("text_config")
     size = (values | text if isinstance(text, dict) else values).get("vocab_size")
     return size if isinstance(size, int) else None

@@ -10,7 +10,7 @@ from ingot.compare.side_parts import folder_tokenizer, greedy_by_logits
 from ingot.compiler.torch_import import import_torch
 from ingot.compiling import check_torch
 from ingot.errors import UnsupportedModelError
-from ingot.models.config_file import check_model_dir
+from ingot.models.model_dir import ModelDir
 from ingot.runtime.arrays import Float32
 
 
@@ -23,15 +23,15 @@ class ReferenceSide:
     token_cost = 2
 
     def __init__(self, name: str, path: Path, max_model_len: int | None = None) -> None:
-        check_model_dir(path)
+        model_dir = ModelDir.open(path)
         check_torch()
         import_torch()
         from ingot.compiler.export import export
         from ingot.models import registry
-        from ingot.models.checkpoint import Checkpoint
+        from ingot.models.checkpoints.checkpoint import Checkpoint
 
         try:
-            config = registry.load_config(path)
+            config = registry.load_config(model_dir)
         except UnsupportedModelError as error:
             hint = f"{HF}{name} is run by transformers, and needs no family. {error.hint}"
             raise UnsupportedModelError(error.found, hint=hint) from error
@@ -43,8 +43,8 @@ class ReferenceSide:
         self.vocab_size = config.vocab_size
         self.max_model_len: int | None = longest
         self.eos_token_ids = config.eos_token_ids
-        self.tokenizer = folder_tokenizer(path, config.vocab_size)
-        self.checkpoint = Checkpoint.open(path, config, module)
+        self.tokenizer = folder_tokenizer(model_dir, config.vocab_size)
+        self.checkpoint = Checkpoint.open(model_dir, config, module)
         self.graph = export(module, config)
 
     def logits(self, tokens: Sequence[int]) -> Float32:

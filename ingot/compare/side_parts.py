@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
 
 from ingot.errors import TokenizerError, UsageError
-from ingot.models.config_file import read_json_object
 from ingot.models.file_names import TOKENIZER
-from ingot.models.model_files import has_file, read_file
+from ingot.models.model_dir import ModelDir
 from ingot.runtime.arrays import Float32
 from ingot.runtime.tokenizer import Tokenizer
 from ingot.version import DISTRIBUTION
@@ -19,24 +15,20 @@ from ingot.version import DISTRIBUTION
 MAX_TOKENIZER_BYTES = 512 << 20
 
 
-def folder_tokenizer(folder: Path, vocab_size: int) -> Tokenizer | None:
+def folder_tokenizer(folder: ModelDir, vocab_size: int) -> Tokenizer | None:
     """The tokenizer in a folder or a GGUF file; None where there is none.
 
     Raises TokenizerError for one that cannot be read or is of another model.
     """
-    path = folder / TOKENIZER
-    if not has_file(path):
+    if not folder.has(TOKENIZER):
         return None
     try:
-        data = read_file(path, MAX_TOKENIZER_BYTES)
+        data = folder.read(TOKENIZER, MAX_TOKENIZER_BYTES)
     except OSError as error:
-        raise TokenizerError(f"{path} cannot be read: {error.strerror}") from error
+        raise TokenizerError(
+            f"{folder.path / TOKENIZER} cannot be read: {error.strerror}"
+        ) from error
     return Tokenizer(data, vocab_size=vocab_size)
-
-
-def optional_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file; empty where there is no file. Raises ModelDirError."""
-    return read_json_object(path) if os.path.lexists(path) else {}
 
 
 def greedy_by_logits(

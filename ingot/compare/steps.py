@@ -123,8 +123,7 @@ def _within(pieces: Sequence[Piece], most: int) -> list[list[Piece]]:
 
 
 def fill(arrays: StepInputs, inputs: Mapping[str, Tensor]) -> None:
-    """Fills the arrays of a step, as far as the program has them; tables that are narrower than theirs
-    leave zeros."""
+    """Fills the arrays that a program has of a step. Tables that are narrower leave zeros."""
     for name, values in inputs.items():
         if name not in arrays:
             continue

@@ -11,7 +11,7 @@ from ingot.compare.side_parts import folder_tokenizer, greedy_by_logits, needed
 from ingot.compiler.torch_import import import_torch
 from ingot.compiling import check_torch
 from ingot.errors import ModelDirError, UsageError, describe, listed
-from ingot.models.config_file import check_model_dir
+from ingot.models.model_dir import ModelDir
 from ingot.runtime.arrays import Float32
 
 DTYPES = ("float32", "bfloat16", "float16")
@@ -28,7 +28,7 @@ class TransformersSide:
     token_cost = 1
 
     def __init__(self, name: str, path: Path, dtype: str = "float32") -> None:
-        check_model_dir(path)
+        model_dir = ModelDir.open(path)
         check_torch()
         import_torch()
         self._model: Any = _loaded(path, dtype)
@@ -38,7 +38,7 @@ class TransformersSide:
         self.vocab_size: int = config.vocab_size
         self.max_model_len: int | None = getattr(config, "max_position_embeddings", None)
         self.eos_token_ids = _token_ids(self._model.generation_config.eos_token_id)
-        self.tokenizer = folder_tokenizer(path, self.vocab_size)
+        self.tokenizer = folder_tokenizer(model_dir, self.vocab_size)
 
     def logits(self, tokens: Sequence[int]) -> Float32:
         import torch

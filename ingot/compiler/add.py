@@ -26,10 +26,11 @@ from ingot.compiler.describe import describe
 from ingot.compiler.front import Front
 from ingot.compiler.golden import loosest, outputs_agree
 from ingot.compiler.kept_front import front_of
-from ingot.compiler.model import Model, read_model
+from ingot.compiler.model import OpenModel, read_model
 from ingot.compiler.options import Check, Clock, CompileOptions, Progress, Report, silent
 from ingot.compiler.preflight import check_disk, check_tools, prepare
 from ingot.errors import ArtifactError, UsageError
+from ingot.models.model_dir import ModelDir
 from ingot.targets.compilers import Builder
 from ingot.version import __version__
 
@@ -44,7 +45,7 @@ _OPTIONS = {
 
 
 def add_targets(
-    model_dir: Path,
+    model_dir: ModelDir,
     out: Path,
     options: CompileOptions | None = None,
     *,
@@ -95,7 +96,7 @@ def new_targets(manifest: Manifest, options: CompileOptions, out: Path) -> list[
     return wanted
 
 
-def check_choices(manifest: Manifest, model: Model) -> None:
+def check_choices(manifest: Manifest, model: OpenModel) -> None:
     """Raises UsageError where options or ingot are others than at the first compile."""
     resolved, numerics = model.resolved, manifest.numerics
     if manifest.ingot_version != __version__:
@@ -118,7 +119,7 @@ def spelled(manifest: Manifest) -> str:
     return " ".join((f"--dtype {manifest.numerics.dtype}", *values))
 
 
-def check_front(old: Artifact, model: Model, front: Front) -> None:
+def check_front(old: Artifact, model: OpenModel, front: Front) -> None:
     """Raises UsageError where the model directory gives other plans than it did."""
     manifest = old.manifest
     here = describe(model, front, (), manifest.numerics.tolerance, manifest.numerics.quality)
@@ -148,7 +149,7 @@ def another(found: str) -> UsageError:
 
 
 def _write(
-    writer: ArtifactWriter, old: Artifact, model: Model, new: list[Target], clock: Clock
+    writer: ArtifactWriter, old: Artifact, model: OpenModel, new: list[Target], clock: Clock
 ) -> tuple[Manifest, Front]:
     """Writes what is new and takes over the rest; returns the sealed manifest, and the front."""
     only_new = replace(model, resolved=replace(model.resolved, targets=tuple(new)))

@@ -28,7 +28,7 @@ from ingot.compiler.describe import Part, describe
 from ingot.compiler.front import Front
 from ingot.compiler.gates import add_golden, mean_allowed, measured_quality
 from ingot.compiler.kept_front import front_of
-from ingot.compiler.model import Model, kept_integers, read_model
+from ingot.compiler.model import OpenModel, kept_integers, read_model
 from ingot.compiler.options import Check, Clock, CompileOptions, Progress, Report, silent
 from ingot.compiler.preflight import check_disk, check_tools, prepare
 from ingot.compiler.quality_gate import better_way
@@ -39,13 +39,14 @@ from ingot.compiler.quantization.store import QuantizedWeights
 from ingot.compiler.tokenizer import write_tokenizer
 from ingot.compiler.torch_threads import torch_threads
 from ingot.compiler.verify import PlanChecker
+from ingot.models.model_dir import ModelDir
 from ingot.targets.compilers import Builder, raise_failed
 from ingot.targets.shared_weights import share_weights, with_all_weights
 from ingot.targets.target import kind_of
 
 
 def compile_model(
-    model_dir: Path,
+    model_dir: ModelDir,
     out: Path,
     options: CompileOptions | None = None,
     *,
@@ -83,7 +84,7 @@ def compile_model(
 def report_of(
     out: Path,
     manifest: Manifest,
-    model: Model,
+    model: OpenModel,
     front: Front,
     clock: Clock,
     golden_error: float | None,
@@ -111,7 +112,7 @@ def report_of(
 
 def write_parts(
     writer: ArtifactWriter,
-    model: Model,
+    model: OpenModel,
     front: Front,
     compiler: Builder,
     clock: Clock,
@@ -155,7 +156,7 @@ def write_parts(
     return parts, quality
 
 
-def quantize(model: Model, front: Front, weights: QuantizedWeights, clock: Clock) -> None:
+def quantize(model: OpenModel, front: Front, weights: QuantizedWeights, clock: Clock) -> None:
     """Rounds the matrices that are to be integers."""
     sizes = {name: parameter.numel() for name, parameter in model.module.named_parameters()}
     chosen = {name: sizes.get(name, 0) for name in front.storage}
@@ -165,7 +166,7 @@ def quantize(model: Model, front: Front, weights: QuantizedWeights, clock: Clock
         )
 
 
-def add_sources(writer: ArtifactWriter, model: Model, front: Front, target: Target) -> Part:
+def add_sources(writer: ArtifactWriter, model: OpenModel, front: Front, target: Target) -> Part:
     """Lets a target rewrite and group the plan for itself. Writes its plan and its sources."""
     kind, plans = kind_of(target), target_plans(target, front, model.options)
     entries = {}

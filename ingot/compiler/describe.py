@@ -12,8 +12,7 @@ from ingot.artifact.programs import STEP
 from ingot.artifact.quality import Quality
 from ingot.artifact.target import Target
 from ingot.compiler.front import Front
-from ingot.compiler.model import Model
-from ingot.models.config_file import model_name
+from ingot.compiler.model import OpenModel
 from ingot.version import __version__
 
 
@@ -32,7 +31,7 @@ class Part:
 
 
 def describe(
-    model: Model,
+    model: OpenModel,
     front: Front,
     parts: Sequence[Part],
     tolerance: float = 0.0,
@@ -50,11 +49,11 @@ def describe(
     )
 
 
-def model_info(model: Model, front: Front) -> ModelInfo:
+def model_info(model: OpenModel, front: Front) -> ModelInfo:
     """The model in the words of the manifest."""
     config = model.config
     return ModelInfo(
-        name=model_name(model.model_dir),
+        name=model.model_dir.name,
         architecture=config.architecture,
         vocab_size=config.vocab_size,
         num_layers=config.num_layers,
@@ -65,11 +64,11 @@ def model_info(model: Model, front: Front) -> ModelInfo:
     )
 
 
-def numerics(model: Model, front: Front) -> Numerics:
+def numerics(model: OpenModel, front: Front) -> Numerics:
     """How the model is stored, in the words of the manifest."""
     return Numerics(dtype=model.resolved.dtype, quantization=front.quantization, tolerance=0.0)
 
 
-def stored_format(model: Model, front: Front) -> str:
+def stored_format(model: OpenModel, front: Front) -> str:
     """The name by which goldens know how this compile stores numbers."""
     return format_name(numerics(model, front), int8_cache=model.resolved.kv_dtype == "int8")

@@ -31,17 +31,15 @@ from ingot.errors import (
 )
 from ingot.models import registry
 from ingot.models.blueprint import Blueprint
-from ingot.models.checkpoint_files import open_files
-from ingot.models.checkpoint_formats.cache_scales import ignored_scales
-from ingot.models.checkpoint_formats.quantized import QuantizedTensor
-from ingot.models.checkpoint_formats.resolve import with_quantized
+from ingot.models.checkpoints.checkpoint_files import open_files
+from ingot.models.checkpoints.formats.cache_scales import ignored_scales
+from ingot.models.checkpoints.formats.quantized import QuantizedTensor
+from ingot.models.checkpoints.formats.resolve import with_quantized
+from ingot.models.checkpoints.sources import Source, Stacked
+from ingot.models.checkpoints.weight_table import quantized_sources, resolve_sources
 from ingot.models.config import ModelConfig
-from ingot.models.config_file import check_model_dir, read_json_object
 from ingot.models.family import Family
-from ingot.models.file_names import CONFIG
-from ingot.models.other_files import with_other_files
-from ingot.models.sources import Source, Stacked
-from ingot.models.weight_table import quantized_sources, resolve_sources
+from ingot.models.model_dir import ModelDir
 from ingot.targets.target import TargetKind, kind_of
 
 # What each kind of error is about, the most special first.
@@ -122,7 +120,7 @@ def supported() -> dict[str, str]:
 
 
 def explain(
-    model_dir: Path, options: CompileOptions | None = None, use: Use | None = None
+    path: Path, options: CompileOptions | None = None, use: Use | None = None
 ) -> Explanation:
     """Whether a model directory is supported, why, and what it needs; reads no weights.
 
@@ -136,13 +134,13 @@ def explain(
     """
     options, use = options or CompileOptions(), use or Use()
     resolve_targets(options)
-    check_model_dir(model_dir)
+    model_dir = ModelDir.open(path)
     faults: list[IngotError] = []
     ignored: list[str] = []
     told: dict[str, Any] = {"architecture": ""}
     config = None
     with Noting(faults.append):
-        values = read_json_object(model_dir / CONFIG)
+        values = model_dir.config
         family = registry.known_family(values)
         told["architecture"] = values["architectures"][0]
         if family:
@@ -156,7 +154,7 @@ def explain(
     quantized = _check_weights(model_dir, config, blueprint, faults, ignored)
     if config and blueprint:
         programs = {name: program.meaning for name, program in PROGRAMS.items()}
-        told |= {"family": config.family, "features": features(config), "programs": programs}
+        told |= {"family": config.family.name, "features": features(config), "programs": programs}
         sound = not any(isinstance(f, (ConfigError, UnsupportedModelError)) for f in faults)
         if quantized is not None and sound:
             told |= _needs(config, blueprint, quantized, options, use.resolved(config), faults)
@@ -181,7 +179,7 @@ def _nearest(values: dict[str, Any]) -> dict[str, Any]:
 def _read_config(
     family: Family,
     values: dict[str, Any],
-    model_dir: Path,
+    model_dir: ModelDir,
     faults: list[IngotError],
     ignored: list[str],
 ) -> ModelConfig | None:
@@ -193,12 +191,12 @@ def _read_config(
     if reading.config is None:
         return None
     with Noting(faults.append):
-        return with_other_files(reading.config, model_dir)
+        return registry.with_other_files(reading.config, model_dir)
     return reading.config
 
 
 def _check_weights(
-    model_dir: Path,
+    model_dir: ModelDir,
     config: ModelConfig | None,
     blueprint: Blueprint | None,
     faults: list[IngotError],

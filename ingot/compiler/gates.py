@@ -16,7 +16,7 @@ from ingot.compiler.golden import golden_outputs, golden_prompts
 from ingot.compiler.golden_rows import golden_rows
 from ingot.compiler.golden_text import TEXT, added_before
 from ingot.compiler.lazy_rows import by_rows
-from ingot.compiler.model import Model
+from ingot.compiler.model import OpenModel
 from ingot.compiler.options import Clock
 from ingot.compiler.quality import Setting, measure, seconds_of
 from ingot.compiler.quality_gate import check_quality
@@ -28,7 +28,7 @@ from ingot.compiler.rounding import Rounded, Roundings, roundings_of
 
 def add_golden(
     writer: ArtifactWriter,
-    model: Model,
+    model: OpenModel,
     front: Front,
     parts: Sequence[Part],
     weights: QuantizedWeights,
@@ -83,7 +83,7 @@ def ways_to_round(
 
 
 def measured_quality(
-    model: Model,
+    model: OpenModel,
     front: Front,
     parts: Sequence[Part],
     weights: QuantizedWeights,

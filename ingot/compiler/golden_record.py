@@ -25,7 +25,7 @@ from ingot.compiler.describe import model_info, stored_format
 from ingot.compiler.front import Front
 from ingot.compiler.golden import ReferencePrompt, golden_outputs
 from ingot.compiler.kept_front import front_of
-from ingot.compiler.model import Model, read_model
+from ingot.compiler.model import OpenModel, read_model
 from ingot.compiler.options import Clock, CompileOptions, Progress, silent
 from ingot.compiler.prompt_file import read_prompts
 from ingot.compiler.quantization.store import QuantizedWeights
@@ -34,6 +34,7 @@ from ingot.compiler.rounding import Rounded, roundings_of
 from ingot.compiler.tokenizer import encode
 from ingot.compiler.torch_threads import torch_threads
 from ingot.errors import UsageError
+from ingot.models.model_dir import ModelDir
 from ingot.targets.target import kind_of
 
 _FORMAT = re.compile(
@@ -52,7 +53,7 @@ TEXTS = (
 
 
 def record_golden(
-    model_dir: Path, options: RecordOptions, *, progress: Progress = silent, folder: Path
+    model_dir: ModelDir, options: RecordOptions, *, progress: Progress = silent, folder: Path
 ) -> bytes:
     """The content of a file of goldens; `folder` holds quantized weights meanwhile.
 
@@ -97,7 +98,7 @@ def compile_options(name: str, max_model_len: int | None) -> CompileOptions:
     )
 
 
-def given_prompts(model: Model, options: RecordOptions) -> list[ReferencePrompt]:
+def given_prompts(model: OpenModel, options: RecordOptions) -> list[ReferencePrompt]:
     """The prompts as tokens. Raises UsageError for one that the model does not take."""
     if options.prompts is None:
         read: list[tuple[str, Any]] = [(f"prompt {i}", text) for i, text in enumerate(TEXTS, 1)]
@@ -106,7 +107,7 @@ def given_prompts(model: Model, options: RecordOptions) -> list[ReferencePrompt]
     return [_given(model, where, prompt, options.tokens) for where, prompt in read]
 
 
-def _given(model: Model, where: str, prompt: str | list[int], more: int) -> ReferencePrompt:
+def _given(model: OpenModel, where: str, prompt: str | list[int], more: int) -> ReferencePrompt:
     text = prompt if isinstance(prompt, str) else None
     if isinstance(prompt, str):
         tokens = encode(model.tokenizer, prompt, where, add_special_tokens=True)
@@ -129,7 +130,7 @@ def _given(model: Model, where: str, prompt: str | list[int], more: int) -> Refe
 
 
 def _continued(
-    model: Model,
+    model: OpenModel,
     gm: GraphModule,
     given: list[ReferencePrompt],
     options: RecordOptions,
@@ -157,7 +158,7 @@ def _continued(
     return [replace(each, pieces=_pieces(model, each.tokens)) for each in sequences]
 
 
-def _pieces(model: Model, tokens: Sequence[int]) -> list[str]:
+def _pieces(model: OpenModel, tokens: Sequence[int]) -> list[str]:
     """Each token as text."""
     return [model.tokenizer.decode([token], skip_special_tokens=False) for token in tokens]
 
@@ -171,7 +172,7 @@ def chosen(logits: torch.Tensor, draws: np.random.Generator | None) -> int:
 
 
 def _way(
-    model_dir: Path,
+    model_dir: ModelDir,
     options: CompileOptions,
     exact: Front,
     folder: Path,

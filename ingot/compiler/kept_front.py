@@ -24,7 +24,7 @@ from ingot.artifact.programs import PROGRAMS
 from ingot.compiler.front import Front, LoweredProgram
 from ingot.compiler.graph_data import graph_data, graph_of
 from ingot.compiler.layers import all_tensors
-from ingot.compiler.model import Model
+from ingot.compiler.model import OpenModel
 from ingot.compiler.options import Clock
 from ingot.compiler.surroundings import surroundings
 from ingot.errors import UsageError
@@ -37,7 +37,7 @@ SOURCES = Path(__file__).parents[1]
 ROOMS = ("artifact", "compiler", "models", "ops", "passes", "targets")
 
 
-def front_of(model: Model, clock: Clock, exported: GraphModule | None = None) -> Front:
+def front_of(model: OpenModel, clock: Clock, exported: GraphModule | None = None) -> Front:
     """As `lower_model`, unless the same was done before. Raises as that does."""
     if model.options.verify_passes or model.options.dump_dir is not None:
         return _made(model, clock, exported)
@@ -59,7 +59,7 @@ def front_of(model: Model, clock: Clock, exported: GraphModule | None = None) ->
     return front
 
 
-def _made(model: Model, clock: Clock, exported: GraphModule | None) -> Front:
+def _made(model: OpenModel, clock: Clock, exported: GraphModule | None) -> Front:
     # Imported here: what exports and matches is not needed where the front is kept.
     from ingot.compiler.lower_model import lower_model
 
@@ -75,11 +75,12 @@ NOT_READ: dict[str, Any] = {
 }
 
 
-def front_key(model: Model) -> str:
+def front_key(model: OpenModel) -> str:
     """Changes with everything that the front depends on. Raises OSError."""
     # Of the text that a model is calibrated with, the front asks only whether there is one.
     options = replace(model.options, calibrate=None, **NOT_READ)
     parts: dict[str, Any] = {
+        "family": model.config.family.name,
         "config": repr(model.config),
         "resolved": repr(model.resolved),
         "options": repr(options),
@@ -126,7 +127,7 @@ def encode_front(front: Front) -> bytes:
     return encode_entry(entry)
 
 
-def decode_front(data: bytes, model: Model) -> Front | None:
+def decode_front(data: bytes, model: OpenModel) -> Front | None:
     """The front of a model in those bytes; None if they are not one."""
     try:
         entry = decode_entry(data)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ingot.compiler.reference import ReadParameter
-from ingot.models.checkpoint import Checkpoint
+from ingot.models.checkpoints.checkpoint import Checkpoint
 from ingot.ops.scaled import Operand
 
 LARGE = 64 << 20  # bytes of float32; what is smaller is decoded whole

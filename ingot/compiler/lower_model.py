@@ -18,7 +18,7 @@ from ingot.compiler.foreign import refusal, settle
 from ingot.compiler.front import Front, LoweredProgram
 from ingot.compiler.layers import first_of_each_kind
 from ingot.compiler.lower import lower
-from ingot.compiler.model import Model, keeps
+from ingot.compiler.model import OpenModel, keeps
 from ingot.compiler.options import Clock
 from ingot.compiler.program_graphs import blocks_of, graph_of, result_of
 from ingot.compiler.quantization.choose import check_calibration, choose_storage, label
@@ -32,7 +32,7 @@ from ingot.passes.pipeline import pipeline
 from ingot.targets.target import all_fit
 
 
-def lower_model(model: Model, clock: Clock, exported: GraphModule | None = None) -> Front:
+def lower_model(model: OpenModel, clock: Clock, exported: GraphModule | None = None) -> Front:
     """Exports the module, unless it was exported already, and lowers its graph to the plan."""
     config, resolved, options = model.config, model.resolved, model.options
     if exported is None:
@@ -62,7 +62,7 @@ def lower_model(model: Model, clock: Clock, exported: GraphModule | None = None)
 def lower_program(
     program: Program,
     reference: GraphModule,
-    model: Model,
+    model: OpenModel,
     storage: Mapping[str, Storage],
     clock: Clock,
 ) -> LoweredProgram:
@@ -84,7 +84,7 @@ def lower_program(
 
 
 def run_passes(
-    graph: GraphModule, program: Program, model: Model, integers: Set[str], log: LayerLog
+    graph: GraphModule, program: Program, model: OpenModel, integers: Set[str], log: LayerLog
 ) -> tuple[LedgerEntry, ...]:
     """Applies the passes. Raises UnsupportedModelError for another library's module that computes
     what no op stands for."""

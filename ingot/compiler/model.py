@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from tokenizers import Tokenizer
 from torch import nn
@@ -19,20 +18,19 @@ from ingot.compiler.resolve import Resolved, resolve
 from ingot.compiler.tokenizer import checked_files, parsed_tokenizer
 from ingot.errors import UsageError
 from ingot.models import registry
-from ingot.models.checkpoint import Checkpoint, closing_on_error
+from ingot.models.checkpoints.checkpoint import Checkpoint, closing_on_error
 from ingot.models.config import ModelConfig
-from ingot.models.config_file import read_json_object
-from ingot.models.file_names import CONFIG
-from ingot.models.foreign.config import AnyConfig, ForeignConfig
+from ingot.models.foreign.config import LIBRARY, AnyConfig, ForeignConfig
+from ingot.models.model_dir import ModelDir
 from ingot.passes.pipeline import check_disabled
 from ingot.targets.target import kind_of
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class OpenModel:
     """A model directory, read and checked. The module has no weights; the checkpoint is open."""
 
-    model_dir: Path
+    model_dir: ModelDir
     options: CompileOptions
     config: AnyConfig
     resolved: Resolved
@@ -48,23 +46,23 @@ class Model:
         """What its files have and what changes nothing, where that may be a surprise."""
         keys: list[str] = []
         if isinstance(self.config, ModelConfig):
-            registry.parse_config(read_json_object(self.model_dir / CONFIG), keys)
+            registry.parse_config(self.model_dir.config, keys)
         return (*keys, *self.checkpoint.ignored)
 
 
-def family_config(model: Model) -> ModelConfig:
+def family_config(model: OpenModel) -> ModelConfig:
     """The config of a model that a family builds. Raises UsageError for any other."""
     if isinstance(model.config, ForeignConfig):
         raise UsageError(
-            f"{model.config.architecture} is compiled from {model.config.family}",
+            f"{model.config.architecture} is compiled from {LIBRARY}",
             hint="This takes a model that a family of ingot builds.",
         )
     return model.config
 
 
-def read_model(model_dir: Path, options: CompileOptions, clock: Clock) -> Model:
+def read_model(model_dir: ModelDir, options: CompileOptions, clock: Clock) -> OpenModel:
     """Reads all but the weights."""
-    with clock.stage("read", str(model_dir)):
+    with clock.stage("read", str(model_dir.path)):
         config = registry.load_config(model_dir, options.library)
         resolved = resolve(options, config)
         rules = [rule for target in resolved.targets for rule in kind_of(target).rules]
@@ -82,7 +80,7 @@ def read_model(model_dir: Path, options: CompileOptions, clock: Clock) -> Model:
             together = registry.blueprint(config).together if checkpoint.quantized else ()
             kept = kept_storage(checkpoint.quantized, options, resolved.targets, together)
         resolved = replace(resolved, kept=kept)
-    return Model(
+    return OpenModel(
         model_dir,
         options,
         config,
@@ -96,18 +94,18 @@ def read_model(model_dir: Path, options: CompileOptions, clock: Clock) -> Model:
     )
 
 
-def kept_integers(model: Model) -> KeptIntegers:
+def kept_integers(model: OpenModel) -> KeptIntegers:
     """The integers of the checkpoint that the model is stored in."""
     checkpoint = model.checkpoint
     return KeptIntegers(_exact(model), checkpoint.scaled, checkpoint.shape)
 
 
-def keeps(model: Model, storage: Mapping[str, Storage]) -> bool:
+def keeps(model: OpenModel, storage: Mapping[str, Storage]) -> bool:
     """Whether a storage of matrices has some as the checkpoint has them."""
     return any(storage.get(name) == stored for name, stored in _exact(model).items())
 
 
-def _exact(model: Model) -> dict[str, Storage]:
+def _exact(model: OpenModel) -> dict[str, Storage]:
     """How the parameters are stored that keep the numbers of the checkpoint."""
     return {
         name: stored

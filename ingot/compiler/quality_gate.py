@@ -11,7 +11,7 @@ from torch.fx import Node
 
 from ingot.artifact.formats import Format, Storage
 from ingot.artifact.quality import MAX_KL, Quality
-from ingot.compiler.model import Model
+from ingot.compiler.model import OpenModel
 from ingot.compiler.needs import Use, ways_to_store
 from ingot.compiler.options import Better
 from ingot.compiler.packed_sizes import weights_of
@@ -51,7 +51,7 @@ def check_quality(
     raise _refusal(quality, MAX_KL if max_kl is None else max_kl, setting)
 
 
-def better_way(model: Model, weight_bytes: int) -> Better | None:
+def better_way(model: OpenModel, weight_bytes: int) -> Better | None:
     """The way to store a model that takes the fewest bytes more than so many; None where there is
     none, or nothing tells."""
     config, options = model.config, model.options

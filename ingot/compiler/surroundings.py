@@ -71,7 +71,7 @@ def _registered() -> Iterator[list[Any]]:
     registry = sys.modules.get("ingot.models.registry")
     for family in registry.registered() if registry else ():
         yield [repr(replace(family, parse=None, build=None))]
-        yield from (list(_sources(_module(part))) for part in (family.parse, family.build))
+        yield from (list(_sources(_module(part))) for part in (family.parse, family.build) if part)
     targets = sys.modules.get("ingot.targets.target")
     for name, kind in sorted(targets.KINDS.items()) if targets else ():
         # Those of ingot are named, or loaded; that is no difference.

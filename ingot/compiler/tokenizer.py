@@ -13,11 +13,11 @@ from ingot.compiler.golden_text import TEXT
 from ingot.compiler.tokenizer_files import tokenizer_files
 from ingot.compiler.vocabulary import beyond_vocabulary
 from ingot.errors import TokenizerError
-from ingot.models.config_file import check_tokenizer
 from ingot.models.file_names import TOKENIZER, TOKENIZER_CONFIG
+from ingot.models.model_dir import ModelDir
 
 
-def load_tokenizer(model_dir: Path, vocab_size: int | None) -> Tokenizer:
+def load_tokenizer(model_dir: ModelDir, vocab_size: int | None) -> Tokenizer:
     """The tokenizer of a model directory, without padding and truncation.
 
     `vocab_size` is that of the model; None where nothing tells it. Tokens beyond it that only
@@ -30,17 +30,17 @@ def load_tokenizer(model_dir: Path, vocab_size: int | None) -> Tokenizer:
     return parsed_tokenizer(model_dir, checked_files(model_dir, vocab_size), vocab_size)
 
 
-def checked_files(model_dir: Path, vocab_size: int | None) -> dict[str, bytes]:
+def checked_files(model_dir: ModelDir, vocab_size: int | None) -> dict[str, bytes]:
     """As `tokenizer_files`. Raises TokenizerError also where there is no tokenizer."""
-    check_tokenizer(model_dir)
+    model_dir.check_tokenizer()
     return tokenizer_files(model_dir, vocab_size)
 
 
 def parsed_tokenizer(
-    model_dir: Path, files: Mapping[str, bytes], vocab_size: int | None
+    model_dir: ModelDir, files: Mapping[str, bytes], vocab_size: int | None
 ) -> Tokenizer:
     """The tokenizer that the files of a model directory make; as `load_tokenizer`."""
-    path = model_dir / TOKENIZER
+    path = model_dir.path / TOKENIZER
     hint = "The file must be a tokenizer.json written by the `tokenizers` library."
     with _refusing(f"{path} cannot be read", hint):
         tokenizer = Tokenizer.from_str(files[TOKENIZER].decode())
@@ -63,7 +63,7 @@ def encode(
     return ids
 
 
-def copy_tokenizer(model_dir: Path, out: Path, vocab_size: int | None) -> None:
+def copy_tokenizer(model_dir: ModelDir, out: Path, vocab_size: int | None) -> None:
     """Writes the files of the tokenizer into a folder, as far as they exist.
 
     Raises TokenizerError as `load_tokenizer` does.

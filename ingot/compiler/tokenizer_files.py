@@ -8,7 +8,6 @@ say, by the precedence of transformers. A file that no other adds to stays as it
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 from ingot.artifact.tokenizer_config import ADDED, EXTRA, parsed_config
@@ -25,20 +24,20 @@ from ingot.models.file_names import (
     TOKENIZER_CONFIG,
     TOKENIZER_FILES,
 )
-from ingot.models.model_files import has_file, read_file
+from ingot.models.model_dir import ModelDir
 
 MAX_BYTES = 512 << 20
 _CHAT = "chat_template"
 _DEFAULT = "default"
 
 
-def tokenizer_files(model_dir: Path, vocab_size: int | None) -> dict[str, bytes]:
+def tokenizer_files(model_dir: ModelDir, vocab_size: int | None) -> dict[str, bytes]:
     """The files by their names, as far as they exist.
 
     `vocab_size` is that of the model, beyond which there are no tokens; None where nothing tells.
     Raises TokenizerError for one that cannot be read, or that is not what its name says.
     """
-    files = {n: _read(model_dir / n) for n in TOKENIZER_FILES if has_file(model_dir / n)}
+    files = {n: _read(model_dir, n) for n in TOKENIZER_FILES if model_dir.has(n)}
     config = parsed_config(files.get(TOKENIZER_CONFIG, b"{}"))
     before = dict(config)
     if ADDED not in config:
@@ -49,7 +48,7 @@ def tokenizer_files(model_dir: Path, vocab_size: int | None) -> dict[str, bytes]
         default = files.pop(TEMPLATE, None)
         first = {} if default is None else {_DEFAULT: _text(default, TEMPLATE)}
         config[_CHAT] = [{"name": n, "template": t} for n, t in (first | templates).items()]
-    elif not config.get(_CHAT) and TEMPLATE not in files and has_file(model_dir / OLD_TEMPLATE):
+    elif not config.get(_CHAT) and TEMPLATE not in files and model_dir.has(OLD_TEMPLATE):
         config |= _object(model_dir, OLD_TEMPLATE)
     if TOKENIZER in files and vocab_size is not None:
         texts = json.dumps(config.get(_CHAT), ensure_ascii=False)
@@ -60,9 +59,9 @@ def tokenizer_files(model_dir: Path, vocab_size: int | None) -> dict[str, bytes]
     return files
 
 
-def _side_file(model_dir: Path, name: str, config: dict[str, Any]) -> dict[str, Any]:
+def _side_file(model_dir: ModelDir, name: str, config: dict[str, Any]) -> dict[str, Any]:
     """What special_tokens_map.json says; to a list of extra tokens it only adds."""
-    found = _object(model_dir, name) if has_file(model_dir / name) else {}
+    found = _object(model_dir, name) if model_dir.has(name) else {}
     extra, before = found.get(EXTRA), config.get(EXTRA)
     if isinstance(extra, list) and isinstance(before, list):
         found[EXTRA] = [*before, *(each for each in extra if each not in before)]
@@ -70,10 +69,10 @@ def _side_file(model_dir: Path, name: str, config: dict[str, Any]) -> dict[str, 
 
 
 def _added_tokens(
-    model_dir: Path, config: dict[str, Any], tokenizer: bytes
+    model_dir: ModelDir, config: dict[str, Any], tokenizer: bytes
 ) -> dict[str, dict[str, Any]]:
     """What added_tokens.json has under ids that tokenizer.json has no added token for."""
-    if not has_file(model_dir / ADDED_TOKENS):
+    if not model_dir.has(ADDED_TOKENS):
         return {}
     ids = _object(model_dir, ADDED_TOKENS)
     for token, i in ids.items():
@@ -101,17 +100,18 @@ def _special(config: dict[str, Any]) -> set[str]:
     return {each for each in spelled if isinstance(each, str)}
 
 
-def _templates(model_dir: Path) -> dict[str, str]:
+def _templates(model_dir: ModelDir) -> dict[str, str]:
     """The templates in the folder for further ones, by their names."""
-    folder = model_dir / TEMPLATES
-    if not folder.is_dir():
-        return {}
-    paths = sorted(path for path in folder.iterdir() if path.name.endswith(JINJA))
-    return {p.name.removesuffix(JINJA): _text(_read(p), f"{TEMPLATES}/{p.name}") for p in paths}
+    folder = f"{TEMPLATES}/"
+    found = sorted(name for name in model_dir.names if name.startswith(folder))
+    return {
+        name.removeprefix(folder).removesuffix(JINJA): _text(_read(model_dir, name), name)
+        for name in found
+    }
 
 
-def _object(model_dir: Path, name: str) -> dict[str, Any]:
-    return parsed_config(_read(model_dir / name), name)
+def _object(model_dir: ModelDir, name: str) -> dict[str, Any]:
+    return parsed_config(_read(model_dir, name), name)
 
 
 def _text(data: bytes, name: str) -> str:
@@ -122,9 +122,11 @@ def _text(data: bytes, name: str) -> str:
         raise TokenizerError(f"{name} is not UTF-8: {error}", hint=hint) from error
 
 
-def _read(path: Path) -> bytes:
+def _read(model_dir: ModelDir, name: str) -> bytes:
     hint = "It must be a regular file that you may read; fetch it again."
     try:
-        return read_file(path, MAX_BYTES)
+        return model_dir.read(name, MAX_BYTES)
     except OSError as error:
-        raise TokenizerError(f"{path} cannot be read: {error.strerror}", hint=hint) from error
+        raise TokenizerError(
+            f"{model_dir.path / name} cannot be read: {error.strerror}", hint=hint
+        ) from error

@@ -7,11 +7,12 @@ raise `ContradictionError`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from ingot.errors import ContradictionError
 from ingot.models.attention_config import AttentionConfig
+from ingot.models.family import USUAL, Family
 from ingot.models.latent_config import LatentConfig
 from ingot.models.layer_config import LayerConfig
 from ingot.models.moe_config import MoeConfig
@@ -26,7 +27,8 @@ class ModelConfig:
     """A decoder-only language model, canonical and complete.
 
     Attributes:
-        family: the family that builds it; architecture: the checkpoint's own class name.
+        family: the family that builds it and names its tensors.
+        architecture: the checkpoint's own class name.
         hidden_size: width of the residual stream.
         layers: what each decoder layer consists of.
         norm: kind of every norm; norm_eps: epsilon of every norm.
@@ -47,7 +49,8 @@ class ModelConfig:
         ContradictionError: values that contradict each other or that nothing here can run.
     """
 
-    family: str
+    # Keys are made of the text of a config, and that of a function differs in every process.
+    family: Family = field(default=USUAL, repr=False)
     architecture: str
     vocab_size: int
     hidden_size: int

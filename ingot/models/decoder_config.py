@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
-from ingot.models.checkpoint_formats.settings import SETTINGS
+from ingot.models.checkpoints.formats.settings import SETTINGS
 from ingot.models.config import ModelConfig
 from ingot.models.fields import Fields
 from ingot.models.layer_config import LayerConfig, Mixer, Mlp
@@ -21,7 +21,6 @@ Part = TypeVar("Part")
 def parse_decoder(
     fields: Fields,
     *,
-    family: str,
     mixer: Mixer | Sequence[Mixer],
     mlp: Mlp | Sequence[Mlp],
     **decided: Any,
@@ -41,7 +40,6 @@ def parse_decoder(
     mixers: Sequence[Mixer] = _of_layers(mixer, num_layers)
     mlps: Sequence[Mlp] = _of_layers(mlp, num_layers)
     return ModelConfig(
-        family=family,
         layers=tuple(
             LayerConfig(mixer=one, mlp=other) for one, other in zip(mixers, mlps, strict=True)
         ),

@@ -1,19 +1,22 @@
-"""What a model family is: how it is read, built and loaded."""
+"""What a model family is: how it is read, built and loaded.
+
+A `ModelConfig` has its family in it, so configs are `Any` here.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
-from ingot.models.config import ModelConfig
+from ingot.errors import InternalError
 from ingot.models.fields import Fields
 from ingot.models.weight_rules import Entry, Rows, Stack
 
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["Build", "Family", "Rows", "Stack", "Weights", "build_decoder"]
+__all__ = ["USUAL", "Build", "Family", "Rows", "Stack", "Weights", "parse_nothing"]
 
 # Of several entries in a tuple the first counts of whose tensors the checkpoint has one.
 Weights = Mapping[str, Entry | tuple[Entry, ...]]
@@ -25,18 +28,11 @@ class Build(Protocol):
     def __call__(self, config: Any, *, max_model_len: int) -> nn.Module: ...
 
 
-def build_decoder(config: ModelConfig, *, max_model_len: int) -> nn.Module:
-    """The decoder-only model that most families are: `CausalLM`, imported when it is built."""
-    from ingot.models.blocks.decoder import CausalLM
-
-    return CausalLM(config, max_model_len=max_model_len)
-
-
 # Written by older exporters; its values follow from the config.
 _ROTARY_BUFFERS = ("model.layers.{i}.self_attn.rotary_emb.inv_freq", "model.rotary_emb.inv_freq")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Family:
     """A model family.
 
@@ -46,9 +42,10 @@ class Family:
     Attributes:
         name: short name, such as "qwen3".
         architectures: the class names in `config.json` that it builds.
-        parse: reads `config.json`; keys that it does not read are an error afterwards.
-        build: the plain module, with the meta device as the default. The parameters of the usual
-            decoder are told without torch, by `ingot.models.blueprint`.
+        parse: reads `config.json` into a `ModelConfig`, which gets the family afterwards; keys that
+            it does not read are an error then.
+        build: the plain module, with the meta device as the default. None is the usual decoder,
+            `CausalLM`, whose parameters `ingot.models.blueprint` tells without torch.
         weights: parameter name or template -> source tensor (a name, a template, or a rule of
             `weight_rules`, or several of these); a parameter that is not listed is read from the
             tensor of its own name. It is a function of the config where rules depend on sizes.
@@ -64,9 +61,9 @@ class Family:
 
     name: str
     architectures: tuple[str, ...]
-    parse: Callable[[Fields], ModelConfig]
-    build: Build = build_decoder
-    weights: Weights | Callable[[ModelConfig], Weights] = field(default_factory=dict)
+    parse: Callable[[Fields], Any]
+    build: Build | None = None
+    weights: Weights | Callable[[Any], Weights] = field(default_factory=dict)
     spellings: Mapping[str, str] = field(default_factory=dict)
     respelled: Callable[[str], str] | None = None
     unused: tuple[str, ...] = _ROTARY_BUFFERS
@@ -77,3 +74,12 @@ class Family:
     def weights_of(self, config: Any) -> Weights:
         """The table of weights for a config."""
         return self.weights(config) if callable(self.weights) else self.weights
+
+
+def parse_nothing(fields: Fields) -> NoReturn:
+    """Stands for `parse` where no config.json is read by fields."""
+    raise InternalError("no config.json is read for this family")
+
+
+# That of a config which no config.json has made: the usual decoder, by its own names.
+USUAL = Family(name="decoder", architectures=(), parse=parse_nothing)

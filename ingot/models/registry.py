@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from importlib import metadata
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ingot.errors import (
     CompileError,
@@ -18,18 +18,20 @@ from ingot.errors import (
     UsageError,
 )
 from ingot.models.blueprint import Blueprint
+from ingot.models.checkpoints.checkpoint_files import guess_dtype
 from ingot.models.config import ModelConfig
-from ingot.models.config_file import check_model_dir, read_json_object
 from ingot.models.decoder_blueprint import causal_lm
 from ingot.models.families import BUILT_IN
-from ingot.models.family import Family, build_decoder
+from ingot.models.family import Build, Family
 from ingot.models.fields import Fields
+from ingot.models.file_names import GENERATION
 from ingot.models.foreign.config import LIBRARY, WAY, AnyConfig, ForeignConfig, parse_foreign
-from ingot.models.other_files import with_other_files
+from ingot.models.model_dir import ModelDir
 
 if TYPE_CHECKING:
     from torch import nn
 
+Config = TypeVar("Config", ModelConfig, ForeignConfig)
 OURS = "ingot"
 LIBRARIES = (OURS, LIBRARY)
 NUM_NEAR = 3  # names that the error of an unknown architecture has
@@ -57,7 +59,7 @@ def registered() -> tuple[Family, ...]:
 def _add(family: Family) -> None:
     for other in _registered.values():
         shared = set(other.architectures) & set(family.architectures)
-        if other != family and (other.name == family.name or shared):
+        if other is not family and (other.name == family.name or shared):
             raise UsageError(
                 f"family {family.name} clashes with the known family {other.name}",
                 hint="use another name, and architectures that no known family builds",
@@ -96,20 +98,18 @@ def _load_plugins() -> None:
     _plugins_loaded = True
 
 
-def load_config(model_dir: Path, library: str = OURS) -> AnyConfig:
+def load_config(model_dir: ModelDir, library: str = OURS) -> AnyConfig:
     """Reads config.json, and the token ids of generation_config.json where there is one.
 
     `library` says whose module it is read for: that of a family, or that of `transformers`.
 
     Raises:
-        ModelDirError: a missing or unreadable directory or file.
+        ModelDirError: a missing or unreadable file.
         ConfigError: unknown keys, wrong types, contradictory values.
         UnsupportedModelError: no family builds the architecture.
         UsageError: a library that is none of LIBRARIES.
     """
-    model_dir = Path(model_dir)
-    check_model_dir(model_dir)
-    values = read_json_object(model_dir / "config.json")
+    values = model_dir.config
     if library not in LIBRARIES:
         raise UsageError(f"library is {library!r}", hint=f"Supported: {', '.join(LIBRARIES)}.")
     if library == OURS:
@@ -121,9 +121,45 @@ def parse_config(values: dict[str, Any], ignored: list[str] | None = None) -> Mo
     """The canonical config of a parsed config.json; `ignored` gets the keys that change nothing."""
     family = find_family(values)
     fields = Fields(values, ignored=ignored)
-    config = family.parse(fields)
+    config = _parsed(family, fields)
     fields.finish()
     return config
+
+
+def _parsed(family: Family, fields: Fields) -> ModelConfig:
+    config: ModelConfig = family.parse(fields)
+    return replace(config, family=family)
+
+
+def with_other_files(config: Config, model_dir: ModelDir) -> Config:
+    """A config with token ids of generation_config.json and the format of the weights.
+
+    Raises as `load_config` does.
+    """
+    if model_dir.has(GENERATION):
+        config = _with_token_ids(config, Fields(model_dir.json(GENERATION), GENERATION))
+    if not config.checkpoint_dtype:
+        config = replace(config, checkpoint_dtype=guess_dtype(model_dir) or "float32")
+    return replace(config, quantization=method_of(model_dir))
+
+
+def method_of(model_dir: ModelDir) -> str:
+    """The quant_method of a model; "" where it has none, or none that can be read."""
+    with suppress(ConfigError):
+        if settings := model_dir.quantization:
+            return str(settings.get("quant_method", ""))
+    return ""
+
+
+def _with_token_ids(config: Config, generation: Fields) -> Config:
+    def merged(first: tuple[int, ...], key: str) -> tuple[int, ...]:
+        return tuple(dict.fromkeys(first + generation.token_ids(key)))
+
+    return replace(
+        config,
+        bos_token_ids=merged(config.bos_token_ids, "bos_token_id"),
+        eos_token_ids=merged(config.eos_token_ids, "eos_token_id"),
+    )
 
 
 def build(config: AnyConfig, *, max_model_len: int) -> nn.Module:
@@ -139,31 +175,20 @@ def build(config: AnyConfig, *, max_model_len: int) -> nn.Module:
         )
     import torch
 
+    from ingot.models.blocks.decoder import CausalLM
+
+    build: Build = config.family.build or CausalLM
     with torch.device("meta"), torch.no_grad():
-        return family_of(config).build(config, max_model_len=max_model_len).eval()
-
-
-def family_of(config: AnyConfig) -> Family:
-    """The family of a config: where to find the tensors, and how to build the module."""
-    if not isinstance(config, ForeignConfig):
-        return family_named(config.family)
-    from ingot.models.foreign.family import foreign_family
-
-    return foreign_family(config)
+        return build(config, max_model_len=max_model_len).eval()
 
 
 def blueprint(config: AnyConfig) -> Blueprint:
     """What the module of a config is made of. A family with a `build` of its own needs torch."""
-    if isinstance(config, ModelConfig) and family_of(config).build is build_decoder:
+    if isinstance(config, ModelConfig) and config.family.build is None:
         return causal_lm(config)
     from ingot.models.blocks.block import blueprint_of
 
     return blueprint_of(build(config, max_model_len=config.max_position_embeddings))
-
-
-def family_named(name: str) -> Family:
-    """The family of that name. Packages that offer families are asked only for those of theirs."""
-    return _registered.get(name) or families()[name]
 
 
 def find_family(values: dict[str, Any]) -> Family:
@@ -284,7 +309,7 @@ def read_config(family: Family, values: dict[str, Any]) -> ConfigReading:
     config = None
     with fields.noting():
         try:
-            config = family.parse(fields)
+            config = _parsed(family, fields)
         except IngotError as error:
             if not isinstance(error, ContradictionError):
                 fields.read_all()  # the family went no further, so nothing tells what it knows

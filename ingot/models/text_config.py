@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from ingot.models.checkpoint_formats.settings import SETTINGS
+from ingot.models.checkpoints.formats.settings import SETTINGS
 from ingot.models.config import ModelConfig
 from ingot.models.fields import Fields
 

@@ -29,15 +29,17 @@ def export_onnx(
     """
     from ingot.compiler.options import silent
     from ingot.compiler.torch_import import import_torch
+    from ingot.models.model_dir import ModelDir
     from ingot.onnx.options import OnnxOptions
-    from ingot.onnx.output import check_model, check_output
+    from ingot.onnx.output import check_output
     from ingot.onnx.packages import check_packages
 
-    model_dir, out, given = Path(model_dir), Path(out), OnnxOptions(**options)
-    check_model(model_dir)
+    out, given = Path(out), OnnxOptions(**options)
+    source = ModelDir.open(Path(model_dir))
+    source.check()
     check_output(out, force=force)
     check_packages()
     import_torch()
     from ingot.onnx.export import export_model
 
-    return export_model(model_dir, out, given, progress or silent, replace=force)
+    return export_model(source, out, given, progress or silent, replace=force)

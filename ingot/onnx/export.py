@@ -7,12 +7,13 @@ from pathlib import Path
 
 from ingot.artifact.folder import FolderWriter
 from ingot.artifact.host import available_memory
-from ingot.compiler.model import Model, family_config, keeps, kept_integers, read_model
+from ingot.compiler.model import OpenModel, family_config, keeps, kept_integers, read_model
 from ingot.compiler.options import Clock, Progress
 from ingot.compiler.preflight import check_room
 from ingot.compiler.quantization.choose import label
 from ingot.compiler.quantization.quantize import quantize_weights
 from ingot.compiler.quantization.store import QuantizedWeights
+from ingot.models.model_dir import ModelDir
 from ingot.onnx.batched import Batched
 from ingot.onnx.check import ALLOWED, check_file, expected_logits, random_prompts
 from ingot.onnx.genai import write_surroundings
@@ -28,7 +29,12 @@ MEMORY_PER_WEIGHT = 3  # onnxruntime holds weights as they are, turned, and in i
 
 
 def export_model(
-    model_dir: Path, out: Path, options: OnnxOptions, progress: Progress, *, replace: bool = False
+    model_dir: ModelDir,
+    out: Path,
+    options: OnnxOptions,
+    progress: Progress,
+    *,
+    replace: bool = False,
 ) -> OnnxReport:
     """Writes a model directory as ONNX into the folder `out`, and checks it.
 
@@ -67,13 +73,13 @@ def export_model(
     )
 
 
-def stored_as(model: Model, lowered: Lowered) -> str:
+def stored_as(model: OpenModel, lowered: Lowered) -> str:
     """Storage of matrices, in the words of a compile."""
     kept = keeps(model, lowered.storage)
     return label(lowered.storage, calibrated=bool(model.calibration), kept=kept)
 
 
-def quantize(model: Model, lowered: Lowered, weights: QuantizedWeights, clock: Clock) -> None:
+def quantize(model: OpenModel, lowered: Lowered, weights: QuantizedWeights, clock: Clock) -> None:
     """Fills `weights` with the matrices that are stored in integers."""
     if lowered.storage:
         sizes = {name: p.numel() for name, p in model.module.named_parameters()}
@@ -89,7 +95,7 @@ def quantize(model: Model, lowered: Lowered, weights: QuantizedWeights, clock: C
 
 
 def find_wide(
-    model: Model,
+    model: OpenModel,
     lowered: Lowered,
     weights: QuantizedWeights,
     options: OnnxOptions,
@@ -105,7 +111,7 @@ def find_wide(
 
 
 def write_files(
-    model: Model,
+    model: OpenModel,
     lowered: Lowered,
     weights: QuantizedWeights,
     options: OnnxOptions,
@@ -139,7 +145,7 @@ def write_files(
 
 
 def check(
-    model: Model,
+    model: OpenModel,
     lowered: Lowered,
     weights: QuantizedWeights,
     options: OnnxOptions,

@@ -8,11 +8,10 @@ from typing import Any
 
 from ingot.compiler.tokenizer import copy_tokenizer
 from ingot.models.config import ModelConfig
-from ingot.models.config_file import read_json_bytes, read_json_object
-from ingot.models.file_names import CONFIG
+from ingot.models.file_names import CONFIG, GENERATION
+from ingot.models.model_dir import ModelDir
 from ingot.onnx.output import GENAI_CONFIG
 
-GENERATION_CONFIG = "generation_config.json"
 INPUTS = {
     "input_ids": "input_ids",
     "attention_mask": "attention_mask",
@@ -44,13 +43,12 @@ SEARCH: dict[str, Any] = {
 
 
 def write_surroundings(
-    model_dir: Path, folder: Path, config: ModelConfig, *, longest: int, file: str
+    model_dir: ModelDir, folder: Path, config: ModelConfig, *, longest: int, file: str
 ) -> None:
     """Writes the config of onnxruntime-genai, and copies config.json and the tokenizer."""
     copy_tokenizer(model_dir, folder, config.vocab_size)
-    (folder / CONFIG).write_bytes(read_json_bytes(model_dir / CONFIG))
-    generation = folder / GENERATION_CONFIG
-    chosen = read_json_object(generation) if generation.exists() else {}
+    (folder / CONFIG).write_bytes(model_dir.json_bytes(CONFIG))
+    chosen = model_dir.json(GENERATION) if model_dir.has(GENERATION) else {}
     text = json.dumps(genai_config(config, chosen, longest=longest, file=file), indent=2)
     (folder / GENAI_CONFIG).write_text(text + "\n", encoding="utf-8")
 

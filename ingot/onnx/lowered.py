@@ -15,7 +15,7 @@ from torch.fx import GraphModule
 from ingot.artifact.formats import DType, Storage
 from ingot.artifact.traits import Role
 from ingot.compiler.export import export
-from ingot.compiler.model import Model
+from ingot.compiler.model import OpenModel
 from ingot.compiler.options import Clock
 from ingot.compiler.quantization.choose import check_calibration, choose_storage
 from ingot.compiler.quantization.store import QuantizedWeights
@@ -43,7 +43,7 @@ class Lowered:
     storage: dict[str, Storage]
 
 
-def lower(model: Model, clock: Clock) -> Lowered:
+def lower(model: OpenModel, clock: Clock) -> Lowered:
     """Exports the module of a model, and runs the passes that find primitives."""
     config, resolved = model.config, model.resolved
     with clock.stage("export", f"{config.architecture}, {config.num_layers} layers"):

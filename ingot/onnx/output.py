@@ -7,7 +7,6 @@ from pathlib import Path
 from ingot.artifact.folder import ANOTHER, check_writable, names_at
 from ingot.artifact.folder import refuse_existing as refuse_existing_folder
 from ingot.errors import UsageError
-from ingot.models.config_file import check_model_dir, check_tokenizer, read_json_object
 from ingot.models.file_names import CONFIG, TOKENIZER_FILES
 
 CACHED, PLAIN = "model.onnx", "plain.onnx"
@@ -22,13 +21,6 @@ def check_output(out: Path, *, force: bool) -> None:
     check_writable(out, refuse_foreign)
     if not force:
         refuse_existing_folder(out)
-
-
-def check_model(model_dir: Path) -> None:
-    """Raises ModelDirError for what can be seen before PyTorch is imported, which takes seconds."""
-    check_model_dir(model_dir)
-    read_json_object(model_dir / CONFIG)
-    check_tokenizer(model_dir)
 
 
 def refuse_foreign(path: Path) -> None:

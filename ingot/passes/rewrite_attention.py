@@ -63,8 +63,8 @@ def over_pages(gm: GraphModule, nodes: list[Node]) -> None:
         rewrite(gm, node, step, add_caches(gm, node, index, sizes))
 
 
-# The ops that need a whole sequence in a plain module, and what gives all of a graph the inputs of a
-# step and their states.
+# The ops that need a whole sequence in a plain module, and what gives all calls of one the inputs
+# of a step and their states.
 STEP_FORMS: Mapping[str, Callable[[GraphModule, list[Node]], None]] = {"attention": over_pages}
 
 

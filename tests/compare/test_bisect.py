@@ -27,6 +27,7 @@ from ingot.compiler.compile import compile_model
 from ingot.compiler.options import CompileOptions
 from ingot.errors import ResourceError, UsageError
 from ingot.models.blocks import rotary
+from ingot.models.model_dir import ModelDir
 from tests.compare.planted import (
     LAYER,
     PROMPTS,
@@ -62,7 +63,7 @@ def model() -> Path:
 
 def compiled(model: Path, out: Path, **options: str) -> Path:
     made = CompileOptions(targets=("cpu:portable",), max_model_len=64, **options)  # type: ignore[arg-type]
-    compile_model(model, out, made)
+    compile_model(ModelDir.open(model), out, made)
     return out
 
 

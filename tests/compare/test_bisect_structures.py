@@ -10,6 +10,7 @@ import pytest
 from ingot.compare.reproducer import reproduce, save
 from ingot.compiler.compile import compile_model
 from ingot.compiler.options import CompileOptions
+from ingot.models.model_dir import ModelDir
 from tests.compare.planted import bisected, faulty_kernels
 from tests.support.core import core
 from tests.support.quantized_checkpoints import LAYOUTS, rewrite
@@ -58,7 +59,9 @@ def compiled(name: str, folder: Path) -> tuple[Path, Path]:
     if name == "calibrated":
         (folder / "text.txt").write_text(TEXT)
         options = {**options, "calibrate": folder / "text.txt"}
-    compile_model(model, folder / "a.ingot", CompileOptions(max_model_len=64, **options))
+    compile_model(
+        ModelDir.open(model), folder / "a.ingot", CompileOptions(max_model_len=64, **options)
+    )
     return folder / "a.ingot", model
 
 
@@ -119,7 +122,7 @@ def test_a_faulty_vector_kernel_and_its_reproducer(name: str, tmp_path: Path) ->
     model = save_random(case, tmp_path / "model", options["dtype"], tokenizer=True)
     with faulty_kernels(tmp_path / "kernels", header, old, new):
         made = CompileOptions(max_model_len=64, **options)
-        compile_model(model, tmp_path / "a.ingot", made)
+        compile_model(ModelDir.open(model), tmp_path / "a.ingot", made)
     bisection = bisected(tmp_path / "a.ingot", model)
     found = bisection.found[0]
     assert found.finding.where == "kernel" and op in found.finding.op.split("+")

@@ -15,7 +15,8 @@ from ingot.compare.bisect import Finding, Walk
 from ingot.compare.kernel_check import run_kernels
 from ingot.compare.steps import steps_of
 from ingot.models import registry
-from ingot.models.checkpoint import Checkpoint
+from ingot.models.checkpoints.checkpoint import Checkpoint
+from ingot.models.model_dir import ModelDir
 from ingot.runtime.devices import EXECUTORS
 from ingot.runtime.devices.cuda.driver import Driver
 from ingot.targets.cuda.simulated import Kernel, SimulatedDriver
@@ -37,9 +38,9 @@ def on_device(driver: Callable[[], Driver]) -> Iterator[None]:
 
 def findings(model: Path, path: Path, driver: Callable[[], Driver]) -> list[Finding]:
     artifact = Artifact.open(path, flags=FLAGS)
-    config = registry.load_config(model)
+    config = registry.load_config(ModelDir.open(model))
     module = registry.build(config, max_model_len=64)
-    with on_device(driver), Checkpoint.open(model, config, module) as checkpoint:
+    with on_device(driver), Checkpoint.open(ModelDir.open(model), config, module) as checkpoint:
         kernels = run_kernels(
             artifact, artifact.target, steps_of(PROMPTS, artifact.manifest.limits)
         )

@@ -7,14 +7,15 @@ import torch
 
 from ingot.compiler.reference import reference_logits
 from ingot.models import registry
-from ingot.models.checkpoint import Checkpoint
+from ingot.models.checkpoints.checkpoint import Checkpoint
+from ingot.models.model_dir import ModelDir
 from tests.compiler.plans import MODEL, PROMPTS, graph
 
 
 @pytest.fixture(scope="session")
 def checkpoint() -> Checkpoint:
-    config = registry.load_config(MODEL)
-    return Checkpoint.open(MODEL, config, registry.build(config, max_model_len=256))
+    config = registry.load_config(ModelDir.open(MODEL))
+    return Checkpoint.open(ModelDir.open(MODEL), config, registry.build(config, max_model_len=256))
 
 
 @pytest.fixture(scope="session")

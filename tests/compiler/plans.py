@@ -18,6 +18,7 @@ from ingot.compiler.interpret import new_states, plan_logits, plan_weights
 from ingot.compiler.lower import lower
 from ingot.models import registry
 from ingot.models.counts import module_counts
+from ingot.models.model_dir import ModelDir
 from ingot.ops.steps import step_inputs
 from ingot.passes import runner
 from ingot.passes.pipeline import pipeline
@@ -38,7 +39,7 @@ def graph(*, fresh: bool = False) -> GraphModule:
 
 @cache
 def _graph() -> GraphModule:
-    return export(_module(), registry.load_config(MODEL))
+    return export(_module(), registry.load_config(ModelDir.open(MODEL)))
 
 
 def final_graph(
@@ -69,7 +70,7 @@ def _final_graph(
 
 @cache
 def _module() -> torch.nn.Module:
-    return registry.build(registry.load_config(MODEL), max_model_len=256)
+    return registry.build(registry.load_config(ModelDir.open(MODEL)), max_model_len=256)
 
 
 def plan_for(

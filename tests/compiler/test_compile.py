@@ -29,6 +29,7 @@ from ingot.errors import (
     UsageError,
     VerificationError,
 )
+from ingot.models.model_dir import ModelDir
 from ingot.targets.compilers import Builder
 from ingot.targets.cpu import toolchain
 from tests.support.tiny_models import save_random
@@ -86,7 +87,7 @@ def made(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Made:
     with pytest.MonkeyPatch.context() as patch:
         no_compiler(patch)
         report = compile_model(
-            model,
+            ModelDir.open(model),
             folder / "a.ingot",
             options,
             check=lambda path: 0.0,
@@ -206,7 +207,9 @@ def test_an_artifact_that_fails_its_check_does_not_appear(
         raise VerificationError("golden prompts differ")
 
     with pytest.raises(VerificationError):
-        compile_model(model, tmp_path / "a.ingot", CompileOptions(targets=V3[0]), check=check)
+        compile_model(
+            ModelDir.open(model), tmp_path / "a.ingot", CompileOptions(targets=V3[0]), check=check
+        )
     assert seen == [True] and list(tmp_path.iterdir()) == []
 
 
@@ -239,7 +242,7 @@ def test_what_can_be_refused_early_is_refused_before_the_export(
     monkeypatch.setattr(compiler, "front_of", never)
     asked = CompileOptions(targets=V3[0], **options)
     with pytest.raises(error, match=message):
-        compile_model(model, tmp_path / "a.ingot", asked, progress=silent)
+        compile_model(ModelDir.open(model), tmp_path / "a.ingot", asked, progress=silent)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -251,7 +254,7 @@ def test_a_full_disk_is_found_before_weights_are_packed(
     monkeypatch.setattr(shutil, "disk_usage", lambda path: full)
     monkeypatch.setattr(compiler, "write_parts", never)
     with pytest.raises(ResourceError, match=str(tmp_path)):
-        compile_model(model, tmp_path / "a.ingot", CompileOptions(targets=V3[0]))
+        compile_model(ModelDir.open(model), tmp_path / "a.ingot", CompileOptions(targets=V3[0]))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -273,7 +276,7 @@ def test_who_waits_for_another_compile_is_told(model: Path, tmp_path: Path) -> N
     assert held.wait(60)
     with pytest.MonkeyPatch.context() as patch:
         no_compiler(patch)
-        compile_model(model, out, CompileOptions(), progress=progress)
+        compile_model(ModelDir.open(model), out, CompileOptions(), progress=progress)
     thread.join()
     assert told.is_set() and out.exists()
 
@@ -297,7 +300,7 @@ def test_a_build_that_fails_ends_the_compile_at_once(
     monkeypatch.setattr(compiler, "add_golden", reading_for_ever)
     monkeypatch.setattr(compiler, "measured_quality", pytest.fail)
     with pytest.raises(ToolchainError, match="no such instruction"):
-        compile_model(model, tmp_path / "a.ingot", CompileOptions())
+        compile_model(ModelDir.open(model), tmp_path / "a.ingot", CompileOptions())
     assert list(tmp_path.iterdir()) == []
 
 
@@ -318,5 +321,5 @@ def test_what_fails_beside_the_other_is_said_by_its_type_and_leaves_nothing(
     monkeypatch.setattr(compiler, "add_golden", reading_for_ever)
     monkeypatch.setattr(compiler, part, failing)
     with pytest.raises(CheckpointError, match="not finite"):
-        compile_model(model, tmp_path / "a.ingot", CompileOptions(targets=V3[0]))
+        compile_model(ModelDir.open(model), tmp_path / "a.ingot", CompileOptions(targets=V3[0]))
     assert list(tmp_path.iterdir()) == []

@@ -11,7 +11,8 @@ from ingot.compiler.continuing import Continuing
 from ingot.compiler.export import export
 from ingot.compiler.reference import reference_logits
 from ingot.models import registry
-from ingot.models.checkpoint import Checkpoint
+from ingot.models.checkpoints.checkpoint import Checkpoint
+from ingot.models.model_dir import ModelDir
 from tests.support.tiny_models import save_random
 
 
@@ -20,12 +21,12 @@ from tests.support.tiny_models import save_random
 def test_a_step_gives_what_the_whole_text_does(family: str, tmp_path: Path) -> None:
     """With windows, soft caps, and values that are a part of the keys."""
     model = save_random(family, tmp_path / "model")
-    config = registry.load_config(model)
+    config = registry.load_config(ModelDir.open(model))
     module = registry.build(config, max_model_len=64)
     graph = export(module, config)
     rng = torch.Generator().manual_seed(0)
     texts = [torch.randint(config.vocab_size, (n,), generator=rng).tolist() for n in (9, 14, 11)]
-    with Checkpoint.open(model, config, module) as checkpoint:
+    with Checkpoint.open(ModelDir.open(model), config, module) as checkpoint:
         whole = reference_logits(graph, checkpoint.read, texts)
         growing = Continuing(graph, checkpoint.read)
         found = {name: [] for name in range(3)}

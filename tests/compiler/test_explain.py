@@ -18,6 +18,7 @@ from ingot.compiler.needs import Use, Way
 from ingot.compiler.options import CompileOptions
 from ingot.errors import ModelDirError, UsageError
 from ingot.models import registry
+from ingot.models.model_dir import ModelDir
 from tests.support.checkpoints import HEAD, NORM, Q, Tensors, edit
 from tests.support.tiny_models import VOCAB_SIZE, save_random
 
@@ -240,10 +241,10 @@ def test_missing_directory_is_an_error(tmp_path: Path) -> None:
 def test_dtype_comes_from_the_checkpoint_if_the_config_is_silent(copy: Copy) -> None:
     for kind, dtype in (("bfloat16", "bfloat16"), ("sharded", "float32")):
         model_dir = change_config(copy(kind), dtype=None)
-        assert registry.load_config(model_dir).checkpoint_dtype == dtype
+        assert registry.load_config(ModelDir.open(model_dir)).checkpoint_dtype == dtype
         for path in model_dir.glob("*.safetensors"):
             path.write_bytes(b"damaged")
-        assert registry.load_config(model_dir).checkpoint_dtype == "float32"
+        assert registry.load_config(ModelDir.open(model_dir)).checkpoint_dtype == "float32"
 
 
 PER_HEAD = "queries and keys are normalised per head"

@@ -19,6 +19,7 @@ from ingot.compiler.explain import Explanation, explain
 from ingot.compiler.needs import Way
 from ingot.compiler.options import CompileOptions
 from ingot.errors import IngotError
+from ingot.models.model_dir import ModelDir
 from ingot.targets.cpu.kind import CpuKind
 from ingot.targets.cuda.kind import CudaKind
 from tests.compiler.test_explain import change_config, save_huge_heads
@@ -52,10 +53,10 @@ def check_way(model_dir: Path, way: Way, out: Path, **more: object) -> None:
     """A compile takes the way and makes what it says, or refuses it in the same words."""
     if way.refused:
         with pytest.raises(IngotError) as caught:
-            compile_model(model_dir, out, options(way, **more))
+            compile_model(ModelDir.open(model_dir), out, options(way, **more))
         assert (way.refused, way.hint) == (caught.value.found, caught.value.hint)
         return
-    report = compile_model(model_dir, out, options(way, **more))
+    report = compile_model(ModelDir.open(model_dir), out, options(way, **more))
     (file,) = (out / "weights").iterdir()
     assert file.stat().st_size == report.weight_bytes == way.weight_bytes
     manifest = report.manifest
@@ -204,7 +205,7 @@ def model(good: Path, tmp_path: Path) -> Path:
 
 def refusal(model_dir: Path) -> IngotError:
     with pytest.raises(IngotError) as caught:
-        compile_model(model_dir, model_dir.parent / "a.ingot")
+        compile_model(ModelDir.open(model_dir), model_dir.parent / "a.ingot")
     return caught.value
 
 

@@ -22,6 +22,7 @@ from ingot.errors import CheckpointError, ConfigError, UnsupportedModelError, Us
 from ingot.models.foreign import attention
 from ingot.models.foreign.build import plain_module
 from ingot.models.foreign.config import own_config, parse_foreign, with_floats
+from ingot.models.model_dir import ModelDir
 from ingot.passes.dump import op_counts
 from tests.support.core import core
 from tools.classes import AGREES, class_names, judge, random_model, save, tiny_config
@@ -57,7 +58,7 @@ def change(model_dir: Path, **changes: object) -> None:
 
 
 def read(model_dir: Path) -> None:
-    read_model(model_dir, OPTIONS, Clock(silent)).checkpoint.close()
+    read_model(ModelDir.open(model_dir), OPTIONS, Clock(silent)).checkpoint.close()
 
 
 def test_the_page_has_a_row_for_every_class():
@@ -105,7 +106,7 @@ def test_an_artifact_of_a_class_gives_its_logits(tmp_path, quantize):
     options = CompileOptions(
         library="transformers", dtype="float32", max_num_batched_tokens=64, quantize=quantize
     )
-    report = compile_model(tmp_path / "model", tmp_path / "out", options)
+    report = compile_model(ModelDir.open(tmp_path / "model"), tmp_path / "out", options)
     assert report.manifest.model.architecture == "OPTForCausalLM"
     allowed = 1e-4 if quantize == "none" else 3e-2
     with ingot.LLM(tmp_path / "out") as llm:
@@ -156,7 +157,7 @@ def test_a_missing_package_names_the_extra(model_dir, monkeypatch):
 
 def test_a_model_without_a_family_is_told_of_the_way(model_dir):
     with pytest.raises(UnsupportedModelError, match="--from transformers"):
-        read_model(model_dir, CompileOptions(), Clock(silent))
+        read_model(ModelDir.open(model_dir), CompileOptions(), Clock(silent))
 
 
 @pytest.mark.parametrize(

@@ -18,9 +18,11 @@ from ingot.artifact.formats import Storage
 from ingot.artifact.target import Target
 from ingot.compiler import kept_front
 from ingot.compiler.kept_front import NOT_READ, front_key
-from ingot.compiler.model import Model, read_model
+from ingot.compiler.model import OpenModel, read_model
 from ingot.compiler.options import Clock, CompileOptions, silent
 from ingot.compiler.resolve import Resolved
+from ingot.models.family import Family
+from ingot.models.model_dir import ModelDir
 from ingot.targets.cpu import toolchain
 from tests.import_rules import ROOMS
 from tests.support.tiny_models import save_random
@@ -34,8 +36,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def model(folder: Path) -> Model:
-    return read_model(folder, OPTIONS, Clock(silent))
+def model(folder: Path) -> OpenModel:
+    return read_model(ModelDir.open(folder), OPTIONS, Clock(silent))
 
 
 RESOLVED = {
@@ -73,14 +75,14 @@ OTHERS: dict[str, Any] = {
 
 @pytest.mark.cases(core=3)
 @pytest.mark.parametrize("name", RESOLVED)
-def test_the_key_changes_with_every_choice(model: Model, name: str) -> None:
+def test_the_key_changes_with_every_choice(model: OpenModel, name: str) -> None:
     other = replace(model, resolved=replace(model.resolved, **{name: RESOLVED[name]}))
     assert front_key(other) != front_key(model) == front_key(model)
 
 
 @pytest.mark.cases(core=5)
 @pytest.mark.parametrize("name", GIVEN)
-def test_the_key_changes_with_every_option(model: Model, name: str) -> None:
+def test_the_key_changes_with_every_option(model: OpenModel, name: str) -> None:
     other = replace(model, options=replace(model.options, **{name: GIVEN[name]}))
     assert front_key(other) != front_key(model)
 
@@ -100,6 +102,8 @@ def changed(value: Any) -> Any:
         return value + "x"
     if isinstance(value, tuple):
         return value[:-1] if value else (1,)
+    if isinstance(value, Family):
+        return replace(value, name=f"{value.name}x")
     return value + 1 if isinstance(value, int | float) else None
 
 
@@ -125,7 +129,7 @@ def with_value(owner: Any, name: str) -> Any:
     return with_attribute(owner, name, changed(getattr(owner, name)))
 
 
-def test_the_key_changes_with_every_field_of_the_config_and_of_the_limits(model: Model) -> None:
+def test_the_key_changes_with_every_field_of_the_config_and_of_the_limits(model: OpenModel) -> None:
     config, resolved = model.config, model.resolved
     others = [model, *(replace(model, config=with_value(config, f.name)) for f in fields(config))]
     first = config.layers[0]
@@ -140,7 +144,7 @@ def test_the_key_changes_with_every_field_of_the_config_and_of_the_limits(model:
     assert len({front_key(other) for other in others}) == len(others) > 40
 
 
-def module_with_more(model: Model) -> Model:
+def module_with_more(model: OpenModel) -> OpenModel:
     module = torch.nn.Module()
     module.more = torch.nn.Linear(2, 2, device="meta")
     return replace(model, module=module)
@@ -161,14 +165,14 @@ CHANGES: dict[str, Callable[[pytest.MonkeyPatch, Path], object]] = {
 @pytest.mark.cases(core=4)
 @pytest.mark.parametrize("what", CHANGES)
 def test_the_key_changes_with_what_made_the_front(
-    what: str, model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    what: str, model: OpenModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = front_key(model)
     CHANGES[what](monkeypatch, tmp_path)
     assert front_key(model) != before
 
 
-def test_the_key_changes_with_the_module_and_with_a_calibration(model: Model) -> None:
+def test_the_key_changes_with_the_module_and_with_a_calibration(model: OpenModel) -> None:
     keys = {front_key(model), front_key(module_with_more(model))}
     calibrated = replace(model, calibration=[[1, 2]])
     keys.add(front_key(calibrated))
@@ -207,14 +211,16 @@ from pathlib import Path
 from ingot.compiler.kept_front import front_key
 from ingot.compiler.model import read_model
 from ingot.compiler.options import Clock, CompileOptions, silent
+from ingot.models.model_dir import ModelDir
 options = CompileOptions(targets="cpu:portable", quantize="int8", keep="*.layers.1.*=none")
-print(front_key(read_model(Path(sys.argv[1]), options, Clock(silent))))
+model_dir = ModelDir.open(Path(sys.argv[1]))
+print(front_key(read_model(model_dir, options, Clock(silent))))
 print("torch.fx.experimental.symbolic_shapes" in sys.modules)
 """
 
 
 def test_another_process_finds_it_and_imports_nothing_that_exports(
-    folder: Path, model: Model
+    folder: Path, model: OpenModel
 ) -> None:
     """Sets of texts have another order in every process."""
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONHASHSEED": "7"}
@@ -224,7 +230,7 @@ def test_another_process_finds_it_and_imports_nothing_that_exports(
 
 
 def test_another_compiler_is_another_key(
-    model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: OpenModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = front_key(model)
     program = tmp_path / "g++"

@@ -7,9 +7,9 @@ import pytest
 from ingot.artifact.formats import Storage
 from ingot.compiler.options import CompileOptions
 from ingot.compiler.quantization.kept import holds, kept_storage, stored_already
-from ingot.models.checkpoint_formats.quantized import QuantizedTensor
+from ingot.models.checkpoints.formats.quantized import QuantizedTensor
+from ingot.models.checkpoints.mapped_file import TensorInfo
 from ingot.models.gguf.tensors import NEAREST, GgufMatrix
-from ingot.models.mapped_file import TensorInfo
 
 INT4 = Storage(4, 32, multipliers=False)
 

@@ -17,8 +17,9 @@ from ingot.compiler.compile import target_plans
 from ingot.compiler.front import Front
 from ingot.compiler.graph_data import graph_data
 from ingot.compiler.kept_front import decode_front, encode_front, front_key, front_of
-from ingot.compiler.model import Model, read_model
+from ingot.compiler.model import OpenModel, read_model
 from ingot.compiler.options import Clock, CompileOptions, silent
+from ingot.models.model_dir import ModelDir
 from ingot.targets.target import kind_of
 from tests.support.core import core
 from tests.support.tiny_models import save_random
@@ -26,8 +27,8 @@ from tests.support.tiny_models import save_random
 OPTIONS = CompileOptions(targets="cpu:portable", quantize="int8", keep="*.layers.1.*=none")
 
 
-def read(folder: Path, options: CompileOptions = OPTIONS) -> Model:
-    return read_model(folder, options, Clock(silent))
+def read(folder: Path, options: CompileOptions = OPTIONS) -> OpenModel:
+    return read_model(ModelDir.open(folder), options, Clock(silent))
 
 
 @pytest.fixture(scope="module")
@@ -36,12 +37,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def model(folder: Path) -> Model:
+def model(folder: Path) -> OpenModel:
     return read(folder)
 
 
 @pytest.fixture(scope="module")
-def made(model: Model) -> Front:
+def made(model: OpenModel) -> Front:
     return lower_model.lower_model(model, Clock(silent))
 
 
@@ -52,7 +53,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def kept(cache: Path, model: Model, made: Front) -> Path:
+def kept(cache: Path, model: OpenModel, made: Front) -> Path:
     """The entry of the model, as a compile leaves it."""
     cache.mkdir(parents=True)
     kept_front.kept.keep(cache, front_key(model), encode_front(made), kept_front.SUFFIX)
@@ -61,11 +62,11 @@ def kept(cache: Path, model: Model, made: Front) -> Path:
 
 
 @pytest.fixture
-def exports(monkeypatch: pytest.MonkeyPatch, made: Front) -> list[Model]:
+def exports(monkeypatch: pytest.MonkeyPatch, made: Front) -> list[OpenModel]:
     """The models that were exported meanwhile."""
-    found: list[Model] = []
+    found: list[OpenModel] = []
 
-    def lower(model: Model, clock: Clock, exported: object) -> Front:
+    def lower(model: OpenModel, clock: Clock, exported: object) -> Front:
         found.append(model)
         return made
 
@@ -80,7 +81,7 @@ def parts(front: Front) -> tuple[Any, ...]:
 
 
 def test_a_front_is_made_once_and_comes_back_whole(
-    cache: Path, folder: Path, made: Front, exports: list[Model]
+    cache: Path, folder: Path, made: Front, exports: list[OpenModel]
 ) -> None:
     first = front_of(read(folder), Clock(silent))
     assert len(exports) == 1 and first is made
@@ -125,7 +126,7 @@ def test_weights_are_those_of_the_model_that_asks(kept: Path, folder: Path, made
 
 @pytest.mark.parametrize("damage", ["cut", "changed", "none of ours"])
 def test_a_damaged_entry_is_made_anew(
-    damage: str, kept: Path, model: Model, made: Front, exports: list[Model]
+    damage: str, kept: Path, model: OpenModel, made: Front, exports: list[OpenModel]
 ) -> None:
     data = kept.read_bytes()
     key = kept.name.partition("-")[0]
@@ -141,7 +142,7 @@ def test_a_damaged_entry_is_made_anew(
 
 @pytest.mark.parametrize("change", ["node", "plan", "order"])
 def test_a_front_that_would_not_come_back_is_not_kept(
-    change: str, cache: Path, model: Model, made: Front, monkeypatch: pytest.MonkeyPatch
+    change: str, cache: Path, model: OpenModel, made: Front, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if change == "node":
         monkeypatch.setattr(kept_front, "graph_of", lambda nodes: torch.fx.Graph())
@@ -167,7 +168,7 @@ def test_a_front_that_would_not_come_back_is_not_kept(
 
 @pytest.mark.parametrize("wanted", [{"verify_passes": True}, {"dump_dir": "dump"}])
 def test_passes_run_where_somebody_looks_at_them(
-    wanted: dict[str, Any], kept: Path, model: Model, made: Front, exports: list[Model]
+    wanted: dict[str, Any], kept: Path, model: OpenModel, made: Front, exports: list[OpenModel]
 ) -> None:
     before = kept.stat().st_mtime_ns
     looking = replace(model, options=replace(model.options, **wanted))
@@ -176,7 +177,7 @@ def test_passes_run_where_somebody_looks_at_them(
 
 
 def test_a_compile_needs_no_cache(
-    tmp_path: Path, model: Model, made: Front, exports: list[Model], monkeypatch: Any
+    tmp_path: Path, model: OpenModel, made: Front, exports: list[OpenModel], monkeypatch: Any
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("INGOT_CACHE", str(tmp_path / "file"))
@@ -184,7 +185,7 @@ def test_a_compile_needs_no_cache(
 
 
 def test_what_was_made_while_a_source_changed_is_not_kept(
-    cache: Path, model: Model, made: Front, exports: list[Model], monkeypatch: Any
+    cache: Path, model: OpenModel, made: Front, exports: list[OpenModel], monkeypatch: Any
 ) -> None:
     """Of modules that are imported late, nobody knows which sources they come from."""
     with monkeypatch.context() as patch:
@@ -196,7 +197,7 @@ def test_what_was_made_while_a_source_changed_is_not_kept(
 
 
 def test_a_cache_that_takes_nothing_more_is_no_fault(
-    cache: Path, model: Model, made: Front, exports: list[Model], monkeypatch: Any
+    cache: Path, model: OpenModel, made: Front, exports: list[OpenModel], monkeypatch: Any
 ) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")

@@ -11,7 +11,8 @@ from gguf import GGMLQuantizationType as Type
 from ingot.compiler import lazy_rows
 from ingot.compiler.lazy_rows import LazyRows, by_rows
 from ingot.models import registry
-from ingot.models.checkpoint import Checkpoint
+from ingot.models.checkpoints.checkpoint import Checkpoint
+from ingot.models.model_dir import ModelDir
 from tests.support.gguf_files import write_gguf
 
 MODEL = Path(__file__).parents[2] / "golden" / "models" / "shakespeare"
@@ -21,8 +22,8 @@ TABLE = "model.embed_tokens.weight"
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
     path = write_gguf(MODEL, tmp_path_factory.mktemp("rows") / "model.gguf", Type.Q4_1)
-    config = registry.load_config(path)
-    return Checkpoint.open(path, config, registry.build(config, max_model_len=64))
+    config = registry.load_config(ModelDir.open(path))
+    return Checkpoint.open(ModelDir.open(path), config, registry.build(config, max_model_len=64))
 
 
 def test_rows_are_those_of_the_whole(

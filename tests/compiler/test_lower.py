@@ -18,7 +18,7 @@ from ingot.compiler.quantization.choose import choose_storage
 from ingot.compiler.quantization.search import quantize_rows
 from ingot.compiler.reference import reference_logits
 from ingot.errors import CodegenError, InternalError, UsageError
-from ingot.models.checkpoint import Checkpoint
+from ingot.models.checkpoints.checkpoint import Checkpoint
 from ingot.passes.graph import op_calls
 from ingot.passes.pipeline import optional_passes
 from tests.compiler.plans import (

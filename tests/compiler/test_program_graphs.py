@@ -12,10 +12,11 @@ from ingot.artifact.programs import HIDDEN, STEP
 from ingot.compiler.front import Front
 from ingot.compiler.interpret import new_states, plan_logits, plan_weights
 from ingot.compiler.lower_model import lower_model
-from ingot.compiler.model import Model, read_model
+from ingot.compiler.model import OpenModel, read_model
 from ingot.compiler.options import Clock, CompileOptions, silent
 from ingot.compiler.program_graphs import graph_of, result_of
 from ingot.errors import UnsupportedModelError
+from ingot.models.model_dir import ModelDir
 from ingot.ops.steps import step_inputs
 from ingot.passes.graph import aten, calls
 from tests.compiler import plans
@@ -31,15 +32,15 @@ PAGES = [[3, 1], [2]]
 SPREAD = ("gpt2", "granite", "gemma2", "deepseek_v3", "mixtral")
 
 
-def made(folder: Path, **options: object) -> tuple[Model, Front]:
+def made(folder: Path, **options: object) -> tuple[OpenModel, Front]:
     chosen = CompileOptions(
         targets=("cpu:portable",), programs=("step", "hidden"), dtype="float32", **options
     )
-    model = read_model(folder, chosen, Clock(silent))
+    model = read_model(ModelDir.open(folder), chosen, Clock(silent))
     return model, lower_model(model, Clock(silent))
 
 
-def hidden_states(model: Model, front: Front) -> torch.Tensor:
+def hidden_states(model: OpenModel, front: Front) -> torch.Tensor:
     """Those of all tokens, by the references of primitives."""
     lowered = front.programs[1]
     assert lowered.program is HIDDEN

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ingot.compiler.compile import compile_model
 from ingot.compiler.options import Clock, CompileOptions
+from ingot.models.model_dir import ModelDir
 from ingot.targets.cpu import toolchain
 
 
@@ -20,7 +21,7 @@ def test_long_stages_tell_the_share_of_the_parameters(shakespeare_dir, tmp_path,
     monkeypatch.setattr(toolchain, "compile_unit", build)
     monkeypatch.setenv("INGOT_CACHE", str(tmp_path / "empty"))
     options = CompileOptions(targets=("cpu:portable",), quantize="int8")
-    compile_model(shakespeare_dir, tmp_path / "m.ingot", options, progress=progress)
+    compile_model(ModelDir.open(shakespeare_dir), tmp_path / "m.ingot", options, progress=progress)
     for stage in ("quantize", "pack", "golden"):
         unknown, *fractions = told[stage]
         assert unknown is None and fractions[-1] == 1

@@ -20,7 +20,8 @@ from ingot.compiler.rounding import Rounded, Roundings
 from ingot.compiler.tokenizer import load_tokenizer
 from ingot.errors import QualityError
 from ingot.models import registry
-from ingot.models.checkpoint import Checkpoint
+from ingot.models.checkpoints.checkpoint import Checkpoint
+from ingot.models.model_dir import ModelDir
 from ingot.ops.scaled import Operand, Scaled
 
 MODEL = Path(__file__).parents[2] / "golden" / "models" / "shakespeare"
@@ -45,9 +46,9 @@ RUIN: dict[str, Callable[[Scaled], Scaled]] = {
 @pytest.fixture(scope="module")
 def setting() -> Setting:
     """The bundled model in int8."""
-    config = registry.load_config(MODEL)
+    config = registry.load_config(ModelDir.open(MODEL))
     module = registry.build(config, max_model_len=1024)
-    checkpoint = Checkpoint.open(MODEL, config, module)
+    checkpoint = Checkpoint.open(ModelDir.open(MODEL), config, module)
     names = [name for name, p in module.named_parameters() if p.dim() == 2 and "embed" not in name]
     kept: dict[str, Scaled] = {}
 
@@ -59,7 +60,9 @@ def setting() -> Setting:
 
     form = Format("int8", 32, 32)
     roundings = Roundings(dict.fromkeys(names, form), dict.fromkeys(names, form))
-    texts = pieces_of(own_texts(load_tokenizer(MODEL, config.vocab_size), ()), 200, 1024)
+    texts = pieces_of(
+        own_texts(load_tokenizer(ModelDir.open(MODEL), config.vocab_size), ()), 200, 1024
+    )
     return Setting(export(module, config), checkpoint.read, [Rounded(roundings, stored)], texts)
 
 

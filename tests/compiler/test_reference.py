@@ -18,7 +18,8 @@ from ingot.compiler.quantization.search import quantize_rows
 from ingot.compiler.reference import ReadParameter, reference_logits
 from ingot.errors import CompileError
 from ingot.models import registry
-from ingot.models.checkpoint import Checkpoint
+from ingot.models.checkpoints.checkpoint import Checkpoint
+from ingot.models.model_dir import ModelDir
 from ingot.ops.scaled import Scaled
 
 MODEL = Path(__file__).parents[2] / "golden" / "models" / "shakespeare"
@@ -36,14 +37,14 @@ def outputs(graph: torch.fx.GraphModule, read: ReadParameter, prompts: list[list
 
 @pytest.fixture(scope="module")
 def graph() -> torch.fx.GraphModule:
-    config = registry.load_config(MODEL)
+    config = registry.load_config(ModelDir.open(MODEL))
     return export(registry.build(config, max_model_len=1024), config)
 
 
 @pytest.fixture(scope="module")
 def checkpoint() -> Checkpoint:
-    config = registry.load_config(MODEL)
-    return Checkpoint.open(MODEL, config, registry.build(config, max_model_len=1024))
+    config = registry.load_config(ModelDir.open(MODEL))
+    return Checkpoint.open(ModelDir.open(MODEL), config, registry.build(config, max_model_len=1024))
 
 
 @pytest.fixture(scope="module")
@@ -208,7 +209,7 @@ def test_a_graph_runs_by_single_calls_whatever_its_parts_are() -> None:
     model = Odd()
     tensors = dict(model.named_parameters()) | {"shift": torch.tensor([3])}
     with torch.device("meta"):
-        gm = export(Odd(), registry.load_config(MODEL))
+        gm = export(Odd(), registry.load_config(ModelDir.open(MODEL)))
     model.shift.fill_(3)
     prompts = [[1, 4, 0], [2]]
     with torch.inference_mode():

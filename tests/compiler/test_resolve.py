@@ -15,6 +15,7 @@ from ingot.compiler.resolve import resolve
 from ingot.errors import UsageError
 from ingot.models import registry
 from ingot.models.config import ModelConfig
+from ingot.models.model_dir import ModelDir
 from tests.support.configs import with_layers
 
 PORTABLE = {"targets": "cpu:portable"}
@@ -22,7 +23,7 @@ PORTABLE = {"targets": "cpu:portable"}
 
 @pytest.fixture(scope="module")
 def config(shakespeare_dir: Path) -> ModelConfig:
-    return registry.load_config(shakespeare_dir)
+    return registry.load_config(ModelDir.open(shakespeare_dir))
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from bench.make_model import write_byte_tokenizer
 from ingot.compiler.tokenizer import copy_tokenizer, load_tokenizer
 from ingot.compiler.tokenizer_files import tokenizer_files
 from ingot.errors import TokenizerError
+from ingot.models.model_dir import ModelDir
 from ingot.runtime.tokenizer import Tokenizer as OurTokenizer
 
 VOCAB_SIZE = 320
@@ -55,7 +56,7 @@ def change(folder: Path, **values: Any) -> None:
 
 def ours_of(folder: Path, out: Path, vocab_size: int = VOCAB_SIZE) -> OurTokenizer:
     """The tokenizer of an artifact, from its files alone."""
-    copy_tokenizer(folder, out, vocab_size)
+    copy_tokenizer(ModelDir.open(folder), out, vocab_size)
     files = {path.name: path.read_bytes() for path in out.iterdir()}
     jinja = files.get("chat_template.jinja")
     config = json.loads(files["tokenizer_config.json"])
@@ -98,7 +99,11 @@ def test_files_count_as_in_transformers(
     assert ours.apply_chat_template(CHAT) == rendered
     for text in TEXTS:
         ids = theirs.encode(text)
-        assert ours.encode(text) == load_tokenizer(model, VOCAB_SIZE).encode(text).ids == ids
+        assert (
+            ours.encode(text)
+            == load_tokenizer(ModelDir.open(model), VOCAB_SIZE).encode(text).ids
+            == ids
+        )
         assert ours.decode(ids) == theirs.decode(ids, skip_special_tokens=True)
 
 
@@ -140,7 +145,7 @@ def test_the_template_of_a_processor_is_the_last_to_count(model: Path, tmp_path:
 def test_what_no_other_file_adds_to_stays_as_it_is(model: Path) -> None:
     write(model, "tokenizer_config.json", b'{ "bos_token":"<|endoftext|>" }')
     write(model, MAP, {"bos_token": "<|endoftext|>"})
-    for name, data in tokenizer_files(model, VOCAB_SIZE).items():
+    for name, data in tokenizer_files(ModelDir.open(model), VOCAB_SIZE).items():
         assert data == (model / name).read_bytes()
 
 
@@ -157,7 +162,7 @@ WRONG: dict[str, Any] = {
 def test_files_that_are_not_what_their_names_say_are_refused(name: str, model: Path) -> None:
     write(model, name, WRONG[name])
     with pytest.raises(TokenizerError, match=name.replace(".", r"\.")) as caught:
-        load_tokenizer(model, VOCAB_SIZE)
+        load_tokenizer(ModelDir.open(model), VOCAB_SIZE)
     assert caught.value.hint
 
 
@@ -165,7 +170,7 @@ def test_files_that_are_not_what_their_names_say_are_refused(name: str, model: P
 def test_ids_of_added_tokens_are_ids(index: Any, model: Path) -> None:
     write(model, ADDED, {"<a>": index})
     with pytest.raises(TokenizerError, match=r"added_tokens\.json has '<a>'"):
-        load_tokenizer(model, VOCAB_SIZE)
+        load_tokenizer(ModelDir.open(model), VOCAB_SIZE)
 
 
 VALUE = st.recursive(
@@ -197,8 +202,8 @@ def test_any_side_files_give_a_tokenizer_or_a_typed_error(
     for name, content in files.items():
         write(model, name, content)
     with contextlib.suppress(TokenizerError):
-        load_tokenizer(model, VOCAB_SIZE)
-        made = tokenizer_files(model, VOCAB_SIZE)
+        load_tokenizer(ModelDir.open(model), VOCAB_SIZE)
+        made = tokenizer_files(ModelDir.open(model), VOCAB_SIZE)
         config = json.loads(made.get("tokenizer_config.json", b"{}"))
         ours = OurTokenizer(made["tokenizer.json"], config, vocab_size=VOCAB_SIZE)
         assert ours.special_spellings is None or ours.decode(ours.encode("a<s>")) is not None
@@ -223,7 +228,7 @@ def test_tokens_that_the_model_has_no_row_for_stay_text(
         file = json.loads(path.read_text())
         file["model"]["vocab"]["<image>"] = 258
         path.write_text(json.dumps(file))
-    size = load_tokenizer(model, None).token_to_id("<image>")
+    size = load_tokenizer(ModelDir.open(model), None).token_to_id("<image>")
     assert size == 258
     ours = ours_of(model, tmp_path / "out", size)
     assert max(ours.encode("a<image>")) < size
@@ -238,7 +243,7 @@ def test_a_token_without_a_row_must_not_be_needed(needed: dict[str, Any], model:
     add(model, "<image>")
     change(model, **needed)
     with pytest.raises(TokenizerError, match=r"token id 258, '<image>', but .* ends at 257"):
-        load_tokenizer(model, 258)
+        load_tokenizer(ModelDir.open(model), 258)
 
 
 def test_a_token_without_a_row_must_not_be_made_of_others(model: Path) -> None:
@@ -247,7 +252,7 @@ def test_a_token_without_a_row_must_not_be_made_of_others(model: Path) -> None:
     file["model"] |= {"vocab": file["model"]["vocab"] | {"ab": 258}, "merges": [["a", "b"]]}
     path.write_text(json.dumps(file))
     with pytest.raises(TokenizerError, match=r"token id 258, but .* ends at 257"):
-        load_tokenizer(model, 258)
+        load_tokenizer(ModelDir.open(model), 258)
     file["model"]["merges"] = []
     path.write_text(json.dumps(file))
-    assert max(load_tokenizer(model, 258).encode("abc").ids) < 258
+    assert max(load_tokenizer(ModelDir.open(model), 258).encode("abc").ids) < 258

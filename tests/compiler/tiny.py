@@ -38,7 +38,6 @@ ATTENTION = AttentionConfig(
 MLP = MlpConfig(size=128, activation="silu")
 EXPERTS = MoeConfig(experts=16, picks=2, size=64, gate="silu")
 CONFIG = ModelConfig(
-    family="test",
     architecture="TestForCausalLM",
     vocab_size=80,
     hidden_size=64,

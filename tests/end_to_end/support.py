@@ -17,6 +17,7 @@ from ingot.artifact.target import CPU_LEVELS, Target
 from ingot.compiler import compile as compiler
 from ingot.compiler.options import CompileOptions
 from ingot.errors import IngotError
+from ingot.models.model_dir import ModelDir
 from ingot.runtime.llm import LLM
 from tests.end_to_end.picks import Routers, with_picks_of
 from tests.support.checkpoints import module_logits, plain_module
@@ -62,7 +63,7 @@ def compile_case(case: Compile, folder: Path) -> tuple[Path, Path]:
         kv_dtype=case.kv_dtype,
     )
     try:
-        compiler.compile_model(model_dir, out, options)
+        compiler.compile_model(ModelDir.open(model_dir), out, options)
     except IngotError as error:  # not every one can be sent to another process
         raise AssertionError(f"{case} does not compile: {error}") from error
     return model_dir, out

@@ -18,6 +18,7 @@ from ingot.cli.main import main
 from ingot.compiler import compile as compiler
 from ingot.compiler.options import CompileOptions
 from ingot.errors import PassError
+from ingot.models.model_dir import ModelDir
 from ingot.targets.cpu.toolchain import find_compiler
 from tests.support.core import core
 from tests.support.tiny_models import save_random
@@ -68,7 +69,7 @@ def test_a_failed_compile_closes_the_checkpoint(
     monkeypatch.setattr(compiler, "front_of", fail)
     options = CompileOptions(targets=("cpu:portable",), max_model_len=64)
     with pytest.raises(PassError) as caught:
-        compiler.compile_model(model, tmp_path / "model.ingot", options)
+        compiler.compile_model(ModelDir.open(model), tmp_path / "model.ingot", options)
     assert seen == [True]
     assert str(model) not in mapped.read_text()
     assert caught.tb is not None  # it is held up to here

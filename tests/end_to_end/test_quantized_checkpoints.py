@@ -23,6 +23,7 @@ from ingot.compiler.compile import compile_model
 from ingot.compiler.explain import explain
 from ingot.compiler.options import CompileOptions, Report
 from ingot.errors import IngotError, UsageError
+from ingot.models.model_dir import ModelDir
 from ingot.ops.scaled import Scaled
 from tests.end_to_end.integers import names_of, stored_integers
 from tests.end_to_end.support import judge, judged_logits
@@ -63,7 +64,9 @@ def compiled_as(layout: str, folder: Path, **options: Any) -> Compiled:
     model_dir = save_random("llama", folder / "model", "bfloat16", tokenizer=True)
     known = rewrite(model_dir, LAYOUTS[layout])
     given = CompileOptions(max_model_len=LONGEST, **options)
-    return Compiled(layout, model_dir, known, compile_model(model_dir, folder / "a.ingot", given))
+    return Compiled(
+        layout, model_dir, known, compile_model(ModelDir.open(model_dir), folder / "a.ingot", given)
+    )
 
 
 @pytest.fixture(scope="module", params=core(further=("gptq", "awq"), slow=LAYOUTS))

@@ -9,6 +9,7 @@ import torch
 
 from ingot.compiler.compile import compile_model
 from ingot.compiler.options import CompileOptions
+from ingot.models.model_dir import ModelDir
 from ingot.runtime.llm import LLM
 from tests.end_to_end.support import LIMITS
 from tests.support.sunk_model import error, judged, known, save, tokens
@@ -28,7 +29,7 @@ def test_logits_are_those_of_gpt_oss_attention(
     model, out = save(tmp_path / "model"), tmp_path / "a.ingot"
     given = CompileOptions(dtype=dtype, max_model_len=128, verify_passes=True, **options)
     with known():
-        compile_model(tmp_path / "model", out, given)
+        compile_model(ModelDir.open(tmp_path / "model"), out, given)
     with LLM(out) as llm:
         for length in (1, 17, 100):
             ids = tokens(length)

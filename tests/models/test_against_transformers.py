@@ -11,8 +11,9 @@ import transformers
 from torch import nn
 
 from ingot.models import registry
-from ingot.models.checkpoint import Checkpoint, materialize
+from ingot.models.checkpoints.checkpoint import Checkpoint, materialize
 from ingot.models.config import ModelConfig
+from ingot.models.model_dir import ModelDir
 from tests.support import dense_models as dense
 from tests.support.core import core
 from tests.support.tiny_models import CASES, ROPES, TRAINED, VOCAB_SIZE, save_random
@@ -23,9 +24,9 @@ LIMIT = 1e-5
 
 
 def load(model_dir: Path, max_model_len: int) -> tuple[nn.Module, ModelConfig]:
-    config = registry.load_config(model_dir)
+    config = registry.load_config(ModelDir.open(model_dir))
     module = registry.build(config, max_model_len=max_model_len)
-    with Checkpoint.open(model_dir, config, module) as checkpoint:
+    with Checkpoint.open(ModelDir.open(model_dir), config, module) as checkpoint:
         return materialize(module, checkpoint), config
 
 
@@ -73,9 +74,9 @@ def test_logits_equal_those_of_transformers(name: str, tmp_path: Path) -> None:
 @pytest.mark.cases(core=4)
 @pytest.mark.parametrize("name", ["llama", *(f"llama_{rope}" for rope in ROPES), "qwen2_yarn"])
 def test_older_spelling_of_rotary_parameters(name: str, tmp_path: Path) -> None:
-    newer = registry.load_config(save_random(name, tmp_path))
+    newer = registry.load_config(ModelDir.open(save_random(name, tmp_path)))
     older_dir = save_random(name, tmp_path, old_rope_spelling=True)
-    assert registry.load_config(older_dir) == newer
+    assert registry.load_config(ModelDir.open(older_dir)) == newer
     check(older_dir, (17, 300))
 
 
@@ -86,11 +87,11 @@ def test_older_spelling_of_rotary_parameters(name: str, tmp_path: Path) -> None:
 def test_a_trained_length_beside_the_rope_object_wins(
     name: str, lengths: tuple[int, ...], tmp_path: Path
 ) -> None:
-    inside = registry.load_config(save_random(name, tmp_path)).ropes[0]
+    inside = registry.load_config(ModelDir.open(save_random(name, tmp_path))).ropes[0]
     path = tmp_path / "config.json"
     values = json.loads(path.read_text())
     path.write_text(json.dumps({**values, "original_max_position_embeddings": 32}))
-    outside = registry.load_config(tmp_path).ropes[0]
+    outside = registry.load_config(ModelDir.open(tmp_path)).ropes[0]
     assert outside.original_max_position_embeddings == 32
     assert inside.original_max_position_embeddings == TRAINED
     check(tmp_path, lengths)

@@ -25,8 +25,9 @@ from ingot.models.blocks.rms_norm import RMSNorm
 from ingot.models.blocks.rope_frequencies import inverse_frequencies
 from ingot.models.blocks.rotary import Rotary, rotate
 from ingot.models.blocks.soft_cap import SoftCap
-from ingot.models.checkpoint import Checkpoint, materialize
+from ingot.models.checkpoints.checkpoint import Checkpoint, materialize
 from ingot.models.config import ModelConfig
+from ingot.models.model_dir import ModelDir
 from ingot.models.rope import NO_ROPE, RopeConfig
 from tests.support.configs import with_layers
 from tests.support.tiny_models import VOCAB_SIZE, WINDOW, save_random
@@ -86,7 +87,7 @@ def test_layer_norm(bias: bool) -> None:
 
 
 def config_of(model_dir: Path, **changes: object) -> ModelConfig:
-    return replace(registry.load_config(model_dir), **changes)  # type: ignore[arg-type]
+    return replace(registry.load_config(ModelDir.open(model_dir)), **changes)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -176,7 +177,7 @@ def test_linear(bias: bool) -> None:
 
 
 def test_plain_mlp(saved: Path) -> None:
-    config = registry.load_config(saved / "single")
+    config = registry.load_config(ModelDir.open(saved / "single"))
     mlp, x = filled(PlainMLP(config, config.layers[0].mlp)), sample(1, 5, config.hidden_size)
     inner = functional.silu(x @ mlp.up_proj.weight.T)
     torch.testing.assert_close(mlp(x), inner @ mlp.down_proj.weight.T)
@@ -260,7 +261,7 @@ EXPORTED = {
     "name", ["llama", "qwen2_window", "qwen3_tied", "mistral", "gemma2", "gpt2"]
 )
 def test_modules_export_with_a_dynamic_length(name: str, tmp_path: Path) -> None:
-    config = registry.load_config(save_random(name, tmp_path))
+    config = registry.load_config(ModelDir.open(save_random(name, tmp_path)))
     module = registry.build(config, max_model_len=64)
     inputs = tuple(torch.zeros(1, 8, dtype=torch.int64, device="meta") for _ in range(2))
     length = torch.export.Dim("T", min=1, max=64)
@@ -281,9 +282,9 @@ def test_modules_export_with_a_dynamic_length(name: str, tmp_path: Path) -> None
 
 
 def test_exported_graph_computes_what_the_module_does(saved: Path) -> None:
-    config = registry.load_config(saved / "tied")
+    config = registry.load_config(ModelDir.open(saved / "tied"))
     module = registry.build(config, max_model_len=64)
-    with Checkpoint.open(saved / "tied", config, module) as checkpoint:
+    with Checkpoint.open(ModelDir.open(saved / "tied"), config, module) as checkpoint:
         materialize(module, checkpoint)
     length = torch.export.Dim("T", min=1, max=64)
     inputs = (torch.zeros(1, 8, dtype=torch.int64), torch.arange(8)[None])

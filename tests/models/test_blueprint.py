@@ -73,12 +73,11 @@ class Wider(CausalLM):
         self.again = self.model.norm
 
 
-def test_a_family_with_its_own_module_is_asked_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_family_with_its_own_module_is_asked_for_it() -> None:
     """The control of all above: a blueprint that lacks a parameter is seen."""
     own = replace(llama.FAMILY, name="wider", architectures=("WiderForCausalLM",), build=Wider)
-    monkeypatch.setattr(registry, "_registered", {**registry.families(), "wider": own})
     config = config_of("llama")
-    told = registry.blueprint(replace(config, family="wider")).parameters
+    told = registry.blueprint(replace(config, family=own)).parameters
     assert told.pop("more") == (3, 5)
     assert told == registry.blueprint(config).parameters
 

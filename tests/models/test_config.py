@@ -17,6 +17,7 @@ from ingot.errors import ConfigError, IngotError, ModelDirError, UnsupportedMode
 from ingot.models import registry
 from ingot.models.config import ModelConfig
 from ingot.models.fields import Fields
+from ingot.models.model_dir import ModelDir
 from ingot.models.noise import NOISE
 from tests.support.odd_files import ODD_FILES, ODD_PATHS, odd_paths
 
@@ -44,7 +45,7 @@ def parse(family: str = "Llama", **changes: Any) -> ModelConfig:
 
 def test_canonical_values() -> None:
     config = parse(eos_token_id=[2, 3, 2], bos_token_id=1, rope_theta=5e5, attention_bias=True)
-    assert config.family == "llama"
+    assert config.family.name == "llama"
     assert config.eos_token_ids == (2, 3) and config.bos_token_ids == (1,)
     attention, mlp = config.layers[0].mixer, config.layers[0].mlp
     assert attention.head_dim == 16 and attention.num_kv_heads == 2
@@ -246,15 +247,17 @@ def write(path: Path, config: Any, generation: Any = None) -> Path:
 
 def test_end_tokens_of_both_files_are_merged(tmp_path: Path) -> None:
     generation = {"eos_token_id": [5, 4], "bos_token_id": 1, "temperature": 0.6, "new_key": 1}
-    config = registry.load_config(write(tmp_path, {**BASE, "eos_token_id": 4}, generation))
+    config = registry.load_config(
+        ModelDir.open(write(tmp_path, {**BASE, "eos_token_id": 4}, generation))
+    )
     assert config.eos_token_ids == (4, 5) and config.bos_token_ids == (1,)
 
 
 def test_end_token_outside_the_vocabulary_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="eos_token_id 320"):
-        registry.load_config(write(tmp_path, BASE, {"eos_token_id": 320}))
+        registry.load_config(ModelDir.open(write(tmp_path, BASE, {"eos_token_id": 320})))
     with pytest.raises(ConfigError, match="eos_token_id"):
-        registry.load_config(write(tmp_path, BASE, {"eos_token_id": "</s>"}))
+        registry.load_config(ModelDir.open(write(tmp_path, BASE, {"eos_token_id": "</s>"})))
 
 
 @pytest.mark.parametrize(
@@ -270,22 +273,22 @@ def test_end_token_outside_the_vocabulary_is_refused(tmp_path: Path) -> None:
 )
 def test_config_that_is_not_an_object(text: str, named: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=named):
-        registry.load_config(write(tmp_path, text))
+        registry.load_config(ModelDir.open(write(tmp_path, text)))
 
 
 def test_config_that_is_not_text(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_bytes(b"\xff\xfe\x00{}")
     with pytest.raises(ConfigError, match=r"config.json is not JSON"):
-        registry.load_config(tmp_path)
+        registry.load_config(ModelDir.open(tmp_path))
 
 
 def test_missing_files(tmp_path: Path) -> None:
     with pytest.raises(ModelDirError, match="absent does not exist"):
-        registry.load_config(tmp_path / "absent")
+        registry.load_config(ModelDir.open(tmp_path / "absent"))
     with pytest.raises(ModelDirError, match=r"has no config.json"):
-        registry.load_config(tmp_path)
+        registry.load_config(ModelDir.open(tmp_path))
     with pytest.raises(ModelDirError, match="is not a directory"):
-        registry.load_config(write(tmp_path, BASE) / "config.json")
+        registry.load_config(ModelDir.open(write(tmp_path, BASE) / "config.json"))
 
 
 @pytest.mark.parametrize("make", ODD_FILES.values(), ids=ODD_FILES)
@@ -297,20 +300,20 @@ def test_what_is_no_file_is_refused_at_once(
     (tmp_path / name).unlink(missing_ok=True)
     make(tmp_path / name)
     with pytest.raises(ModelDirError, match=f"{name} cannot be read"):
-        registry.load_config(tmp_path)
+        registry.load_config(ModelDir.open(tmp_path))
 
 
 def test_a_file_without_end_is_not_read_to_its_end(tmp_path: Path) -> None:
     with (tmp_path / "config.json").open("wb") as file:
         file.truncate(1 << 40)  # no room on the disk, but all of it would be read
     with pytest.raises(ModelDirError, match="larger than"):
-        registry.load_config(tmp_path)
+        registry.load_config(ModelDir.open(tmp_path))
 
 
 @pytest.mark.parametrize("name", ODD_PATHS)
 def test_a_path_that_nothing_can_be_at_is_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(ModelDirError):
-        registry.load_config(Path(odd_paths(tmp_path)[name]))
+        registry.load_config(ModelDir.open(Path(odd_paths(tmp_path)[name])))
 
 
 @pytest.mark.parametrize("size", [2**24 + 1, 2**31 - 1, 2**63])

@@ -17,12 +17,13 @@ from ingot.models.blocks.linear import Linear
 from ingot.models.blocks.rms_norm import RMSNorm
 from ingot.models.blueprint import linear, rms_norm
 from ingot.models.counts import module_counts
+from ingot.models.model_dir import ModelDir
 from tests.support.core import core
 from tests.support.tiny_models import CASES, ROPES, save_random
 
 
 def counts_of(name: str, model_dir: Path) -> tuple[Counter[str], nn.Module]:
-    config = registry.load_config(save_random(name, model_dir))
+    config = registry.load_config(ModelDir.open(save_random(name, model_dir)))
     module = registry.build(config, max_model_len=64)
     return module_counts(module), module
 

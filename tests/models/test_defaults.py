@@ -247,7 +247,7 @@ def test_null_is_as_good_as_nothing(key: str) -> None:
 @pytest.mark.parametrize("alias", ["LlamaForCausalLM", "LLaMAForCausalLM"])
 def test_both_spellings_of_llama(alias: str) -> None:
     config = registry.parse_config({**GIVEN, "architectures": [alias]})
-    assert (config.family, config.architecture) == ("llama", alias)
+    assert (config.family.name, config.architecture) == ("llama", alias)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])

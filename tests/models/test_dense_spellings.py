@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from ingot.models import registry
+from ingot.models.model_dir import ModelDir
 from tests.models.test_against_transformers import check
 from tests.support.checkpoints import Tensors, build, edit, refused
 from tests.support.core import core
@@ -74,7 +75,10 @@ def test_a_text_tower_is_the_model_alone(
     alone = save_random(name, tmp_path / "alone")
     inside = rewrite(save_random(name, tmp_path / "inside"), tower(outer))
     edit(inside, renamed(prefixes))
-    one, other = registry.load_config(alone), registry.load_config(inside)
+    one, other = (
+        registry.load_config(ModelDir.open(alone)),
+        registry.load_config(ModelDir.open(inside)),
+    )
     assert one.layers == other.layers and one.tie_embeddings == other.tie_embeddings
     assert other.architecture == outer["architectures"][0]
     same_tensors(alone, inside)
@@ -141,14 +145,14 @@ def older_ropes(values: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.thorough
 def test_rotations_of_gemma_3_in_the_older_spelling(tmp_path: Path) -> None:
-    newer = registry.load_config(save_random("gemma3_ropes", tmp_path))
-    assert registry.load_config(rewrite(tmp_path, older_ropes)) == newer
+    newer = registry.load_config(ModelDir.open(save_random("gemma3_ropes", tmp_path)))
+    assert registry.load_config(ModelDir.open(rewrite(tmp_path, older_ropes))) == newer
     check(tmp_path, (17,))
 
 
 @pytest.mark.parametrize("spelling", core("su", further=["yarn", "longrope"]))
 def test_longrope_of_phi_3_by_all_its_names(spelling: str, tmp_path: Path) -> None:
-    newer = registry.load_config(save_random("phi3_longrope", tmp_path))
+    newer = registry.load_config(ModelDir.open(save_random("phi3_longrope", tmp_path)))
 
     def change(values: dict[str, Any]) -> dict[str, Any]:
         rope = values.pop("rope_parameters")
@@ -156,4 +160,4 @@ def test_longrope_of_phi_3_by_all_its_names(spelling: str, tmp_path: Path) -> No
         rope.pop("rope_type")
         return values | flat | {"rope_scaling": {**rope, "type": spelling}}
 
-    assert registry.load_config(rewrite(tmp_path, change)) == newer
+    assert registry.load_config(ModelDir.open(rewrite(tmp_path, change))) == newer

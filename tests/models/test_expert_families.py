@@ -12,6 +12,7 @@ import pytest
 from ingot.compiler.explain import active_parameters
 from ingot.errors import ConfigError, ContradictionError
 from ingot.models import registry
+from ingot.models.model_dir import ModelDir
 from ingot.models.moe_config import MoeConfig
 from tests.models.test_against_transformers import check, error, load, logits, theirs
 from tests.support.core import core
@@ -28,7 +29,7 @@ def test_logits_equal_those_of_transformers(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", core("qwen2moe", "gptoss", further=USUAL, slow=MOE))
 def test_a_blueprint_has_the_parameters_of_the_module(name: str, tmp_path: Path) -> None:
-    config = registry.load_config(save_random(name, tmp_path))
+    config = registry.load_config(ModelDir.open(save_random(name, tmp_path)))
     module = registry.build(config, max_model_len=64)
     told = registry.blueprint(config).parameters
     assert told == {name: tuple(p.shape) for name, p in module.named_parameters()}

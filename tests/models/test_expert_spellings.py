@@ -13,7 +13,8 @@ import torch
 from safetensors.torch import load_file
 
 from ingot.models import registry
-from ingot.models.checkpoint import Checkpoint
+from ingot.models.checkpoints.checkpoint import Checkpoint
+from ingot.models.model_dir import ModelDir
 from tests.support.checkpoints import Tensors, build, edit, refused, with_header
 from tests.support.memory import resident_bytes
 from tests.support.tiny_models import save_random
@@ -272,7 +273,7 @@ def test_experts_are_read_one_by_one(tmp_path: Path) -> None:
     with_header(tmp_path / "model.safetensors", text)
     with (tmp_path / "model.safetensors").open("r+b") as file:
         file.truncate(8 + len(text) + end)
-    with Checkpoint.open(tmp_path, config, module) as checkpoint:
+    with Checkpoint.open(ModelDir.open(tmp_path), config, module) as checkpoint:
         checkpoint.read("model.norm.weight")
         before, peak = resident_bytes(), 0
         for expert in range(96):

@@ -12,9 +12,10 @@ import torch
 
 from ingot.errors import CheckpointError, ConfigError, ContradictionError
 from ingot.models import registry
-from ingot.models.checkpoint import Checkpoint
+from ingot.models.checkpoints.checkpoint import Checkpoint
 from ingot.models.config import ModelConfig
 from ingot.models.latent_config import LatentConfig
+from ingot.models.model_dir import ModelDir
 from tests.models.test_against_transformers import check
 from tests.support.checkpoints import edit
 from tests.support.core import core
@@ -106,10 +107,12 @@ def test_another_scale_is_told_apart(key: str, tmp_path: Path) -> None:
     model_dir = save_random("deepseek_v3_yarn", tmp_path)
     path = model_dir / "config.json"
     values = json.loads(path.read_text())
-    reference = registry.load_config(model_dir)
+    reference = registry.load_config(ModelDir.open(model_dir))
     values["rope_parameters"][key] *= 2
     path.write_text(json.dumps(values))
-    assert mixer_of(registry.load_config(model_dir)).scale != mixer_of(reference).scale
+    assert (
+        mixer_of(registry.load_config(ModelDir.open(model_dir))).scale != mixer_of(reference).scale
+    )
 
 
 @pytest.mark.parametrize("rows", [143, 145])
@@ -117,7 +120,7 @@ def test_a_matrix_of_other_heads_is_refused(rows: int, tmp_path: Path) -> None:
     model_dir = save_random("deepseek_v2", tmp_path)
     name = "model.layers.1.self_attn.kv_b_proj.weight"
     edit(model_dir, lambda tensors: tensors.update({name: torch.zeros(rows, 24)}))
-    config = registry.load_config(model_dir)
+    config = registry.load_config(ModelDir.open(model_dir))
     module = registry.build(config, max_model_len=64)
     with pytest.raises(CheckpointError, match=r"kv_b_proj.*\[144, 24\]"):
-        Checkpoint.open(model_dir, config, module)
+        Checkpoint.open(ModelDir.open(model_dir), config, module)

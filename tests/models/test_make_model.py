@@ -13,7 +13,8 @@ from tokenizers import Tokenizer
 
 from bench import make_model
 from ingot.models import registry
-from ingot.models.checkpoint import Checkpoint, materialize
+from ingot.models.checkpoints.checkpoint import Checkpoint, materialize
+from ingot.models.model_dir import ModelDir
 
 SIZES = {
     "qwen3-0.6b": 596_049_920,
@@ -28,7 +29,7 @@ SIZES = {
 @pytest.mark.parametrize("shape", sorted(SIZES))
 def test_shapes_have_the_published_sizes(shape: str, tmp_path: Path) -> None:
     make_model.write_config(tmp_path, shape)
-    module = registry.build(registry.load_config(tmp_path), max_model_len=64)
+    module = registry.build(registry.load_config(ModelDir.open(tmp_path)), max_model_len=64)
     assert sum(p.numel() for p in module.parameters()) == SIZES[shape]
 
 
@@ -48,10 +49,10 @@ def test_models_are_whole_sane_and_reproducible(
     assert a == b
     changed = [f for f, one, other in zip(files, a, c, strict=True) if one != other]
     assert changed == [name for name in files if name.endswith(".safetensors")]
-    config = registry.load_config(tmp_path / "a")
+    config = registry.load_config(ModelDir.open(tmp_path / "a"))
     assert config.checkpoint_dtype == "bfloat16" and config.eos_token_ids == (257,)
     module = registry.build(config, max_model_len=32)
-    with Checkpoint.open(tmp_path / "a", config, module) as checkpoint:
+    with Checkpoint.open(ModelDir.open(tmp_path / "a"), config, module) as checkpoint:
         materialize(module, checkpoint)
     with torch.no_grad():
         logits = module(torch.arange(32)[None], torch.arange(32)[None])

@@ -19,7 +19,6 @@ ROPE = RopeConfig(rotary_dim=16, original_max_position_embeddings=64)
 ATTENTION = AttentionConfig(num_heads=6, num_kv_heads=2, head_dim=16, scale=0.25, rope=ROPE)
 MLP = MlpConfig(size=96, activation="silu")
 CONFIG = ModelConfig(
-    family="llama",
     architecture="LlamaForCausalLM",
     vocab_size=320,
     hidden_size=64,

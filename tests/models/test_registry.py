@@ -14,8 +14,10 @@ from safetensors.torch import save_file
 
 from ingot.errors import CompileError, ConfigError, UnsupportedModelError, UsageError
 from ingot.models import registry
+from ingot.models.blocks.decoder import CausalLM
 from ingot.models.families import gpt2, llama, qwen3
 from ingot.models.family import Family
+from ingot.models.model_dir import ModelDir
 
 VALUES: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
@@ -200,9 +202,9 @@ def test_a_dtype_that_is_not_given_is_that_of_the_tensors(dtype: str, tmp_path: 
     tensors = {"mask": torch.ones(9, dtype=torch.int64), "a": torch.ones(3, dtype=torch.bool)}
     tensors["b"] = torch.ones(2, dtype=getattr(torch, dtype))
     save_file(tensors, tmp_path / "model.safetensors")
-    assert registry.load_config(tmp_path).checkpoint_dtype == dtype
+    assert registry.load_config(ModelDir.open(tmp_path)).checkpoint_dtype == dtype
     given = write(tmp_path, torch_dtype="bfloat16")
-    assert registry.load_config(given).checkpoint_dtype == "bfloat16"
+    assert registry.load_config(ModelDir.open(given)).checkpoint_dtype == "bfloat16"
     assert str(tmp_path) not in Path("/proc/self/maps").read_text()
 
 
@@ -212,7 +214,7 @@ def test_a_dtype_that_nothing_tells_is_float32(stored: Any, tmp_path: Path) -> N
         save_file({"a": torch.ones(2, dtype=stored)}, tmp_path / "model.safetensors")
     elif stored:
         (tmp_path / "model.safetensors").write_bytes(stored)
-    assert registry.load_config(write(tmp_path)).checkpoint_dtype == "float32"
+    assert registry.load_config(ModelDir.open(write(tmp_path))).checkpoint_dtype == "float32"
 
 
 @pytest.mark.parametrize(
@@ -233,15 +235,29 @@ def test_special_tokens_of_both_files(
     eos: tuple[int, ...],
     tmp_path: Path,
 ) -> None:
-    found = registry.load_config(write(tmp_path, generation, **config))
+    found = registry.load_config(ModelDir.open(write(tmp_path, generation, **config)))
     assert (found.bos_token_ids, found.eos_token_ids) == (bos, eos)
 
 
 def test_a_wrong_generation_config_is_called_by_its_name(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^generation_config.json has eos_token_id = 'x'"):
-        registry.load_config(write(tmp_path, {"eos_token_id": "x"}))
+        registry.load_config(ModelDir.open(write(tmp_path, {"eos_token_id": "x"})))
     with pytest.raises(ConfigError, match="bos_token_id 320"):
-        registry.load_config(write(tmp_path, {"bos_token_id": 320}))
+        registry.load_config(ModelDir.open(write(tmp_path, {"bos_token_id": 320})))
+
+
+def test_a_config_has_the_family_that_its_architecture_found() -> None:
+    """Also where the family shares the parser of another one."""
+    registry.register(OTHER)
+    values = VALUES | {"architectures": ["OtherForCausalLM"]}
+    config = registry.parse_config(values)
+    assert config.family is OTHER and registry.parse_config(VALUES).family is llama.FAMILY
+    assert registry.read_config(OTHER, values).config == config
+
+
+def test_the_text_of_a_config_is_the_same_in_every_process() -> None:
+    """Keys of the cache are made of it, so it names no function by its address."""
+    assert " at 0x" not in repr(registry.parse_config(VALUES))
 
 
 def test_a_module_is_built_without_memory_and_for_use() -> None:
@@ -249,10 +265,10 @@ def test_a_module_is_built_without_memory_and_for_use() -> None:
 
     def build(config: Any, *, max_model_len: int) -> torch.nn.Module:
         seen.append((torch.empty(1).device, max_model_len))
-        return llama.FAMILY.build(config, max_model_len=max_model_len)
+        return CausalLM(config, max_model_len=max_model_len)
 
     registry.register(Family(name="x", architectures=("X",), parse=llama.parse, build=build))
-    config = replace(registry.parse_config(VALUES), family="x")
+    config = registry.parse_config(VALUES | {"architectures": ["X"]})
     module = registry.build(config, max_model_len=1)
     assert seen == [(torch.device("meta"), 1)] and not module.training
     assert all(p.is_meta for p in module.parameters())

@@ -9,7 +9,8 @@ import torch
 
 from ingot.compiler.explain import explain
 from ingot.models import registry
-from ingot.models.checkpoint import Checkpoint, materialize
+from ingot.models.checkpoints.checkpoint import Checkpoint, materialize
+from ingot.models.model_dir import ModelDir
 from tests.support.checkpoints import edit, refused
 from tests.support.sunk_model import STORED, error, judged, known, save, tokens
 
@@ -21,9 +22,9 @@ def test_logits_are_those_of_gpt_oss_attention(tmp_path: Path, length: int) -> N
     """The control: without sinks they are others."""
     model, ids = save(tmp_path), tokens(length)
     with known():
-        config = registry.load_config(tmp_path)
+        config = registry.load_config(ModelDir.open(tmp_path))
         module = registry.build(config, max_model_len=64)
-        with Checkpoint.open(tmp_path, config, module) as checkpoint:
+        with Checkpoint.open(ModelDir.open(tmp_path), config, module) as checkpoint:
             materialize(module, checkpoint)
     positions = torch.arange(length)[None]
     with torch.no_grad():
@@ -35,7 +36,7 @@ def test_logits_are_those_of_gpt_oss_attention(tmp_path: Path, length: int) -> N
 def test_sinks_are_parameters_of_the_layers_that_have_some(tmp_path: Path) -> None:
     save(tmp_path)
     with known():
-        config = registry.load_config(tmp_path)
+        config = registry.load_config(ModelDir.open(tmp_path))
         module = registry.build(config, max_model_len=64)
         told = explain(tmp_path).features
     assert [name for name, _ in module.named_parameters() if "sinks" in name] == NAMES

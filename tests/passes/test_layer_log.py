@@ -10,6 +10,7 @@ from ingot.artifact.layer_graphs import LayerGraph
 from ingot.compiler.export import export
 from ingot.models import registry
 from ingot.models.counts import module_counts
+from ingot.models.model_dir import ModelDir
 from ingot.passes.layer_log import LayerLog
 from ingot.passes.pipeline import pipeline
 from ingot.passes.runner import run
@@ -22,7 +23,7 @@ LAYER = "model.layers.1"
 def dumped(tmp_path_factory: pytest.TempPathFactory) -> tuple[LayerGraph, Path]:
     """The log of a layer of a small model, and the dump of the same passes."""
     folder = tmp_path_factory.mktemp("layer")
-    config = registry.load_config(save_random("llama", folder / "model"))
+    config = registry.load_config(ModelDir.open(save_random("llama", folder / "model")))
     module = registry.build(config, max_model_len=32)
     log = LayerLog({LAYER: (1,)})
     passes = pipeline(dtype="bfloat16")

@@ -38,7 +38,6 @@ SCALED = RopeConfig(
 ATTENTION = AttentionConfig(num_heads=4, num_kv_heads=2, head_dim=12, scale=0.3, rope=ROPE)
 MLP = MlpConfig(size=40, activation="silu")
 BASE = {
-    "family": "test",
     "architecture": "TestForCausalLM",
     "vocab_size": 37,
     "hidden_size": 32,

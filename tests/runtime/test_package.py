@@ -18,6 +18,7 @@ from ingot.artifact.reader import Artifact
 from ingot.compiler.options import CompileOptions, Report
 from ingot.errors import ArtifactError, ResourceError, UsageError
 from ingot.imports import imported
+from ingot.models.model_dir import ModelDir
 from ingot.settings import UnknownVariableWarning, settings
 from tests.runtime.fake_model import greedy, write_fake
 
@@ -322,9 +323,9 @@ def test_another_calibration_text_is_another_artifact(model_dir, tmp_path):
     keys = []
     for content in ("a", "longer"):
         text.write_text(content)
-        keys.append(cache.cache_key(folder, CompileOptions(calibrate=str(text))))
+        keys.append(cache.cache_key(ModelDir.open(folder), CompileOptions(calibrate=str(text))))
     assert keys[0] != keys[1]
-    assert cache.cache_key(folder, CompileOptions(calibrate="")) not in keys
+    assert cache.cache_key(ModelDir.open(folder), CompileOptions(calibrate="")) not in keys
 
 
 @pytest.mark.parametrize("options", [{"max_len": 5}, {"num_thread": 1, "seed": 2}])

@@ -11,6 +11,7 @@ from ingot.artifact.pages import most_pages
 from ingot.artifact.reader import Artifact
 from ingot.compiler.compile import compile_model
 from ingot.compiler.options import CompileOptions
+from ingot.models.model_dir import ModelDir
 from ingot.runtime.config import EngineConfig
 from ingot.runtime.llm import LLM
 from ingot.runtime.params import SamplingParams
@@ -89,7 +90,7 @@ def test_a_compiled_model_says_the_same_in_few_pages_and_in_many(tmp_path):
     options = CompileOptions(
         dtype="bfloat16", max_model_len=400, max_num_batched_tokens=32, max_num_seqs=4
     )
-    compile_model(tmp_path / "model", tmp_path / "a.ingot", options)
+    compile_model(ModelDir.open(tmp_path / "model"), tmp_path / "a.ingot", options)
     found = []
     for num_pages in (most_pages(400, 32, 16, 24), 4 * most_pages(400, 32, 16, 24)):
         artifact = Artifact.open(tmp_path / "a.ingot")

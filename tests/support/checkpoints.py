@@ -13,7 +13,8 @@ from torch import nn
 
 from ingot.errors import CheckpointError
 from ingot.models import registry
-from ingot.models.checkpoint import Checkpoint, materialize
+from ingot.models.checkpoints.checkpoint import Checkpoint, materialize
+from ingot.models.model_dir import ModelDir
 
 Tensors = dict[str, torch.Tensor]
 Q = "model.layers.0.self_attn.q_proj.weight"
@@ -24,9 +25,9 @@ HEAD = "lm_head.weight"
 
 def build(model_dir: Path) -> tuple[Checkpoint, nn.Module]:
     """The open checkpoint of a directory and its module."""
-    config = registry.load_config(model_dir)
+    config = registry.load_config(ModelDir.open(model_dir))
     module = registry.build(config, max_model_len=128)
-    return Checkpoint.open(model_dir, config, module), module
+    return Checkpoint.open(ModelDir.open(model_dir), config, module), module
 
 
 def plain_module(model: Path) -> nn.Module:

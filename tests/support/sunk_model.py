@@ -39,7 +39,6 @@ def parse(fields: Fields) -> ModelConfig:
     attention = read_attention(fields, qk_norm="head", bias=bias, o_bias=bias, sinks=True)
     return parse_decoder(
         fields,
-        family="sunk",
         mixer=windowed(attention, read_windows(fields)),
         mlp=read_mlp(fields),
     )

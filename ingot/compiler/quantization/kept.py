@@ -14,7 +14,7 @@ from ingot.artifact.target import Target
 from ingot.compiler.options import CompileOptions
 from ingot.compiler.quantization.storage import DEQUANTIZE, Fits, last_words, misfits
 from ingot.errors import CheckpointError, UsageError, listed
-from ingot.models.checkpoint_formats.quantized import QuantizedTensor
+from ingot.models.checkpoints.formats.quantized import QuantizedTensor
 from ingot.targets.target import all_fit
 
 

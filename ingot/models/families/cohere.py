@@ -36,12 +36,11 @@ def read_turned(fields: Fields, **decided: Any) -> AttentionConfig:
 
 
 def parse_parallel(
-    fields: Fields, family: str, mixer: AttentionConfig | Sequence[AttentionConfig]
+    fields: Fields, mixer: AttentionConfig | Sequence[AttentionConfig]
 ) -> ModelConfig:
     """Reads what is neither attention nor its own."""
     return parse_decoder(
         fields,
-        family=family,
         mixer=mixer,
         mlp=read_mlp(fields),
         norm="layer",
@@ -57,7 +56,7 @@ def parse(fields: Fields) -> ModelConfig:
     fields.assume(rope_theta=500000.0)
     normed = fields.flag("use_qk_norm", False)
     attention = read_turned(fields, qk_norm="each_head" if normed else "none")
-    return parse_parallel(fields, "cohere", attention)
+    return parse_parallel(fields, attention)
 
 
 NORM = "model.layers.{i}.self_attn.{part}_norm.weight"

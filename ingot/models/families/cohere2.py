@@ -39,7 +39,7 @@ def parse(fields: Fields) -> ModelConfig:
     windows = layer_windows(fields, window, sliding_but_every(fields, pattern))
     usual = read_turned(fields)
     mixers = [replace(usual, window=w, rope=usual.rope if w else NO_ROPE) for w in windows]
-    return parse_parallel(fields, "cohere2", mixers)
+    return parse_parallel(fields, mixers)
 
 
 FAMILY = Family(name="cohere2", architectures=("Cohere2ForCausalLM",), parse=parse)

@@ -66,7 +66,6 @@ def parse(fields: Fields) -> ModelConfig:
     dense = read_mlp(fields, bias=fields.flag("mlp_bias", False))
     return parse_decoder(
         fields,
-        family="deepseek_v2",
         mixer=read_latent(fields),
         mlp=sparse(read_sparse_after(fields, 0), read_experts(fields), dense),
     )

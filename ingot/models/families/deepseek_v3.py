@@ -57,7 +57,6 @@ def parse(fields: Fields) -> ModelConfig:
     experts = read_noaux(fields, shared=1, scale=2.5)
     return parse_decoder(
         fields,
-        family="deepseek_v3",
         mixer=read_latent(fields, pairs="neighbours" if interleaved else "halves"),
         mlp=sparse(read_sparse(fields, 1 if flash else 3), experts, read_mlp(fields)),
         mtp_layers=read_mtp_layers(fields),

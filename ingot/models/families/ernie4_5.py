@@ -29,7 +29,6 @@ def parse(fields: Fields) -> ModelConfig:
     bias = fields.flag("use_bias", False)
     return parse_decoder(
         fields,
-        family="ernie4_5",
         mixer=read_attention(fields, pairs="neighbours", bias=bias, o_bias=bias),
         mlp=read_mlp(fields, bias=bias),
     )

@@ -48,7 +48,6 @@ def parse(fields: Fields) -> ModelConfig:
     )
     return parse_decoder(
         fields,
-        family="ernie4_5_moe",
         mixer=read_attention(fields, pairs="neighbours"),
         mlp=sparse(read_sparse(fields), experts, read_mlp(fields)),
     )

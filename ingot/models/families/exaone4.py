@@ -51,9 +51,7 @@ def parse(fields: Fields) -> ModelConfig:
         replace(attention, window=each, rope=attention.rope if turned else NO_ROPE)
         for each, turned in zip(windows, rotates, strict=True)
     ]
-    return parse_decoder(
-        fields, family="exaone4", mixer=mixers, mlp=read_mlp(fields), placement="post"
-    )
+    return parse_decoder(fields, mixer=mixers, mlp=read_mlp(fields), placement="post")
 
 
 FAMILY = Family(name="exaone4", architectures=("Exaone4ForCausalLM",), parse=parse)

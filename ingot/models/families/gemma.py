@@ -24,7 +24,6 @@ def parse(fields: Fields) -> ModelConfig:
     bias = fields.flag("attention_bias", False)
     return parse_decoder(
         fields,
-        family="gemma",
         mixer=read_attention(fields, bias=bias, o_bias=bias),
         mlp=read_mlp(fields),
         embedding_scale=math.sqrt(fields.integer("hidden_size")),

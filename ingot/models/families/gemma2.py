@@ -48,7 +48,6 @@ def parse(fields: Fields) -> ModelConfig:
     )
     return parse_decoder(
         fields,
-        family="gemma2",
         mixer=windowed(attention, windows),
         mlp=read_mlp(fields),
         logit_softcap=read_cap(fields, "final_logit_softcapping", 30.0),

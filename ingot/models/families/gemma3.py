@@ -74,7 +74,6 @@ def parse_tower(fields: Fields) -> ModelConfig:
     )
     return parse_decoder(
         fields,
-        family="gemma3",
         mixer=[replace(attention, window=w, rope=sliding if w else full) for w in windows],
         mlp=read_mlp(fields),
         logit_softcap=read_cap(fields, "final_logit_softcapping", 0.0),

@@ -37,7 +37,6 @@ def parse(fields: Fields) -> ModelConfig:
     sandwich = fields.raw("architectures") == ["Glm4ForCausalLM"]
     return parse_decoder(
         fields,
-        family="glm4",
         mixer=read_attention(fields, partial_rotary=True, pairs="neighbours", bias=bias),
         mlp=read_mlp(fields),
         placement="sandwich" if sandwich else "pre",

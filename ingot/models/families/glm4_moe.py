@@ -34,7 +34,6 @@ def parse(fields: Fields) -> ModelConfig:
     experts = read_noaux(fields, shared=1)
     return parse_decoder(
         fields,
-        family="glm4_moe",
         mixer=attention,
         mlp=sparse(read_sparse_after(fields, 1), experts, read_mlp(fields)),
         mtp_layers=read_mtp_layers(fields),

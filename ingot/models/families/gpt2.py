@@ -43,7 +43,6 @@ def parse(fields: Fields) -> ModelConfig:
     attention = read_attention(fields, rope=NO_ROPE, bias=True, o_bias=True)
     return parse_decoder(
         fields,
-        family="gpt2",
         mixer=tuple(replace(attention, scale=scale) for scale in read_scales(fields)),
         mlp=read_mlp(fields, kind="plain", bias=True),
         learned_positions=True,

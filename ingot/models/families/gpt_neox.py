@@ -30,7 +30,6 @@ def parse(fields: Fields) -> ModelConfig:
     parallel = fields.flag("use_parallel_residual", True)
     return parse_decoder(
         fields,
-        family="gpt_neox",
         mixer=read_attention(fields, partial_rotary=True, bias=bias, o_bias=bias),
         mlp=read_mlp(fields, kind="plain", bias=True),
         norm="layer",

@@ -56,7 +56,6 @@ def parse(fields: Fields) -> ModelConfig:
     windows = layer_windows(fields, window, [i % 2 == 0 for i in range(num_layers)])
     return parse_decoder(
         fields,
-        family="gpt_oss",
         mixer=windowed(attention, windows),
         mlp=read_experts(fields),
     )

@@ -36,7 +36,6 @@ def parse(fields: Fields) -> ModelConfig:
     bias, scale = fields.flag("attention_bias", False), fields.positive("attention_multiplier", 1.0)
     return parse_decoder(
         fields,
-        family="granite",
         mixer=read_attention(fields, scale=scale, bias=bias, o_bias=bias),
         mlp=read_mlp(fields, bias=fields.flag("mlp_bias", False)),
         **read_multipliers(fields),

@@ -26,7 +26,6 @@ def parse(fields: Fields) -> ModelConfig:
     bias, scale = fields.flag("attention_bias", False), fields.positive("attention_multiplier", 1.0)
     return parse_decoder(
         fields,
-        family="granite_moe",
         mixer=read_attention(fields, scale=scale, bias=bias, o_bias=bias),
         mlp=read_moe(fields),
         **read_multipliers(fields),

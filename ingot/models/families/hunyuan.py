@@ -78,7 +78,7 @@ def read_mixer(fields: Fields) -> AttentionConfig:
 def parse(fields: Fields) -> ModelConfig:
     """Reads the config.json of `HunYuanDenseV1ForCausalLM`."""
     mixer = read_mixer(fields)
-    return parse_decoder(fields, family="hunyuan", mixer=mixer, mlp=read_mlp(fields))
+    return parse_decoder(fields, mixer=mixer, mlp=read_mlp(fields))
 
 
 ATTENTION = "model.layers.{i}.self_attn"

@@ -74,7 +74,7 @@ def parse(fields: Fields) -> ModelConfig:
     for key in UNUSED:
         fields.raw(key, None)
     mixer = read_mixer(fields)
-    return parse_decoder(fields, family="hunyuan_moe", mixer=mixer, mlp=read_experts(fields))
+    return parse_decoder(fields, mixer=mixer, mlp=read_experts(fields))
 
 
 WEIGHTS: Weights = {

@@ -16,7 +16,6 @@ def parse(fields: Fields) -> ModelConfig:
     bias = fields.flag("attention_bias", False)
     return parse_decoder(
         fields,
-        family="llama",
         mixer=read_attention(fields, bias=bias, o_bias=bias),
         mlp=read_mlp(fields, bias=fields.flag("mlp_bias", False)),
     )

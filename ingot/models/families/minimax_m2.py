@@ -45,7 +45,6 @@ def parse(fields: Fields) -> ModelConfig:
         fields.assume(partial_rotary_factor=rotated / read_head_dim(fields))
     return parse_decoder(
         fields,
-        family="minimax_m2",
         mixer=read_attention(fields, partial_rotary=True, qk_norm="full"),
         mlp=read_moe(fields, scoring="sigmoid", correction_bias=True),
     )

@@ -29,7 +29,6 @@ def parse(fields: Fields) -> ModelConfig:
     windows = layer_windows(fields, window, [True] * read_num_layers(fields))
     return parse_decoder(
         fields,
-        family="ministral",
         mixer=windowed(read_attention(fields), windows),
         mlp=read_mlp(fields),
     )

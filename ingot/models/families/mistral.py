@@ -14,7 +14,6 @@ def parse(fields: Fields) -> ModelConfig:
     window = read_window(fields, default=4096)
     return parse_decoder(
         fields,
-        family="mistral",
         mixer=read_attention(fields, window=window),
         mlp=read_mlp(fields),
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from ingot.models.config import ModelConfig
@@ -37,7 +36,7 @@ def parse_tower(fields: Fields) -> ModelConfig:
     """Reads the tower of Ministral 3 or that of Mistral Small 3, which is a Mistral."""
     kinds = {"mistral": "mistral", "ministral3": "ministral3"}
     if fields.choice("model_type", kinds, "mistral") == "mistral":
-        return replace(mistral.parse(fields), family="mistral3")
+        return mistral.parse(fields)
     return own(fields)
 
 
@@ -58,7 +57,6 @@ def own(fields: Fields) -> ModelConfig:
     beta = fields.nested("rope_parameters").number(BETA)
     return parse_decoder(
         fields,
-        family="mistral3",
         mixer=read_attention(fields, rope=rope, window=read_window(fields), query_temperature=beta),
         mlp=read_mlp(fields),
     )

@@ -16,7 +16,6 @@ def parse(fields: Fields) -> ModelConfig:
     fields.assume(rope_theta=1e6, num_key_value_heads=8, num_experts=8, num_experts_per_tok=2)
     return parse_decoder(
         fields,
-        family="mixtral",
         mixer=read_attention(fields, window=read_window(fields)),
         mlp=read_moe(fields),
     )

@@ -33,7 +33,6 @@ def parse(fields: Fields) -> ModelConfig:
     assume_defaults(fields)
     return parse_decoder(
         fields,
-        family="olmo2",
         mixer=read_normed(fields),
         mlp=read_mlp(fields),
         placement="post",

@@ -37,7 +37,6 @@ def parse(fields: Fields) -> ModelConfig:
     attention = read_normed(fields, rope=full)
     return parse_decoder(
         fields,
-        family="olmo3",
         mixer=[replace(attention, window=w, rope=sliding if w else full) for w in windows],
         mlp=read_mlp(fields),
         placement="post",

@@ -23,7 +23,6 @@ def parse(fields: Fields) -> ModelConfig:
     bias = fields.flag("attention_bias", False)
     return parse_decoder(
         fields,
-        family="olmoe",
         mixer=read_attention(fields, qk_norm="full", bias=bias, o_bias=bias),
         mlp=read_moe(fields, normalise=fields.flag("norm_topk_prob", False)),
     )

@@ -42,7 +42,6 @@ def parse(fields: Fields) -> ModelConfig:
     )
     return parse_decoder(
         fields,
-        family="phi3",
         mixer=read_attention(fields, rope=rope, window=read_window(fields)),
         mlp=read_mlp(fields),
     )

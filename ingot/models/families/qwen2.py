@@ -29,7 +29,6 @@ def parse(fields: Fields) -> ModelConfig:
     fields.refuse("use_mrope", (False,), "supported: one position per token")
     return parse_decoder(
         fields,
-        family="qwen2",
         mixer=windowed(read_attention(fields, bias=True), read_windows(fields)),
         mlp=read_mlp(fields),
     )

@@ -48,7 +48,6 @@ def parse(fields: Fields) -> ModelConfig:
     )
     return parse_decoder(
         fields,
-        family="qwen2_moe",
         mixer=windowed(attention, read_windows(fields)),
         mlp=sparse(read_sparse_layers(fields), experts, read_mlp(fields)),
     )

@@ -17,7 +17,6 @@ def parse(fields: Fields) -> ModelConfig:
     attention = read_attention(fields, qk_norm="head", bias=bias, o_bias=bias)
     return parse_decoder(
         fields,
-        family="qwen3",
         mixer=windowed(attention, read_windows(fields)),
         mlp=read_mlp(fields),
     )

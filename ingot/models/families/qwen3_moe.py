@@ -35,7 +35,6 @@ def parse(fields: Fields) -> ModelConfig:
     experts = read_moe(fields, normalise=fields.flag("norm_topk_prob", False))
     return parse_decoder(
         fields,
-        family="qwen3_moe",
         mixer=attention,
         mlp=sparse(read_sparse_layers(fields), experts, read_mlp(fields)),
     )

@@ -25,7 +25,7 @@ def parse(fields: Fields) -> ModelConfig:
         o_bias=fields.flag("attention_out_bias", False),
     )
     mlp = read_mlp(fields, bias=fields.flag("mlp_bias", False))
-    return parse_decoder(fields, family="seed_oss", mixer=attention, mlp=mlp)
+    return parse_decoder(fields, mixer=attention, mlp=mlp)
 
 
 FAMILY = Family(name="seed_oss", architectures=("SeedOssForCausalLM",), parse=parse)

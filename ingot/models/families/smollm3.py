@@ -59,7 +59,7 @@ def parse(fields: Fields) -> ModelConfig:
         for window, rotates in zip(windows, rotating, strict=True)
     ]
     mlp = read_mlp(fields, bias=fields.flag("mlp_bias", False))
-    return parse_decoder(fields, family="smollm3", mixer=mixers, mlp=mlp)
+    return parse_decoder(fields, mixer=mixers, mlp=mlp)
 
 
 FAMILY = Family(name="smollm3", architectures=("SmolLM3ForCausalLM",), parse=parse)

@@ -26,7 +26,6 @@ def parse(fields: Fields) -> ModelConfig:
     bias = fields.flag("use_bias", True)
     return parse_decoder(
         fields,
-        family="starcoder2",
         mixer=read_attention(fields, window=read_window(fields), bias=bias, o_bias=bias),
         mlp=read_mlp(fields, kind="plain", bias=bias),
         norm="layer",

@@ -1,18 +1,24 @@
-"""What is known of a model whose module `transformers` writes, without torch."""
+"""What is known of a model whose module `transformers` writes, and its family.
+
+Only the family, which is asked of the module itself, needs torch.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from ingot.errors import ConfigError, UnsupportedModelError, UsageError, describe
+from ingot.errors import ConfigError, IngotError, UnsupportedModelError, UsageError, describe
 from ingot.models.config import ModelConfig
+from ingot.models.family import Family, Rows, parse_nothing
 from ingot.version import DISTRIBUTION
 
 if TYPE_CHECKING:
+    from torch import nn
     from transformers import PretrainedConfig
 
     from ingot.models.rope import RopeConfig
@@ -33,7 +39,6 @@ class ForeignConfig:
         text: all of config.json, of which `transformers` makes its own config.
     """
 
-    family: str = LIBRARY
     architecture: str
     vocab_size: int
     windows: tuple[int, ...]
@@ -52,9 +57,9 @@ class ForeignConfig:
         return ()
 
     @property
-    def product_widths(self) -> tuple[int, ...]:
-        """None that is known before the module is traced."""
-        return ()
+    def family(self) -> Family:
+        """How its module is built and its tensors are named; needs torch."""
+        return foreign_family(self)
 
     @property
     def num_layers(self) -> int:
@@ -171,3 +176,51 @@ def installed() -> Iterator[None]:
             f"{LIBRARY} {'is not installed' if absent else f'cannot be imported: {reason}'}",
             hint=f"{WAY} needs it: pip install '{DISTRIBUTION}[hf]'",
         ) from error
+
+
+@cache
+def foreign_family(config: ForeignConfig) -> Family:
+    """The tables of a class, from a module that it builds on the meta device."""
+    from ingot.models.foreign.names import renaming
+
+    model, rows = made(config, max_model_len=config.max_position_embeddings)
+    try_out(model)
+    return Family(
+        name=LIBRARY,
+        architectures=(config.architecture,),
+        parse=parse_nothing,
+        build=build_foreign,
+        weights=rows,
+        respelled=renaming(model),
+        unused=(),
+        tied=model.all_tied_weights_keys,
+    )
+
+
+def try_out(model: nn.Module) -> None:
+    """Runs a module on the meta device. Raises UnsupportedModelError for what no op stands for."""
+    import torch
+
+    ids = torch.zeros(1, 3, dtype=torch.int64, device="meta")
+    with torch.no_grad():
+        try:
+            model(ids, ids)
+        except IngotError:
+            raise
+        except Exception:  # of whatever sort: exporting the module tells what is wrong with it
+            return
+
+
+def build_foreign(config: Any, *, max_model_len: int) -> nn.Module:
+    """The plain module of a class."""
+    module: nn.Module = made(config, max_model_len=max_model_len)[0]
+    return module
+
+
+def made(config: ForeignConfig, *, max_model_len: int) -> tuple[Any, Mapping[str, Rows]]:
+    """The plain module, and where those parameters are that it does not read as they are stored."""
+    from ingot.models.foreign.build import plain_module
+
+    values = json.loads(config.text)
+    kind = class_named(config.architecture, values)
+    return plain_module(kind, own_config(kind, values), max_model_len=max_model_len)

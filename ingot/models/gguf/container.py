@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from ingot.errors import CheckpointError
+from ingot.models.checkpoints.mapped_file import MappedCheckpoint, TensorInfo, damaged
 from ingot.models.gguf.types import OTHERS, TYPES, TensorType
-from ingot.models.mapped_file import MappedCheckpoint, TensorInfo, damaged
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ingot.errors import ConfigError
-from ingot.models.mapped_file import TensorInfo
+from ingot.models.checkpoints.mapped_file import TensorInfo
 
 ARCHITECTURE = "general.architecture"
 _MISSING: Any = object()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from functools import lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingot.errors import CheckpointError, TokenizerError
-from ingot.files import read_regular, stamp
+from ingot.files import read_regular
+from ingot.models.checkpoints.mapped_file import TensorInfo, damaged
 from ingot.models.file_names import CONFIG, GENERATION, TOKENIZER, TOKENIZER_CONFIG
 from ingot.models.gguf.config import (
     architecture_of,
@@ -29,7 +30,6 @@ from ingot.models.gguf.metadata import Metadata
 from ingot.models.gguf.names import part_names
 from ingot.models.gguf.tensors import checkpoint_tensors
 from ingot.models.gguf.tokenizer import tokenizer_json
-from ingot.models.mapped_file import TensorInfo, damaged
 
 FILES = (CONFIG, TOKENIZER, TOKENIZER_CONFIG, GENERATION)
 _MAX_TOKENIZER_BYTES = 2**28
@@ -63,24 +63,39 @@ def open_files(path: Path) -> tuple[GgufFile, ...]:
     return tuple(files)
 
 
-def small_file(path: Path, name: str) -> bytes:
-    """The content of a file of the model directory. Raises FileNotFoundError for others than
-    `FILES`, and the errors of a model that cannot be read."""
-    if name not in FILES:
-        raise FileNotFoundError(2, os.strerror(2), str(path / name))
-    parts = [path.parent / part for part in part_names(path.name)]
-    stamps = tuple(stamp(part) for part in parts if part.is_file())
-    return _small_files(path, stamps)(name)
-
-
-class _SmallFiles:
-    """The small files of one model, each made when it is first asked for."""
+class SmallFiles:
+    """The small files of a model, made of its metadata, which are read once."""
 
     def __init__(self, path: Path) -> None:
-        files = [GgufFile(path.parent / name) for name in part_names(path.name)]
+        self._path = path
+
+    def __call__(self, name: str, max_bytes: int = 0) -> bytes:
+        """The content of a file of the model directory, whatever its size.
+
+        Raises FileNotFoundError for others than `FILES`, and the errors of a model that cannot be
+        read.
+        """
+        if name not in FILES:
+            raise FileNotFoundError(2, os.strerror(2), str(self._path / name))
+        metadata, numbers = self._headers
+        if name == TOKENIZER:
+            return _tokenizer(metadata)
+        values: dict[str, Any]
+        if name == CONFIG:
+            values = config_values(metadata, numbers.__getitem__)
+        elif name == GENERATION:
+            values = generation_values(metadata)
+        else:
+            values = tokenizer_values(metadata)
+        return json.dumps(values, ensure_ascii=False).encode()
+
+    @cached_property
+    def _headers(self) -> tuple[Metadata, dict[str, NDArray[np.float32]]]:
+        """The metadata, and the numbers of the tensors that the config needs."""
+        files = [GgufFile(self._path.parent / name) for name in part_names(self._path.name)]
         try:
-            self._metadata = _metadata(files)
-            self._numbers = {
+            metadata = _metadata(files)
+            return metadata, {
                 name: _numbers(file, info)
                 for file in files
                 for name, info in file.tensors.items()
@@ -89,29 +104,6 @@ class _SmallFiles:
         finally:
             for file in files:
                 file.close()
-        self._made: dict[str, bytes] = {}
-
-    def __call__(self, name: str) -> bytes:
-        if name not in self._made:
-            self._made[name] = self._make(name)
-        return self._made[name]
-
-    def _make(self, name: str) -> bytes:
-        if name == TOKENIZER:
-            return _tokenizer(self._metadata)
-        values: dict[str, Any]
-        if name == CONFIG:
-            values = config_values(self._metadata, self._numbers.__getitem__)
-        elif name == GENERATION:
-            values = generation_values(self._metadata)
-        else:
-            values = tokenizer_values(self._metadata)
-        return json.dumps(values, ensure_ascii=False).encode()
-
-
-@lru_cache(maxsize=2)
-def _small_files(path: Path, stamps: tuple[tuple[int, int], ...]) -> _SmallFiles:
-    return _SmallFiles(path)
 
 
 def _metadata(files: list[GgufFile]) -> Metadata:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ingot.artifact.formats import Storage
 from ingot.errors import CheckpointError
-from ingot.models.checkpoint_formats.quantized import (
+from ingot.models.checkpoints.formats.quantized import (
     Array,
     Decoded,
     EncodedTensor,
@@ -19,11 +19,11 @@ from ingot.models.checkpoint_formats.quantized import (
     View,
     storage_of,
 )
+from ingot.models.checkpoints.mapped_file import TensorInfo
 from ingot.models.gguf.metadata import Metadata
 from ingot.models.gguf.rope import FREQS, LONG, SHORT
 from ingot.models.gguf.spelling import GgufArchitecture, Order
 from ingot.models.gguf.types import BY_NAME, Blocks
-from ingot.models.mapped_file import TensorInfo
 from ingot.models.templates import expand, fill
 
 NO_WEIGHTS = (FREQS, LONG, SHORT)  # say something about the model

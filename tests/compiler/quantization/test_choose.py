@@ -29,12 +29,13 @@ from ingot.models import registry
 from ingot.models.attention_config import AttentionConfig
 from ingot.models.layer_config import LayerConfig
 from ingot.models.mlp_config import MlpConfig
+from ingot.models.model_dir import ModelDir
 from ingot.targets.cpu import weights as cpu
 from ingot.targets.cuda import weights as cuda
 from tests.compiler import plans
 
 MODEL = Path(__file__).parents[3] / "golden" / "models" / "shakespeare"
-CONFIG = registry.load_config(MODEL)
+CONFIG = registry.load_config(ModelDir.open(MODEL))
 TABLE = "model.embed_tokens.weight"
 DOWN = "model.layers.3.mlp.down_proj.weight"
 INT4, INT8 = Storage(4, 32), Storage(8, 32)

@@ -15,8 +15,9 @@ from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
 from ingot.errors import CheckpointError
 from ingot.models import registry
-from ingot.models.checkpoint import Checkpoint, materialize
+from ingot.models.checkpoints.checkpoint import Checkpoint, materialize
 from ingot.models.gguf.tensors import source_rows
+from ingot.models.model_dir import ModelDir
 from tests.support import gguf_files
 from tests.support.core import core
 from tests.support.gguf_files import Type, changed, permute, write_gguf
@@ -27,9 +28,9 @@ LIMIT = 1e-5
 
 
 def ours(path: Path, length: int) -> torch.Tensor:
-    config = registry.load_config(path)
+    config = registry.load_config(ModelDir.open(path))
     module = registry.build(config, max_model_len=max(length, TRAINED))
-    with Checkpoint.open(path, config, module) as checkpoint:
+    with Checkpoint.open(ModelDir.open(path), config, module) as checkpoint:
         materialize(module, checkpoint)
     with torch.no_grad():
         return module(ids(length), torch.arange(length)[None])
@@ -136,14 +137,16 @@ def test_an_older_file_of_deepseek(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_the_config_is_that_of_the_original(name: str, tmp_path: Path) -> None:
     model_dir = save(name, tmp_path / "model", "bfloat16")
     path = write_gguf(model_dir, tmp_path / "model.gguf", Type.BF16)
-    assert registry.load_config(path) == registry.load_config(model_dir)
+    assert registry.load_config(ModelDir.open(path)) == registry.load_config(
+        ModelDir.open(model_dir)
+    )
 
 
 def tensors(path: Path) -> dict[str, torch.Tensor]:
     """Every parameter by its name in our module, as it is read."""
-    config = registry.load_config(path)
+    config = registry.load_config(ModelDir.open(path))
     module = registry.build(config, max_model_len=64)
-    with Checkpoint.open(path, config, module) as checkpoint:
+    with Checkpoint.open(ModelDir.open(path), config, module) as checkpoint:
         return {name: checkpoint.read(name).clone() for name, _ in module.named_parameters()}
 
 
@@ -237,7 +240,7 @@ def test_a_merged_file_is_whole(tmp_path: Path) -> None:
 def test_a_model_in_parts_is_the_same(tmp_path: Path) -> None:
     path = write_gguf(save("llama", tmp_path / "model"), tmp_path / "model.gguf", Type.Q8_0)
     first = split(path, tmp_path, 3)
-    assert registry.load_config(first) == registry.load_config(path)
+    assert registry.load_config(ModelDir.open(first)) == registry.load_config(ModelDir.open(path))
     whole, parts = tensors(path), tensors(first)
     assert whole.keys() == parts.keys()
     assert all(torch.equal(whole[name], parts[name]) for name in whole)

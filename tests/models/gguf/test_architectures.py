@@ -13,14 +13,14 @@ import torch
 import transformers
 from safetensors.torch import load_file
 
-from ingot.models.checkpoint_formats.quantized import EncodedTensor
+from ingot.models.checkpoints.formats.quantized import EncodedTensor
+from ingot.models.checkpoints.mapped_file import TensorInfo
 from ingot.models.gguf.architectures import ARCHITECTURES
 from ingot.models.gguf.container import GgufFile
 from ingot.models.gguf.expert_architectures import WITH_EXPERTS
 from ingot.models.gguf.metadata import Metadata
-from ingot.models.gguf.model import open_files, small_file
+from ingot.models.gguf.model import SmallFiles, open_files
 from ingot.models.gguf.tensors import checkpoint_tensors
-from ingot.models.mapped_file import TensorInfo
 from tests.support.core import core
 from tests.support.gguf_files import Type, write_gguf
 
@@ -119,7 +119,7 @@ def test_experts_are_those_of_the_original(name: str, tmp_path: Path) -> None:
             assert info.shape == tuple(tensor.shape), each
             limit = 0.01 * float(tensor.abs().max()) if name == "olmoe" else 0.0
             assert float((numbers(file, info) - tensor).abs().max()) <= limit, each
-    values = json.loads(small_file(path, "config.json"))
+    values = json.loads(SmallFiles(path)("config.json"))
     written = json.loads((tmp_path / "config.json").read_text())
     assert values["architectures"] == written["architectures"]
     for key in {*EXPERTS, *own, "norm_topk_prob"} & values.keys() & written.keys():

@@ -12,7 +12,7 @@ import pytest
 
 from ingot.errors import CheckpointError, IngotError
 from ingot.models.gguf.container import GgufFile
-from ingot.models.gguf.model import small_file
+from ingot.models.gguf.model import SmallFiles
 
 TEXT, ARRAY, U32, F32 = 8, 9, 4, 6
 
@@ -190,7 +190,7 @@ def test_any_damage_ends_in_a_typed_error_or_a_file(
         damage(data, rng)
         try:
             read(bytes(data), tmp_path).close()
-            small_file(tmp_path / "model.gguf", "config.json")
+            SmallFiles(tmp_path / "model.gguf")("config.json")
         except IngotError:
             refused += 1
     assert refused > 20

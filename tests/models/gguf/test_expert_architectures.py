@@ -18,7 +18,8 @@ from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
 from ingot.errors import CheckpointError, ConfigError, IngotError, UnsupportedModelError
 from ingot.models import registry
-from ingot.models.checkpoint import Checkpoint
+from ingot.models.checkpoints.checkpoint import Checkpoint
+from ingot.models.model_dir import ModelDir
 from tests.support import gguf_files
 from tests.support.core import core
 from tests.support.gguf_files import Type, write_gguf
@@ -45,9 +46,9 @@ def save(name: str, folder: Path, **changes: Any) -> Path:
 
 def parameters(path: Path) -> tuple[dict[str, torch.Tensor], set[str]]:
     """Every parameter of our module, and the formats of those that are stored quantized."""
-    config = registry.load_config(path)
+    config = registry.load_config(ModelDir.open(path))
     module = registry.build(config, max_model_len=64)
-    with Checkpoint.open(path, config, module) as checkpoint:
+    with Checkpoint.open(ModelDir.open(path), config, module) as checkpoint:
         labels = {matrix.encoding.label for matrix in checkpoint.quantized.values()}
         found = {name: checkpoint.read(name).clone() for name, _ in module.named_parameters()}
     return found, labels
@@ -55,8 +56,8 @@ def parameters(path: Path) -> tuple[dict[str, torch.Tensor], set[str]]:
 
 def check_alike(path: Path, model_dir: Path) -> None:
     """The two are one model."""
-    config = replace(registry.load_config(path), quantization="")
-    assert config == registry.load_config(model_dir)
+    config = replace(registry.load_config(ModelDir.open(path)), quantization="")
+    assert config == registry.load_config(ModelDir.open(model_dir))
     (found, _), (expected, _) = parameters(path), parameters(model_dir)
     assert found.keys() == expected.keys()
     for name, tensor in expected.items():
@@ -257,7 +258,7 @@ def test_gpt_oss_whose_frequencies_are_not_stretched(tmp_path: Path) -> None:
     plain = {"rope_type": "default", "rope_theta": 10000.0}
     model_dir = save("gptoss", tmp_path / "model", rope_parameters=plain)
     path = write_gguf(model_dir, tmp_path / "m.gguf", Type.BF16)
-    assert registry.load_config(path).layers[0].mixer.rope.type == "default"
+    assert registry.load_config(ModelDir.open(path)).layers[0].mixer.rope.type == "default"
     check_alike(path, model_dir)
 
 

@@ -17,7 +17,7 @@ from transformers.integrations.gguf.gguf_tokenizer_mapping import (
 
 from bench.make_model import write_byte_tokenizer
 from ingot.errors import ConfigError, TokenizerError
-from ingot.models.gguf.model import small_file
+from ingot.models.gguf.model import SmallFiles
 from ingot.models.gguf.splits import SPLITS
 from tests.conftest import SHAKESPEARE
 from tests.support.core import core
@@ -45,7 +45,7 @@ def write(path: Path, architecture: str, keys: Any) -> Path:
 
 
 def read(path: Path) -> Tokenizer:
-    return Tokenizer.from_str(small_file(path, "tokenizer.json").decode())
+    return Tokenizer.from_str(SmallFiles(path)("tokenizer.json").decode())
 
 
 def save_bytes(folder: Path, pattern: str, *, whole: bool, composed: bool) -> Tokenizer:
@@ -201,14 +201,14 @@ def test_special_tokens_and_templates(tmp_path: Path) -> None:
         writer.add_int32("general.sampling.top_k", 20)
 
     path = write(tmp_path / "m.gguf", "llama", keys)
-    config = json.loads(small_file(path, "tokenizer_config.json"))
+    config = json.loads(SmallFiles(path)("tokenizer_config.json"))
     assert config == {
         "bos_token": "<s>",
         "eos_token": "</s>",
         "unk_token": "<unk>",
         "chat_template": "{{ messages }}",
     }
-    ends = json.loads(small_file(path, "generation_config.json"))
+    ends = json.loads(SmallFiles(path)("generation_config.json"))
     im_end = 259 + len(PIECES)
     assert ends["eos_token_id"] == [2, 5, im_end]
     assert (ends["temperature"], ends["top_k"], ends["do_sample"]) == (0.6, 20, True)
@@ -235,7 +235,7 @@ def test_how_to_sample_is_what_the_file_says(
             writer.add_float32(f"general.sampling.{name}", value)
 
     path = write(tmp_path / "m.gguf", "llama", keys)
-    found = json.loads(small_file(path, "generation_config.json"))
+    found = json.loads(SmallFiles(path)("generation_config.json"))
     assert {k: v for k, v in found.items() if not k.endswith("_token_id")} == said
 
 
@@ -246,7 +246,7 @@ def test_a_setting_of_the_sampler_is_a_number(tmp_path: Path) -> None:
 
     path = write(tmp_path / "m.gguf", "llama", keys)
     with pytest.raises(ConfigError, match=r"general\.sampling\.temp = 'hot'"):
-        small_file(path, "generation_config.json")
+        SmallFiles(path)("generation_config.json")
 
 
 @pytest.mark.parametrize("default", [True, False])
@@ -258,7 +258,7 @@ def test_templates_with_names(default: bool, tmp_path: Path) -> None:
             writer.add_chat_template("D")
 
     config = json.loads(
-        small_file(write(tmp_path / "m.gguf", "llama", keys), "tokenizer_config.json")
+        SmallFiles(write(tmp_path / "m.gguf", "llama", keys))("tokenizer_config.json")
     )
     named = {each["name"]: each["template"] for each in config["chat_template"]}
     assert named == {"tool_use": "T"} | ({"default": "D"} if default else {})
@@ -284,7 +284,7 @@ def test_a_message_of_gpt_oss_is_not_all_of_its_answer(
     tokens: tuple[str, ...], ends: list[int], tmp_path: Path
 ) -> None:
     path = write(tmp_path / "m.gguf", "llama", lambda writer: write_pieces(writer, *tokens))
-    found = json.loads(small_file(path, "generation_config.json"))["eos_token_id"]
+    found = json.loads(SmallFiles(path)("generation_config.json"))["eos_token_id"]
     assert found == [2, *(259 + len(PIECES) + end for end in ends)]
 
 
@@ -309,7 +309,7 @@ def test_what_is_not_known_names_what_to_do(name: str, tmp_path: Path) -> None:
     )
     whole = (SHAKESPEARE / "tokenizer.json").read_bytes()
     (tmp_path / "tokenizer.json").write_bytes(whole)
-    assert small_file(path, "tokenizer.json") == whole
+    assert SmallFiles(path)("tokenizer.json") == whole
 
 
 def test_a_tokenizer_beside_a_file_with_one_is_not_read(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from ingot.artifact.reader import Artifact
 from ingot.artifact.target import Target
 from ingot.compiler.compile import compile_model
 from ingot.compiler.options import CompileOptions
+from ingot.models.model_dir import ModelDir
 from ingot.runtime.devices import EXECUTORS
 from ingot.runtime.devices.cuda.driver import Driver
 from ingot.runtime.devices.cuda.executor import CudaExecutor
@@ -57,7 +58,9 @@ def compile_sketch(
 ) -> Path:
     """An artifact for the simulated device."""
     with sketching():
-        compile_model(model_dir, out, CompileOptions(targets=tuple(targets), **options))
+        compile_model(
+            ModelDir.open(model_dir), out, CompileOptions(targets=tuple(targets), **options)
+        )
     return out
 
 

@@ -16,6 +16,7 @@ from ingot.compiler.add import add_targets
 from ingot.compiler.golden import outputs_agree
 from ingot.compiler.options import CompileOptions
 from ingot.errors import ArtifactError, IngotError, ToolchainError, UsageError
+from ingot.models.model_dir import ModelDir
 from tests.support.tiny_models import save_random
 from tests.targets.cuda.simulation import compile_sketch, sketching
 
@@ -29,7 +30,9 @@ SMALL: dict[str, Any] = {
 
 def add(model_dir: Path, out: Path, *targets: str, **options: Any) -> None:
     with sketching():
-        add_targets(model_dir, out, CompileOptions(targets=targets, **SMALL | options))
+        add_targets(
+            ModelDir.open(model_dir), out, CompileOptions(targets=targets, **SMALL | options)
+        )
 
 
 def bytes_of(folder: Path) -> dict[str, bytes]:
@@ -234,7 +237,7 @@ def test_a_check_that_fails_leaves_the_artifact_whole(model_dir: Path, artifact:
     before = bytes_of(artifact)
     options = CompileOptions(targets=(GPU,), **SMALL)
     with pytest.raises(ToolchainError), sketching():
-        add_targets(model_dir, artifact, options, check=fail)
+        add_targets(ModelDir.open(model_dir), artifact, options, check=fail)
     assert bytes_of(artifact) == before
 
 

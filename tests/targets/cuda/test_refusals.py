@@ -9,6 +9,7 @@ import pytest
 from ingot.compiler.compile import compile_model
 from ingot.compiler.options import CompileOptions
 from ingot.errors import CodegenError
+from ingot.models.model_dir import ModelDir
 from ingot.targets.cuda import toolchain
 from ingot.targets.cuda.generate import EMITTERS
 from tests.support.tiny_models import save_random
@@ -25,7 +26,7 @@ def test_a_compile_names_the_op_that_has_no_kernel(tmp_path: Path) -> None:
         patch.setattr(toolchain, "build", lambda *_: pytest.fail("something was built"))
         patch.delitem(EMITTERS, "head_linear")  # type: ignore[arg-type]
         with pytest.raises(CodegenError) as raised:
-            compile_model(model_dir, tmp_path / "a", options)
+            compile_model(ModelDir.open(model_dir), tmp_path / "a", options)
     assert raised.value.found == LATENT
     assert "linear_add" in raised.value.hint
     assert [path.name for path in tmp_path.iterdir()] == ["model"]

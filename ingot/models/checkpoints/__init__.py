@@ -1,0 +1,1 @@
+"""The tensors of model directories: files, formats, and where each parameter lies."""

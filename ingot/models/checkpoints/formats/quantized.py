@@ -1,0 +1,156 @@
+"""What a quantized matrix of a checkpoint is, whatever its format.
+
+A format says it by a `MatrixEncoding`: which tensors hold the matrix, what storage of an artifact
+holds the same numbers, and what its rows are. A new format is a file with one class and a function
+that finds its matrices among the tensors of a checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ingot.artifact.formats import Storage
+from ingot.models.checkpoints.mapped_file import TensorInfo
+
+Array = NDArray[Any]
+# A tensor of the file as it is stored: a view of its map, in the shape that its header gives.
+# Floats that numpy does not have come as the unsigned integers of their bits.
+View = Callable[[TensorInfo], Array]
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """Some rows of a matrix: each number is (value - zero of its group) * scale of its group.
+
+    Attributes:
+        values: int8 [R, ..., K]; float32 where the checkpoint stores floats.
+        group: neighbours in a row that share a scale; K need not be a multiple of it.
+        scales: float32 [R, ..., ceil(K / group)].
+        zeros: int16 of the same shape; None where all are 0. Those of unsigned integers of b bits
+            are less 2^(b - 1), as their values are.
+    """
+
+    values: Array
+    group: int
+    scales: Array
+    zeros: Array | None = None
+
+    def numbers(self) -> NDArray[np.float32]:
+        """The numbers that these stand for, float32 [R, ..., K]."""
+        out: NDArray[np.float32] = self.values.astype(np.float32)
+        if self.zeros is not None:
+            self._by_groups(np.subtract, out, self.zeros)
+        self._by_groups(np.multiply, out, self.scales)
+        return out
+
+    def mapped(self, pick: Callable[[Array], Array]) -> Decoded:
+        """Those of its rows that a function picks."""
+        zeros = None if self.zeros is None else pick(self.zeros)
+        return Decoded(pick(self.values), self.group, pick(self.scales), zeros)
+
+    def _by_groups(self, change: np.ufunc, out: Array, by_group: Array) -> None:
+        """Changes numbers in place, each by what its group has; no array of their size is made."""
+        whole = out.shape[-1] // self.group
+        inside = whole * self.group
+        # To split the last dimension takes no copy.
+        groups = out[..., :inside].reshape(*out.shape[:-1], whole, self.group)
+        change(groups, by_group[..., :whole, None], out=groups)
+        if inside < out.shape[-1]:
+            change(out[..., inside:], by_group[..., whole:], out=out[..., inside:])
+
+
+class MatrixEncoding(Protocol):
+    """How the numbers of one matrix lie in tensors of a checkpoint."""
+
+    @property
+    def label(self) -> str:
+        """The format in words, such as `gptq int4-g128`."""
+        ...
+
+    @property
+    def storage(self) -> Storage | None:
+        """The storage that holds exactly these numbers; None where no storage does."""
+        ...
+
+    def rows(self, view: View, first: int, last: int) -> Decoded:
+        """Rows first..last along the first dimension of the matrix.
+
+        With a storage, values are integers in the range of its bits, and every group is a multiple
+        of the storage's. Raises CheckpointError for stored values that the format does not allow.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedTensor(TensorInfo):
+    """A tensor of a checkpoint that is stored in a way of its own, as if it were like the others.
+
+    `shape` is that of the numbers, outputs before inputs whatever the stored order is, and `dtype`
+    is F32, which the numbers are read in. No bytes of a file are its own: start and stop are 0.
+    """
+
+    parts: tuple[TensorInfo, ...]  # the tensors that it is read from
+    encoding: MatrixEncoding
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizedTensor(EncodedTensor):
+    """A matrix of a checkpoint that is stored quantized.
+
+    `nearest` is the storage that is taken where none holds the numbers exactly and no option says
+    otherwise; None where one has to.
+    """
+
+    nearest: Storage | None = None
+
+
+def quantized(
+    name: str, shape: tuple[int, ...], parts: tuple[TensorInfo, ...], encoding: MatrixEncoding
+) -> QuantizedTensor:
+    """A matrix with the given name."""
+    return QuantizedTensor(name, "F32", shape, 0, 0, parts, encoding)
+
+
+GROUPS = (128, 64, 32)  # columns that share a scale, fastest first
+
+
+def storage_of(bits: int, columns: int, group: int, *, zeros: bool = False) -> Storage | None:
+    """The storage of integers of so many bits, of which `group` columns share a scale.
+
+    A wide group becomes several with one scale each: activations are then rounded in the narrow
+    groups, which costs less precision. The last part of a whole row may be short.
+    """
+    kept = 4 if bits <= 4 else 8
+    sizes = [size for size in GROUPS if group % size == 0]
+    if group == columns:
+        sizes.append(GROUPS[0])
+    if sizes:
+        return Storage(kept, sizes[0], multipliers=False, zeros=zeros)
+    # Kernels of int8 take groups that those of int4 do not.
+    return None if zeros or group % 4 else Storage(8, group, multipliers=False)
+
+
+@dataclass(frozen=True, slots=True)
+class OfExpert:
+    """The matrix of one expert: an entry of the first dimension of what `whole` encodes."""
+
+    whole: MatrixEncoding
+    expert: int
+
+    @property
+    def label(self) -> str:
+        return self.whole.label
+
+    @property
+    def storage(self) -> Storage | None:
+        return self.whole.storage
+
+    def rows(self, view: View, first: int, last: int) -> Decoded:
+        held = self.whole.rows(view, self.expert, self.expert + 1)
+        zeros = None if held.zeros is None else held.zeros[0, first:last]
+        return Decoded(held.values[0, first:last], held.group, held.scales[0, first:last], zeros)

@@ -1,0 +1,255 @@
+"""Where a parameter lies in a checkpoint: which rows of which tensors, by the rules of a family.
+
+A rule gives pieces: rows of one tensor each. A parameter that stacks experts has the pieces of one
+expert after those of the one before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ingot.models.blueprint import Shape
+from ingot.models.checkpoints.formats.quantized import EncodedTensor, OfExpert
+from ingot.models.checkpoints.mapped_file import TensorInfo
+from ingot.models.weight_rules import EXPERT, Rows, Rule, Stack
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Where a parameter comes from: rows of a tensor, in runs of neighbours.
+
+    Row i of the parameter is row `first_row + i // run * stride + i % run` of the tensor.
+
+    Attributes:
+        info: the tensor; whole: the shape that it must have.
+        shape: of the parameter.
+        transposed: the rows of the tensor are its columns.
+        turned: the parameter has the columns of each run as rows, run by run.
+    """
+
+    info: TensorInfo
+    whole: Shape
+    shape: Shape
+    first_row: int
+    run: int
+    stride: int
+    transposed: bool = False
+    turned: bool = False
+
+    @property
+    def infos(self) -> tuple[TensorInfo, ...]:
+        return (self.info,)
+
+    @property
+    def is_together(self) -> bool:
+        """Whether its rows are neighbours in the tensor, in order."""
+        return not (self.transposed or self.turned) and self.run == self.shape[0]
+
+    def rows(self, start: int, stop: int) -> NDArray[np.int64]:
+        """The rows of the tensor that rows start..stop of its runs are, in their order."""
+        run, inside = np.divmod(np.arange(start, stop), self.run)
+        found: NDArray[np.int64] = self.first_row + run * self.stride + inside
+        return found
+
+    def span(self, start: int, stop: int) -> tuple[int, int, NDArray[np.int64]]:
+        """Where the first of them lies in the tensor, where the last ends, and where each lies from
+        the first on."""
+        rows = self.rows(start, stop)
+        first, last = (int(rows.min()), int(rows.max()) + 1) if len(rows) else (0, 0)
+        return first, last, rows - first
+
+    def gathered(
+        self, start: int, stop: int, read: Callable[[int, int], NDArray[Any]]
+    ) -> NDArray[Any]:
+        """Rows start..stop of the parameter; `read` gives rows of the tensor."""
+        if not self.turned:
+            first, last, places = self.span(start, stop)
+            rows = read(first, last)
+            return rows if self.is_together else rows[places]
+        (columns,) = self.whole[1:]
+        begin, end = start // columns, -(-stop // columns)
+        first, last, places = self.span(begin * self.run, end * self.run)
+        runs = read(first, last)[places].reshape(end - begin, self.run, columns)
+        whole = runs.transpose(0, 2, 1).reshape(-1, self.run)
+        return np.ascontiguousarray(whole[start - begin * columns : stop - begin * columns])
+
+
+@dataclass(frozen=True, slots=True)
+class Stacked:
+    """Where a parameter [E, ...] comes from: of each expert the rows of its parts, in order."""
+
+    experts: tuple[tuple[Source, ...], ...]
+    shape: Shape
+
+    @property
+    def info(self) -> TensorInfo:
+        """One tensor for all; they are of one dtype."""
+        return self.experts[0][0].info
+
+    @property
+    def infos(self) -> tuple[TensorInfo, ...]:
+        return tuple(part.info for parts in self.experts for part in parts)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SourcePiece:
+    """Rows that a parameter takes from a tensor.
+
+    `expert` is the place of an expert in a tensor that holds all of them; None in any other tensor.
+    """
+
+    rule: Rows
+    shape: Shape
+    expert: int | None = None
+
+    @property
+    def tensor(self) -> str:
+        return self.rule.source
+
+    @property
+    def blocks(self) -> int:
+        """The blocks of rows that its tensor consists of."""
+        return self.rule.blocks or self.shape[0]
+
+    @property
+    def rows(self) -> int:
+        """The rows of the tensor that are its own."""
+        return self.blocks * self.shape[1] if self.rule.turned else self.shape[0]
+
+    @property
+    def columns(self) -> Shape:
+        """The tensor's dimensions after the first."""
+        return (self.shape[0] // self.blocks,) if self.rule.turned else self.shape[1:]
+
+
+def pieces_of(rule: Rule, shape: Shape) -> tuple[SourcePiece, ...]:
+    """The pieces of a parameter of that shape."""
+    if not isinstance(rule, Stack):
+        return (SourcePiece(_fitting(rule, shape), shape),)
+    experts, rows, *columns = shape
+    share = (rows // len(rule.parts), *columns)
+    return tuple(
+        SourcePiece(
+            _fitting(replace(part, source=part.source.replace(EXPERT, str(expert))), share),
+            share,
+            None if EXPERT in part.source or experts == 1 else expert,
+        )
+        for expert in range(experts)
+        for part in rule.parts
+    )
+
+
+def with_outputs_first(piece: SourcePiece) -> SourcePiece:
+    """A piece of a quantized matrix: its rows are outputs, however a family stores others."""
+    return replace(piece, rule=replace(piece.rule, transposed=False))
+
+
+def _fitting(rule: Rows, shape: Shape) -> Rows:
+    """A rule for a parameter of that shape: a vector is never transposed."""
+    return replace(rule, transposed=rule.transposed and len(shape) > 1)
+
+
+@dataclass(frozen=True, slots=True)
+class PieceLayout:
+    """How pieces share tensors: where each lies, and the shape that each tensor must have."""
+
+    places: Mapping[SourcePiece, Source]
+    shapes: Mapping[str, Shape]
+
+
+_UNKNOWN = TensorInfo("", "", (), 0, 0)
+
+
+def laid_out(pieces: Iterable[SourcePiece]) -> PieceLayout:
+    """How pieces share tensors; the sources do not know their tensors yet.
+
+    Pieces of a tensor, or of one expert in it, follow each other in the order of their parts.
+    """
+    sharing: dict[tuple[str, int | None], list[SourcePiece]] = {}
+    for piece in pieces:
+        sharing.setdefault((piece.tensor, piece.expert), []).append(piece)
+    places: dict[SourcePiece, Source] = {}
+    shapes: dict[str, Shape] = {}
+    for (tensor, expert), together in sharing.items():
+        made = _side_by_side(sorted(together, key=lambda piece: piece.rule.part))
+        places |= made
+        whole = made[together[0]].whole
+        before = shapes.get(tensor, (0,))[0]
+        shapes[tensor] = whole if expert is None else (before + 1, *whole)
+    return PieceLayout(places, shapes)
+
+
+def _side_by_side(pieces: Sequence[SourcePiece]) -> dict[SourcePiece, Source]:
+    """The sources of pieces that share a matrix."""
+    first, made = max(piece.rule.skip for piece in pieces), {}
+    height = first + sum(piece.rows for piece in pieces)
+    for piece in pieces:
+        rule = piece.rule
+        whole = (height, *piece.columns)
+        made[piece] = Source(
+            info=_UNKNOWN,
+            whole=whole[::-1] if rule.transposed else whole,
+            shape=piece.shape,
+            first_row=first,
+            run=piece.rows // piece.blocks,
+            stride=height // piece.blocks,
+            transposed=rule.transposed,
+            turned=rule.turned,
+        )
+        first += piece.rows // piece.blocks
+    return made
+
+
+def sources_of(
+    pieces: Mapping[str, Sequence[SourcePiece]],
+    layout: PieceLayout,
+    shapes: Mapping[str, Shape],
+    infos: Mapping[str, TensorInfo],
+) -> dict[str, Source | Stacked]:
+    """The source of each parameter all of whose tensors are there.
+
+    Args:
+        pieces: those of every parameter; layout: of all of them; shapes: of the parameters.
+        infos: the tensors of the checkpoint.
+    """
+    found: dict[str, Source | Stacked] = {}
+    for name, own in pieces.items():
+        if not all(piece.tensor in infos for piece in own):
+            continue
+        made = [replace(layout.places[p], info=_info_of(p, infos[p.tensor])) for p in own]
+        if len(made) == 1 and made[0].shape == shapes[name]:
+            found[name] = made[0]
+        else:
+            parts = len(made) // shapes[name][0]
+            experts = (tuple(made[at : at + parts]) for at in range(0, len(made), parts))
+            found[name] = Stacked(tuple(experts), shapes[name])
+    return found
+
+
+def _info_of(piece: SourcePiece, info: TensorInfo) -> TensorInfo:
+    """The tensor of a piece, or the part of it that is the piece's expert's."""
+    if piece.expert is None:
+        return info
+    experts, *shape = info.shape
+    if isinstance(info, EncodedTensor):
+        return replace(info, shape=tuple(shape), encoding=OfExpert(info.encoding, piece.expert))
+    size = (info.stop - info.start) // max(1, experts)
+    start = info.start + piece.expert * size
+    return replace(info, shape=tuple(shape), start=start, stop=start + size)
+
+
+def shaped_as(info: TensorInfo, whole: Shape, *, flat: bool) -> TensorInfo:
+    """A tensor that should have that shape: as one vector where it is flat, or else without the
+    dimensions of 1 that it has in front beyond those."""
+    if flat:
+        return replace(info, shape=(math.prod(info.shape),))
+    extra = len(info.shape) - len(whole)
+    if extra > 0 and math.prod(info.shape[:extra]) == 1:
+        return replace(info, shape=info.shape[extra:])
+    return info

@@ -1,0 +1,184 @@
+"""A model directory as a value: which files it has, and what they say.
+
+It is made once, where a path comes in, and handed to everyone who asks anything of the directory.
+A GGUF file stands for a directory: its small files are made of the metadata, and messages name them
+as if it were one, as in `model.gguf/config.json`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ingot.errors import ModelDirError, TokenizerError
+from ingot.files import read_regular
+from ingot.models.checkpoints.formats.settings import QuantizationKeys, settings_of
+from ingot.models.file_names import CONFIG, GGUF, JINJA, TEMPLATES, TOKENIZER
+from ingot.models.json_object import parse_json_object
+from ingot.models.other_formats import refuse_other_format
+
+MAX_JSON_BYTES = 64 * 2**20
+# Gets the name of a small file and how large it may be.
+Read = Callable[[str, int], bytes]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ModelDir:
+    """A model directory. Each of its small files is read once, when first asked for.
+
+    Attributes:
+        path: the folder, or the GGUF file.
+        names: its files, and those of the folder of further chat templates as `folder/name`.
+    """
+
+    path: Path
+    names: frozenset[str]
+    _read: Read = field(repr=False)
+    _bytes: dict[str, bytes] = field(default_factory=dict, repr=False)
+    _objects: dict[str, dict[str, Any]] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def open(cls, path: Path) -> ModelDir:
+        """The model directory at a path.
+
+        Raises:
+            ModelDirError: it is no readable directory.
+            CheckpointError: it is a model in a format of another program.
+        """
+        hint = "give a directory with config.json, *.safetensors and tokenizer.json"
+        try:
+            found = cls.at(path)
+        except FileNotFoundError as error:
+            raise ModelDirError(f"{path} does not exist", hint=hint) from error
+        except NotADirectoryError as error:
+            refuse_other_format(path)
+            raise ModelDirError(f"{path} is not a directory", hint=hint) from error
+        except (OSError, ValueError) as error:  # ValueError: a NUL character in the path
+            raise ModelDirError(f"{str(path)!r} cannot be read: {error}", hint=hint) from error
+        if not found.has(CONFIG):
+            refuse_other_format(path)
+        return found
+
+    @classmethod
+    def at(cls, path: Path) -> ModelDir:
+        """As `open`, but of whatever folder. Raises OSError where there is none."""
+        if is_gguf(path):
+            from ingot.models.gguf.model import FILES, SmallFiles
+
+            return cls(path, frozenset(FILES), SmallFiles(path))
+        names = [*os.listdir(path), *_templates(path)]
+        return cls(path, frozenset(names), lambda name, most: read_regular(path / name, most))
+
+    @property
+    def is_gguf(self) -> bool:
+        """Whether it is a GGUF file."""
+        return is_gguf(self.path)
+
+    @property
+    def name(self) -> str:
+        """What the model is called: owner/name in the hub's cache, else by its folder or file."""
+        if self.is_gguf:
+            return re.sub(r"-\d{5}-of-\d{5}$", "", self.path.stem)
+        folder = self.path.resolve()
+        repository = folder.parent.parent.name
+        if folder.parent.name == "snapshots" and repository.startswith("models--"):
+            return repository.removeprefix("models--").replace("--", "/", 1)
+        return folder.name
+
+    def has(self, name: str) -> bool:
+        """Whether there is a small file of that name, or anything under it."""
+        return name in self.names
+
+    def read(self, name: str, max_bytes: int) -> bytes:
+        """The bytes of a small file.
+
+        Raises OSError for one that is missing, unreadable, larger or no regular file, and of a GGUF
+        file the errors of a model that cannot be read.
+        """
+        if name not in self._bytes:
+            self._bytes[name] = self._read(name, max_bytes)
+        return self._bytes[name]
+
+    def json_bytes(self, name: str) -> bytes:
+        """The bytes of a JSON file.
+
+        Raises ModelDirError when it is missing, unreadable, larger than 64 MiB or no regular file.
+        """
+        path = self.path / name
+        try:
+            return self.read(name, MAX_JSON_BYTES)
+        except FileNotFoundError as error:
+            raise ModelDirError(
+                f"{path.parent} has no {path.name}",
+                hint="a model directory needs config.json as Hugging Face writes it",
+            ) from error
+        except OSError as error:
+            raise ModelDirError(
+                f"{path} cannot be read: {error.strerror}",
+                hint="it must be a regular file that you may read; fetch it again",
+            ) from error
+
+    def json(self, name: str) -> dict[str, Any]:
+        """The object in a JSON file, which is shared: nobody changes it.
+
+        Raises:
+            ModelDirError: as `json_bytes` does.
+            ConfigError: it is not a JSON object, or repeats a key.
+        """
+        if name not in self._objects:
+            self._objects[name] = parse_json_object(self.json_bytes(name), name)
+        return self._objects[name]
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The object in config.json. Raises as `json` does."""
+        return self.json(CONFIG)
+
+    @property
+    def quantization(self) -> QuantizationKeys | None:
+        """How config.json says that matrices are quantized; None where it says nothing.
+
+        None also where it cannot be read: whoever reads the config says so. Raises ConfigError for
+        settings of a wrong type.
+        """
+        try:
+            values = self.config
+        except ModelDirError:
+            return None
+        return settings_of(values)
+
+    def check(self) -> None:
+        """Raises ModelDirError, ConfigError or TokenizerError for what shows before PyTorch is
+        imported, which takes seconds: config.json is missing or no JSON; there is no tokenizer."""
+        self.json(CONFIG)
+        self.check_tokenizer()
+
+    def check_tokenizer(self) -> None:
+        """Raises TokenizerError where there is no tokenizer."""
+        if not self.has(TOKENIZER):
+            raise no_tokenizer(str(self.path))
+
+
+def is_gguf(path: Path) -> bool:
+    """Whether a path is that of a GGUF file, by its name."""
+    return path.suffix == GGUF and os.path.isfile(path)
+
+
+def no_tokenizer(where: str) -> TokenizerError:
+    """The error of a model that has none; `where` is what the message calls the model."""
+    return TokenizerError(
+        f"{where} has no {TOKENIZER}",
+        hint="ingot reads tokenizers in the format of the `tokenizers` library. Save one with "
+        "transformers: AutoTokenizer.from_pretrained(...).save_pretrained(directory).",
+    )
+
+
+def _templates(path: Path) -> list[str]:
+    folder = path / TEMPLATES
+    if not folder.is_dir():
+        return []
+    return [f"{TEMPLATES}/{name}" for name in os.listdir(folder) if name.endswith(JINJA)]
