@@ -45,7 +45,7 @@ class StepShape:
         return min(self.context, window + self.new_tokens - 1) if window else self.context
 
     def pairs(self, window: int) -> int:
-        """Pairs of a new token of one sequence and a key that it sees."""
+        """Pairs of a new token of one sequence and a key at or before it that it sees."""
         last, before = self.context, self.context - self.new_tokens
         if not window:
             return _triangle(last) - _triangle(before)
@@ -148,6 +148,19 @@ def attention(instruction: Instruction, operands: Operands, shape: StepShape) ->
         + Cost(operations={scored: each * size})
         + Cost(operations={query.dtype: each * value_size})
     )
+
+
+def segment_attention(instruction: Instruction, operands: Operands, shape: StepShape) -> Cost:
+    """Attention of the new tokens of each sequence over themselves: 2 operations for each element
+    of a query and of a result. Keys and values are temporaries."""
+    query, window = operands["q"], int(instruction.attrs.get("window", 0))
+    heads, size = map(int, query.shape[1:])
+    new = StepShape(new_tokens=shape.new_tokens, context=shape.new_tokens)
+    pairs = new.pairs(window)
+    if not instruction.attrs.get("causal"):
+        pairs += pairs - new.tokens  # as many behind a token as before it
+    each = 2 * heads * (size + int(operands["v"].shape[-1]))
+    return Cost(operations={query.dtype: each * shape.sequences * pairs})
 
 
 def _nbytes(weight: Buffer) -> int:

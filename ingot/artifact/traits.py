@@ -17,6 +17,7 @@ from ingot.artifact.cost import (
     lookup,
     product,
     read_weights,
+    segment_attention,
     stacked_product,
 )
 from ingot.artifact.plan import Buffer, Instruction
@@ -30,6 +31,7 @@ class Role(Enum):
     OWN = "the same row of it"
     CHOSEN = "rows of it that another argument names"
     SEQUENCE = "what its sequence has stored so far: a state, or a table that says where it lies"
+    SEGMENT = "all rows of its segment, or a table that says which these are"
     WRITTEN = "none: the op writes into it"
     MATRIX = "all of it: a weight that rows are multiplied with"
     STACK = "some of it: a weight of many matrices, with a few of which a row is multiplied"
@@ -88,8 +90,8 @@ class Traits:
 
     @property
     def meets_tokens(self) -> bool:
-        """Whether a row of results depends on other tokens of its sequence."""
-        return Role.SEQUENCE in self.roles.values()
+        """Whether a row of results depends on other tokens of its sequence or segment."""
+        return bool(self.arguments(Role.SEQUENCE, Role.SEGMENT))
 
     @property
     def by_rows(self) -> bool:
@@ -133,8 +135,8 @@ TRAITS: Mapping[str, Traits] = {
     "mul": Traits(roles={"x": Role.OWN}),
     "soft_cap": Traits(roles={"x": Role.OWN}),
     "cast": Traits(roles={"x": Role.OWN}),
-    # attention: one sequence over itself, and many over their pages. Where there are no values of
-    # their own (`v`, `v_cache`), they are the first columns of the keys
+    # attention: one sequence over itself, many over their pages, and segments over themselves. Where
+    # there are no values of their own (`v`, `v_cache`), they are the first columns of the keys
     "attention": Traits(
         roles={"q": Role.OWN, "k": Role.SEQUENCE, "v": Role.SEQUENCE, "sinks": Role.VECTOR}
     ),
@@ -148,6 +150,10 @@ TRAITS: Mapping[str, Traits] = {
         | _STEP
         | {"sinks": Role.VECTOR},
         cost=attention,
+    ),
+    "segment_attention": Traits(
+        roles={"q": Role.OWN} | dict.fromkeys(("k", "v", "spans"), Role.SEGMENT),
+        cost=segment_attention,
     ),
 }
 

@@ -18,7 +18,7 @@ from torch.fx import GraphModule, Node
 
 from ingot.artifact.formats import Format
 from ingot.artifact.plan import Instruction, Plan
-from ingot.artifact.traits import traits_of
+from ingot.artifact.traits import Role, traits_of
 from ingot.compiler.reference import Interpreter, ReadParameter
 from ingot.ops import OPS
 from ingot.ops.attention import SoftmaxScope, attend
@@ -70,7 +70,8 @@ def roundings_of(plan: Plan) -> Roundings:
     for step in plan.instructions:
         traits = traits_of(step)
         if traits.meets_tokens:
-            queries, cache = (_format(plan, step, name) for name in ("q", "k_cache"))
+            keys, *_ = traits.arguments(Role.SEQUENCE, Role.SEGMENT)
+            queries, cache = (_format(plan, step, name) for name in ("q", keys))
             rounds_queries = bool(step.attrs.get("rounds_queries"))
         for argument in traits.integers:
             weight = plan.buffer(step.inputs[argument])

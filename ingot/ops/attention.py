@@ -16,15 +16,17 @@ class SoftmaxScope:
 
     Attributes:
         scale: what products of queries and keys are multiplied by.
-        window: position i sees key j iff j <= i, and i - window < j where window > 0.
+        window: position i sees key j only if |i - j| < window, where window > 0.
         softcap: where it is not 0, scores are bounded to softcap * tanh(score / softcap).
         sinks: [Hq] or None: a score of each head beside those of keys, whose value is zero.
+        causal: position i sees key j only if j <= i.
     """
 
     scale: float
     window: int = 0
     softcap: float = 0.0
     sinks: Tensor | None = None
+    causal: bool = True
 
 
 def scores_of(q: Tensor, k: Tensor, first: int, scoring: SoftmaxScope) -> Tensor:
@@ -32,14 +34,16 @@ def scores_of(q: Tensor, k: Tensor, first: int, scoring: SoftmaxScope) -> Tensor
 
     The scores of keys that are not visible are -inf. Sinks are left to the caller.
     """
-    softcap, window = scoring.softcap, scoring.window
+    softcap = scoring.softcap
     scores = torch.einsum("nhd,hmd->hnm", q.float(), k.float()) * scoring.scale
     if softcap > 0:
         scores = softcap * torch.tanh(scores / softcap)
     i = torch.arange(first, first + q.shape[0], device=q.device)[:, None]
     j = torch.arange(k.shape[1], device=q.device)[None, :]
-    visible = (j <= i) & (j > i - window) if window > 0 else j <= i
-    return scores.masked_fill(~visible, float("-inf"))
+    hidden = j > i if scoring.causal else torch.zeros_like(j > i)
+    if scoring.window > 0:
+        hidden = hidden | ((i - j).abs() >= scoring.window)
+    return scores.masked_fill(hidden, float("-inf"))
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, first: int, scoring: SoftmaxScope) -> Tensor:

@@ -17,6 +17,14 @@ LOG2_E = math.log2(math.e)
 # Its largest is not reached as long as no value is beyond 5,700.
 LIFT = 2.0**10
 
+# A weight, too, may round to its other neighbour: that moves a result by 2^-8 of the weight's part
+# in it, whatever is left of the result: 2^-9 for half of values of unit size.
+TOLERANCE = {
+    **DEFAULT_TOLERANCE,
+    torch.bfloat16: KernelTolerance(8e-3, 2e-3),
+    torch.float16: KernelTolerance(1e-3, 2.5e-4),
+}
+
 
 def gather(cache: Tensor, pages: Tensor, context: int) -> Tensor:
     """The first `context` rows of one sequence, from its pages, in order: [Hk, context, D]."""
@@ -116,11 +124,5 @@ register(
     "paged_attention",
     reference,
     lambda a: result(a.q, a.value_size if a.v_cache is None else a.v_cache.shape[-1], a.out_dtype),
-    # A weight, too, may round to its other neighbour: that moves a result by 2^-8 of the
-    # weight's part in it, whatever is left of the result: 2^-9 for half of values of unit size.
-    tolerance={
-        **DEFAULT_TOLERANCE,
-        torch.bfloat16: KernelTolerance(8e-3, 2e-3),
-        torch.float16: KernelTolerance(1e-3, 2.5e-4),
-    },
+    tolerance=TOLERANCE,
 )

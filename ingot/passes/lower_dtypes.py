@@ -92,12 +92,15 @@ def narrow_weight(gm: GraphModule, node: Node, narrow: torch.dtype) -> None:
 
 
 def narrow_uses(gm: GraphModule, narrow: torch.dtype) -> Iterator[Use]:
-    """What is multiplied: with a narrow matrix, or with the keys of a cache; in graph order."""
+    """What is multiplied: with a narrow matrix, or in attention; in graph order."""
     for node, traits in op_nodes(gm):
         given = arguments(node)
         is_narrow = traits.matrix and value(given[traits.matrix]).dtype == narrow
         if is_narrow or traits.meets_tokens:
             yield node, given[traits.multiplied]
+        for rows in (given[name] for name in traits.arguments(Role.SEGMENT)):
+            if value(rows).is_floating_point():
+                yield node, rows
 
 
 def narrow_at_the_maker(source: Node, uses: Set[Use], narrow: torch.dtype) -> bool:

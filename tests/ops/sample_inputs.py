@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -390,6 +391,34 @@ def rope_table(rng: torch.Generator) -> list[Kwargs]:
     ]
 
 
+def segment_attention(rng: torch.Generator) -> list[Kwargs]:
+    return [
+        {
+            "q": samples.normal(rng, 1, sum(lengths), q_heads, size, dtype=dtype),
+            "k": samples.normal(rng, 1, sum(lengths), kv_heads, size, dtype=dtype),
+            "v": samples.normal(rng, 1, sum(lengths), kv_heads, value_size, dtype=dtype),
+            "spans": segments(lengths),
+            "scale": size**-0.5,
+            **words,
+            "out_dtype": dtype,
+        }
+        for dtype in samples.DTYPES
+        for lengths, q_heads, kv_heads, size, value_size, words in (
+            ((1,), 2, 2, 32, 32, {}),
+            ((5, 1, 0, 7), 4, 2, 20, 12, {}),
+            ((3, 8), 3, 1, 16, 16, {"causal": True, "softcap": 5.0}),
+            ((4, 9), 2, 2, 12, 12, {"window": 3}),
+            ((11, 2), 6, 3, 8, 8, {"causal": True, "window": 4}),
+        )
+    ]
+
+
+def segments(lengths: Sequence[int]) -> Tensor:
+    """The spans of segments that lie one behind the other."""
+    ends = torch.tensor(lengths, dtype=torch.int32).cumsum(0, dtype=torch.int32)
+    return torch.stack([ends - torch.tensor(lengths), ends, torch.zeros_like(ends)], 1).int()
+
+
 def select_rows(rng: torch.Generator) -> list[Kwargs]:
     return [
         {
@@ -430,6 +459,7 @@ SAMPLES = {
     "rope": rope,
     "rope_table": rope_table,
     "route": route,
+    "segment_attention": segment_attention,
     "select_rows": select_rows,
     "soft_cap": soft_cap,
 }

@@ -143,14 +143,14 @@ def test_a_row_of_a_chosen_argument_reaches_rows_that_name_it(op, argument):
 def test_what_a_sequence_has_left_reaches_rows_of_other_tokens(op):
     """Some argument of the role does; the tables only say where."""
     reached = 0
-    for argument in op.traits.arguments(Role.SEQUENCE):
+    for argument in op.traits.arguments(Role.SEQUENCE, Role.SEGMENT):
         for kwargs in calls(op, argument):
             value = kwargs[argument]
             if value.is_floating_point():
-                dims = value.shape[1] if op.name == "attention" else value.shape[0]
-                for row in range(dims):
+                plain = argument in ("k", "v")  # with the batch of one
+                for row in range(value.shape[1] if plain else value.shape[0]):
                     changed = value.clone()
-                    (changed[0] if op.name == "attention" else changed)[row] += 1.0
+                    (changed[0] if plain else changed)[row] += 1.0
                     reached = max(reached, len(changed_rows(op, kwargs, argument, changed)))
     assert reached > 1
 
@@ -189,13 +189,29 @@ def test_a_table_is_read_by_the_rows_that_name_it():
     assert changed_rows(op, kwargs, "weight", changed) == expected
 
 
+@pytest.mark.parametrize("op, argument", every(Role.SEGMENT))
+def test_a_row_of_a_segment_reaches_all_rows_of_it_and_no_other(op, argument):
+    """Where neither a mask nor a window keeps some away."""
+    for kwargs in calls(op, argument):
+        value = kwargs[argument]
+        if not value.is_floating_point():
+            continue
+        for begin, end, _ in kwargs["spans"].tolist():
+            for row in {begin, end - 1} if end > begin else ():
+                moved = changed_rows(op, kwargs, argument, with_row(argument, value, row))
+                sees = kwargs.get("causal") or kwargs.get("window")
+                # With one key, any has all the weight.
+                whole = not sees and (argument == "v" or end - begin > 1)
+                segment = set(range(begin, end))
+                assert moved <= segment
+                assert moved == segment or not whole
+
+
 def test_what_follows_from_the_roles():
+    mixers = {"attention", "paged_attention", "segment_attention"}
     by_rows = {name for name, traits in TRAITS.items() if traits.by_rows}
-    assert by_rows == TRAITS.keys() - {"select_rows", "attention", "kv_write", "paged_attention"}
-    assert {name for name, traits in TRAITS.items() if traits.meets_tokens} == {
-        "attention",
-        "paged_attention",
-    }
+    assert by_rows == TRAITS.keys() - {"select_rows", "kv_write", *mixers}
+    assert {name for name, traits in TRAITS.items() if traits.meets_tokens} == mixers
     assert {name: traits.matrix for name, traits in TRAITS.items() if traits.matrix} == {
         "linear": "weight",
         "experts": "gate_up",

@@ -85,7 +85,8 @@ def _accesses(
     """What a kernel touches of the memory that changes during a step."""
     plan = operands.plan
     if kernel.attends:
-        yield Access("shared", 0, 1, HEADS if even else None, writes=True)
+        by_heads = even and kernel.dealt_by_heads
+        yield Access("shared", 0, 1, HEADS if by_heads else None, writes=True)
     for name in (*kernel.reads, *kernel.writes):
         buffer = plan.root(name)
         if buffer.kind in ("weight", "input"):

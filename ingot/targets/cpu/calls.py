@@ -29,6 +29,7 @@ from ingot.targets.cpu.call_parts import (
     turned_heads,
 )
 from ingot.targets.cpu.calls_experts import expert_gate, expert_sum, route
+from ingot.targets.cpu.limits import check_heads
 from ingot.targets.cpu.operands import CPP_TYPES, Operands
 from ingot.targets.cpu.work import CpuWork
 from ingot.targets.turns import turns_of
@@ -209,6 +210,22 @@ def paged_attention(operands: Operands, work: CpuWork) -> KernelCall:
     return KernelCall("paged_attention_quantize", (*constants, block), (*inputs, *results, *sinks))
 
 
+def segment_attention(operands: Operands, work: CpuWork) -> KernelCall:
+    i = work.member("segment_attention")
+    q, k, v, spans = (operands.of(i, a) for a in ("q", "k", "v", "spans"))
+    same = {q.dtype, k.dtype, v.dtype}
+    expect(i, len(same) == 1, f"q is {q.dtype}, k {k.dtype} and v {v.dtype}")
+    check_heads(k, v)
+    capped = "true" if float(i.attrs["softcap"]) > 0 else "false"
+    constants = (*q.shape[1:2], *k.shape[1:], i.attrs["window"], boolean(i, "causal"), capped)
+    rows = (operands.rows(x) for x in (q, k, v))
+    segments = (operands.count(spans.shape[0]), operands.input(spans.name))
+    scalars = scalars_of(i, "scale", "softcap")
+    return KernelCall(
+        "segment_attention", constants, (*rows, *segments, *scalars, result(operands, i))
+    )
+
+
 def look_ahead(operands: Operands, work: CpuWork) -> KernelCall:
     """What tells a thread that this attention comes next."""
     i = work.member("paged_attention")
@@ -287,6 +304,7 @@ CALLS: Mapping[str, Emit] = {
     "rope_kv_write": rope_kv_write,
     "rope_table": rope_table,
     "route": route,
+    "segment_attention": segment_attention,
     "select_rows": select_rows,
     "soft_cap": soft_cap,
 }

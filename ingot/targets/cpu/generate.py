@@ -103,8 +103,9 @@ def _body(
 
 
 def _looks(operands: Operands) -> dict[int, KernelCall]:
-    """What tells a thread of the next attention, by the number of the one before; -1 for none."""
-    attend = [index for index, kernel in enumerate(operands.work) if kernel.attends]
+    """What tells a thread of the next attention that reads pages, by the number of the one before;
+    -1 for none."""
+    attend = [index for index, kernel in enumerate(operands.work) if kernel.has("paged_attention")]
     calls = [look_ahead(operands, operands.work[index]) for index in attend]
     away = KernelCall("look_away", (), ())
     return dict(zip((-1, *attend), (*calls, away), strict=True)) if attend else {}

@@ -20,8 +20,23 @@ def check_cache(cache: Buffer, largest: int = MAX_HEAD_SIZE, what: str = "heads"
             f"cache {cache.name} has pages of {page_size} tokens",
             hint="CPU targets take page sizes that are multiples of 16 (--page-size).",
         )
-    if head_size % 4 or head_size > largest:
+    _check_size(f"cache {cache.name} has", head_size, largest, what)
+
+
+def check_heads(keys: Buffer, values: Buffer) -> None:
+    """Raises CodegenError for rows (rows, kv heads, head size) that attention without a cache does
+    not take."""
+    if keys.shape != values.shape:
         raise CodegenError(
-            f"cache {cache.name} has {what} of size {head_size}",
+            f"keys {keys.name} have shape {keys.shape}, and values {values.shape}",
+            hint="CPU targets take segments whose keys and values have one shape.",
+        )
+    _check_size(f"{keys.name} has", int(keys.shape[-1]), MAX_HEAD_SIZE, "heads")
+
+
+def _check_size(found: str, size: int, largest: int, what: str) -> None:
+    if size % 4 or size > largest:
+        raise CodegenError(
+            f"{found} {what} of size {size}",
             hint=f"CPU targets take {what} of sizes that are multiples of 4, up to {largest}.",
         )

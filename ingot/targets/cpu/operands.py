@@ -9,7 +9,7 @@ from functools import cached_property
 
 from ingot.artifact.formats import stored_bytes
 from ingot.artifact.plan import Buffer, Instruction, Plan, arrays_of, scales_offset
-from ingot.artifact.spec import Array
+from ingot.artifact.spec import SYMBOLS, Array, Dim
 from ingot.errors import CodegenError
 from ingot.targets.cpu.call import place
 from ingot.targets.cpu.limits import MAX_LATENT_SIZE, check_cache
@@ -94,6 +94,10 @@ class Operands:
     def output(self, name: str) -> str:
         """A pointer to an output of the step."""
         return _array("output", self.plan.spec.outputs, name)
+
+    def count(self, dim: Dim) -> str:
+        """How many of them a step has, as C++ reads it."""
+        return str(dim) if isinstance(dim, int) else f"step.{SYMBOLS[dim].name}"
 
     def scales(self, buffer: Buffer, *, const: bool = True) -> str:
         """`Rows<float>` over the scales of a temporary in integers."""

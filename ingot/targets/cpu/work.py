@@ -47,7 +47,7 @@ class CpuWork(Work):
     def dealt_by_heads(self) -> tuple[str, ...]:
         """The buffers that it divides by KV heads."""
         states = [n for n in self.reads if self.plan.buffer(n).kind == "state"]
-        if self.attends:
+        if self.attends and states:
             return (self.member("paged_attention").inputs["q"], *self.writes, *states)
         return (*self.writes, *states) if self.has("rope") and self.mutated else ()
 

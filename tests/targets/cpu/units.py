@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ingot.artifact.formats import stored_bytes
-from ingot.artifact.plan import Buffer, MemoryPlan, Plan, aligned, arrays_of, scales_offset
+from ingot.artifact.plan import Buffer, Limits, MemoryPlan, Plan, aligned, arrays_of, scales_offset
 from ingot.artifact.target import Target
 from ingot.artifact.tensors import read_header
 from ingot.compiler.interpret import Value, interpret
@@ -63,8 +63,9 @@ class Unit:
         target: str,
         disable: Collection[str] = (),
         flags: tuple[str, ...] = (),
+        limits: Limits = WIDE,
     ) -> None:
-        sketch = Sketch(WIDE)
+        sketch = Sketch(limits)
         for name, case in cases.items():
             sketch.prefix = f"{name}."
             case(sketch)
@@ -159,7 +160,7 @@ class Unit:
     def places(self, buffer: Buffer, step: Step) -> Iterator[slice]:
         """The bytes of the arena that a temporary's numbers take in a step, and its scales."""
         offset = buffer.offset
-        bound = [*_largest(buffer)]
+        bound = [*map(self.plan.limits.bound, buffer.shape)]
         for dtype, numbers in arrays_of(buffer.format, self.shape(buffer, step)):
             yield slice(offset, offset + stored_bytes(dtype, numbers))
             offset += scales_offset(buffer.format, bound)
@@ -267,10 +268,6 @@ def _weight(unit: Unit, name: str) -> Value:
         return unit.weights[name]
     stack, index = stack_of(name)
     return unit.weights[stack][index]
-
-
-def _largest(buffer: Buffer) -> Iterator[int]:
-    return map(WIDE.bound, buffer.shape)
 
 
 def _with_outliers(x: Tensor) -> Tensor:

@@ -1,4 +1,5 @@
-// Causal attention of several sequences over their pages, with an online softmax.
+// Attention of several sequences, with an online softmax: causal over their pages, or as another
+// header says.
 //
 // A unit of work is (sequence, KV head, block of rows). A row is one query of one head of the group
 // that shares the KV head, so that keys and values are read once for the whole group. Keys are
@@ -43,12 +44,23 @@ struct RowsOver<bf16, LatentCache<S, PageSize, D, V, block>, Capped> {
 };
 #endif
 
-template <class T, class Cache, int Heads, int Window, bool Capped>
-class PagedAttention {
+// The sequences of a step, and the keys that a query sees: its own and those before it, at most
+// Window of them if that is not 0.
+template <int Window>
+struct CausalMask : Sequences {
+  Range visible(int s, int query) const {
+    const int at = position(s, query);
+    return {Window > 0 && at >= Window ? at - Window + 1 : 0, at + 1};
+  }
+};
+
+// A mask says what a query sees, as the one above. Neither end falls from a query to the next.
+template <class T, class Cache, int Heads, class Mask, bool Capped>
+class Attention {
  public:
   static constexpr int kv_heads = Cache::heads, group = Heads / kv_heads;
 
-  Sequences sequences;
+  Mask sequences;
   Cache cache;
   Scoring scoring;
   const float* sinks;  // a logit of each query head, or null
@@ -113,7 +125,7 @@ class PagedAttention {
   // What a thread visits, and the next few visits, whose tiles it fetches, even of another unit.
   class Visits {
    public:
-    Visits(const PagedAttention& of, Rows<const T> q, int rank, const Dealing& dealing)
+    Visits(const Attention& of, Rows<const T> q, int rank, const Dealing& dealing)
         : of_(of), q_(q), dealing_(dealing) {
       begin(ring_[0], of.settled({0, rank}, dealing));
       for (int i = 0; i < count - 1; ++i) follow(ring_[i], ring_[i + 1]);
@@ -150,7 +162,7 @@ class PagedAttention {
       if (of_.exists(unit)) visit.tile = of_.tile_at(visit);
     }
 
-    const PagedAttention& of_;
+    const Attention& of_;
     Rows<const T> q_;
     const Dealing& dealing_;
     Visit ring_[count] = {};
@@ -160,14 +172,10 @@ class PagedAttention {
   int num_rows(int s) const { return sequences.num_queries(s) * group; }
   // The keys that rows [row, end) of a sequence see.
   Range keys_of(int s, int row, int end) const {
-    return {first_key(sequences.position(s, row / group)),
-            sequences.position(s, (end - 1) / group) + 1};
+    return {sequences.visible(s, row / group).begin, sequences.visible(s, (end - 1) / group).end};
   }
   static int num_chunks(Range keys) {
     return (keys.end - 1) / chunk_keys - keys.begin / chunk_keys + 1;
-  }
-  static int first_key(int position) {
-    return Window > 0 && position >= Window ? position - Window + 1 : 0;
   }
 
   int num_units(const Dealing& dealing) const {
@@ -306,8 +314,8 @@ class PagedAttention {
   void start(Block& block, const Unit& unit, Rows<const T> q) const {
     block.count = 0;
     for (int r = 0; r < unit.count; ++r) {
-      const int position = sequences.position(unit.sequence, (unit.row + r) / group);
-      block.add(query(q, unit, r), first_key(position), position + 1,
+      const Range visible = sequences.visible(unit.sequence, (unit.row + r) / group);
+      block.add(query(q, unit, r), visible.begin, visible.end,
                 sinks == nullptr ? -__builtin_inff() : sinks[head_of(unit, r)]);
     }
     block.ready();
@@ -342,8 +350,9 @@ template <int Heads, int Window, bool Capped, class T, class Cache, class Out>
 [[gnu::noinline, gnu::noipa]]
 void paged_attention(Team team, Rows<const T> q, Cache cache, Sequences sequences, float scale,
                      float softcap, Rows<Out> out, const float* sinks = nullptr) {
-  PagedAttention<T, Cache, Heads, Window, Capped>{sequences, cache, {scale, softcap}, sinks}.run(
-      team, q, StoreHead<Cache::value_size, Out>{out});
+  const Attention<T, Cache, Heads, CausalMask<Window>, Capped> attention{
+      {sequences}, cache, {scale, softcap}, sinks};
+  attention.run(team, q, StoreHead<Cache::value_size, Out>{out});
 }
 
 template <int Heads, int Window, bool Capped, int group, class T, class Cache>
@@ -351,8 +360,9 @@ template <int Heads, int Window, bool Capped, int group, class T, class Cache>
 void paged_attention_quantize(Team team, Rows<const T> q, Cache cache, Sequences sequences,
                               float scale, float softcap, Rows<std::int8_t> values,
                               Rows<float> scales, const float* sinks = nullptr) {
-  PagedAttention<T, Cache, Heads, Window, Capped>{sequences, cache, {scale, softcap}, sinks}.run(
-      team, q, QuantizeHead<Cache::value_size, group>{values, scales});
+  const Attention<T, Cache, Heads, CausalMask<Window>, Capped> attention{
+      {sequences}, cache, {scale, softcap}, sinks};
+  attention.run(team, q, QuantizeHead<Cache::value_size, group>{values, scales});
 }
 
 }  // namespace ingot

@@ -20,4 +20,5 @@
 #include "quantized_linear.h"
 #include "rope.h"
 #include "route.h"
+#include "segments.h"
 #include "step.h"

@@ -1,39 +1,44 @@
-// 16 rows of 16 words, turned into columns.
+// As many rows of words as a vector has lanes, turned into columns.
 #pragma once
 
-#include <immintrin.h>
-
 #include <cstddef>
+#include <cstring>
+#include <utility>
+
+#include "simd.h"
 
 namespace ingot {
 
-// Word i of row j becomes word j of row i. Rows of either are so many bytes apart.
+// Of squares of Step words that lie in two rows, the upper right one and the lower left one change
+// places.
+template <int Step, std::size_t... Lane>
+[[gnu::always_inline]] inline void swap_squares(vf& upper, vf& lower,
+                                                std::index_sequence<Lane...>) {
+  const vf before = upper;
+  upper = __builtin_shufflevector(before, lower, ((Lane & Step) ? lanes + Lane - Step : Lane)...);
+  lower = __builtin_shufflevector(before, lower, ((Lane & Step) ? lanes + Lane : Lane + Step)...);
+}
+
+// Word i of row j becomes word j of row i.
+template <int Step = lanes / 2>
+[[gnu::always_inline]] inline void turn(vf (&rows)[lanes]) {
+#pragma GCC unroll 16
+  for (int i = 0; i < lanes; ++i)
+    if ((i & Step) == 0)
+      swap_squares<Step>(rows[i], rows[i + Step], std::make_index_sequence<lanes>());
+  if constexpr (Step > 1) turn<Step / 2>(rows);
+}
+
+// The same in memory. Rows of either are so many bytes apart.
 inline void turn(const void* from, std::ptrdiff_t from_stride, void* to, std::ptrdiff_t to_stride) {
-  __m512i rows[16], twos[16];
-  for (int i = 0; i < 16; ++i)
-    rows[i] = _mm512_loadu_si512(static_cast<const char*>(from) + i * from_stride);
-  for (int i = 0; i < 16; i += 2) {
-    twos[i] = _mm512_unpacklo_epi32(rows[i], rows[i + 1]);
-    twos[i + 1] = _mm512_unpackhi_epi32(rows[i], rows[i + 1]);
-  }
-  for (int i = 0; i < 16; i += 4)  // fours of rows: words 0, 1, 2, 3 of each 128 bits
-    for (int j = 0; j < 2; ++j) {
-      rows[i + 2 * j] = _mm512_unpacklo_epi64(twos[i + j], twos[i + 2 + j]);
-      rows[i + 2 * j + 1] = _mm512_unpackhi_epi64(twos[i + j], twos[i + 2 + j]);
-    }
-  for (int word = 0; word < 4; ++word) {
-    const __m512i low[] = {_mm512_shuffle_i32x4(rows[word], rows[4 + word], 0x88),
-                           _mm512_shuffle_i32x4(rows[word], rows[4 + word], 0xdd)};
-    const __m512i high[] = {_mm512_shuffle_i32x4(rows[8 + word], rows[12 + word], 0x88),
-                            _mm512_shuffle_i32x4(rows[8 + word], rows[12 + word], 0xdd)};
-    for (int half = 0; half < 2; ++half)
-      for (int quarter = 0; quarter < 2; ++quarter) {
-        const __m512i column = quarter == 0 ? _mm512_shuffle_i32x4(low[half], high[half], 0x88)
-                                            : _mm512_shuffle_i32x4(low[half], high[half], 0xdd);
-        const int place = word + 4 * half + 8 * quarter;
-        _mm512_storeu_si512(static_cast<char*>(to) + place * to_stride, column);
-      }
-  }
+  vf rows[lanes];
+#pragma GCC unroll 16
+  for (int i = 0; i < lanes; ++i)
+    std::memcpy(&rows[i], static_cast<const char*>(from) + i * from_stride, sizeof rows[i]);
+  turn(rows);
+#pragma GCC unroll 16
+  for (int i = 0; i < lanes; ++i)
+    std::memcpy(static_cast<char*>(to) + i * to_stride, &rows[i], sizeof rows[i]);
 }
 
 }  // namespace ingot

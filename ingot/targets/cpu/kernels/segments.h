@@ -1,0 +1,167 @@
+// Attention of rows over the rows of their segment: many at once, all of which are there.
+//
+// Keys and values are rows of the step. What a block of queries visits of them is packed into tiles
+// as a cache would have them, for the same products. Packing takes a few hundredths of the time.
+#pragma once
+
+#include "attention.h"
+#include "turn.h"
+
+namespace ingot {
+
+// The segments of a step, and the keys that a query sees: those that are less than Window away, if
+// that is not 0, and not behind it, if Causal. A segment's page table is its span, since its first
+// row says where all keys lie.
+template <int Window, bool Causal>
+struct SegmentMask : Sequences {
+  SegmentMask(int count, const int* spans) : Sequences{count, spans, spans, 3} {}
+
+  Range visible(int s, int query) const {
+    const int length = num_queries(s), end = Window > 0 ? query + Window : length;
+    return {Window > 0 && query >= Window ? query - Window + 1 : 0,
+            Causal ? query + 1 : end < length ? end : length};
+  }
+};
+
+// The keys and values of a step in rows of heads.
+template <class T, int KvHeads, int D>
+struct HeadRows {
+  static constexpr int heads = KvHeads, key_size = D, value_size = D;
+  Rows<const T> keys, values;
+};
+
+// A tile of a segment.
+template <class T, int Keys>
+struct RowTile : SeenKeys {
+  Rows<const T> keys, values;  // from its first one on
+};
+
+// The tile at `start` of a segment whose keys [begin, end) are seen.
+template <int Keys, class T, int KvHeads, int D>
+inline RowTile<T, Keys> locate(const HeadRows<T, KvHeads, D>& rows, const int* first, int head,
+                               int start, int begin, int end) {
+  const auto from = [&](Rows<const T> x) {
+    return Rows<const T>{x.data + (*first + start) * x.stride + head * D, x.stride};
+  };
+  return {SeenKeys::of_tile(Keys, start, begin, end), from(rows.keys), from(rows.values)};
+}
+
+// A tile as a cache of S has it, from rows of T.
+template <class T, class S, int D, int Keys>
+class PackedTile {
+ public:
+  PackedTile() = default;
+  PackedTile(const PackedTile&) = delete;  // it knows where it lies
+
+  // It fetches the same rows of the next tile.
+  const Tile<S, Keys>& pack(const RowTile<T, Keys>& from, const RowTile<T, Keys>& next) {
+    static_cast<SeenKeys&>(tile_) = from;
+    const Range groups = tile_.groups();
+    for (int g = 0; g < Keys / key_group; ++g) {
+      const std::ptrdiff_t place = g * key_group * D;
+      tile_.keys.at[g] = keys_ + place;
+      tile_.values.at[g] = values_ + place;
+      if (g < groups.begin || g >= groups.end) continue;
+      const T *keys[key_group], *values[key_group];
+      for (int i = 0; i < key_group; ++i) {
+        const int key = g * key_group + i;
+        keys[i] = from.shows(key) ? from.keys[key] : zeros;
+        values[i] = from.shows(key) ? from.values[key] : zeros;
+        if (next.shows(key)) fetch(next, key);
+      }
+      pack_keys(keys, keys_ + place);
+      pack_values(values, values_ + place);
+    }
+    return tile_;
+  }
+
+ private:
+  static constexpr int depth = Dot<S>::depth;
+  static constexpr int words = D / depth;  // of a head; a word is 32 bits
+
+  static void fetch(const RowTile<T, Keys>& tile, int key) {
+    for (int d = 0; d < D; d += 64 / sizeof(T)) {
+      prefetch(tile.keys[key] + d);
+      prefetch(tile.values[key] + d);
+    }
+  }
+
+  // So many words of a row from one on, in S.
+  static vf load_words(const T* row, int word, Full) { return load(place(row, word)); }
+  static vf load_words(const T* row, int word, Part part) {
+    return load(place(row, word), part.count);
+  }
+  static auto place(const T* row, int word) {
+    if constexpr (std::is_same_v<T, S>)
+      return reinterpret_cast<const float*>(row) + word;  // two bfloat16 in one
+    else
+      return row + word;
+  }
+
+  static void pack_keys(const T* const (&rows)[key_group], S* to) {
+    float* columns = reinterpret_cast<float*>(to);
+    for (int first = 0; first < key_group; first += lanes)
+      for_columns<words>([&](int word, auto part) {
+        vf square[lanes];
+#pragma GCC unroll 16
+        for (int i = 0; i < lanes; ++i) square[i] = load_words(rows[first + i], word, part);
+        turn(square);
+        for (int i = 0; i < count_of(part); ++i)
+          store(columns + (word + i) * key_group + first, square[i]);
+      });
+  }
+  static constexpr int count_of(Full) { return lanes; }
+  static int count_of(Part part) { return part.count; }
+
+  // Of rows that end within a vector, the next ones overwrite what exceeds them.
+  static void pack_values(const T* const (&rows)[key_group], S* to) {
+    for (int i = 0; i < key_group; i += depth)
+      for (int d = 0; d < D; d += lanes)
+        if constexpr (std::is_same_v<T, S>)
+          Dot<S>::store_columns(to + i * D + d * depth, Dot<S>::columns(rows + i, d, D - d));
+        else
+          store(to + i * D + d, D - d < lanes ? load(rows[i] + d, D - d) : load(rows[i] + d));
+  }
+
+  static constexpr T zeros[D] = {};  // of a key that no row sees, which may hold anything
+  alignas(64) S keys_[Keys * D];
+  alignas(64) S values_[Keys * D + depth * lanes];
+  Tile<S, Keys> tile_;
+};
+
+// Rows that pack what they visit.
+template <class T, class S, int D, class PackedRows>
+class SegmentRows : public PackedRows {
+ public:
+  using Tile = RowTile<T, PackedRows::keys_at_once>;
+
+  void visit(const Tile& now, const Tile& next, Scoring scoring) {
+    const auto& packed = packed_.pack(now, next);
+    PackedRows::visit(packed, packed, scoring);
+  }
+
+ private:
+  PackedTile<T, S, D, PackedRows::keys_at_once> packed_;
+};
+
+template <class T, int KvHeads, int D, bool Capped>
+struct RowsOver<T, HeadRows<T, KvHeads, D>, Capped> {
+  using type = SegmentRows<T, Wide<T>, D, QueryRows<T, Wide<T>, D, Capped>>;
+};
+#if defined(__AMX_BF16__)
+template <int KvHeads, int D, bool Capped>
+struct RowsOver<bf16, HeadRows<bf16, KvHeads, D>, Capped> {
+  using type = SegmentRows<bf16, bf16, D, AmxRows<AmxReader<bf16, D>, Capped>>;
+};
+#endif
+
+template <int Heads, int KvHeads, int D, int Window, bool Causal, bool Capped, class T, class Out>
+[[gnu::noinline, gnu::noipa]]
+void segment_attention(Team team, Rows<const T> q, Rows<const T> k, Rows<const T> v, int count,
+                       const int* spans, float scale, float softcap, Rows<Out> out) {
+  const Attention<T, HeadRows<T, KvHeads, D>, Heads, SegmentMask<Window, Causal>, Capped> attention{
+      {count, spans}, {k, v}, {scale, softcap}, nullptr};
+  attention.run(team, q, StoreHead<D, Out>{out});
+}
+
+}  // namespace ingot
