@@ -135,7 +135,7 @@ TRAITS: Mapping[str, Traits] = {
     "mul": Traits(roles={"x": Role.OWN}),
     "soft_cap": Traits(roles={"x": Role.OWN}),
     "cast": Traits(roles={"x": Role.OWN}),
-    # attention: one sequence over itself, many over their pages, and segments over themselves. Where
+    # attention: one sequence over itself, many over their pages, many segments over themselves. If
     # there are no values of their own (`v`, `v_cache`), they are the first columns of the keys
     "attention": Traits(
         roles={"q": Role.OWN, "k": Role.SEQUENCE, "v": Role.SEQUENCE, "sinks": Role.VECTOR}
