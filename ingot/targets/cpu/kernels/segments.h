@@ -144,9 +144,14 @@ class SegmentRows : public PackedRows {
   PackedTile<T, S, D, PackedRows::keys_at_once> packed_;
 };
 
+// So many queries that packing takes little beside what they do with a tile.
+template <int D>
+inline constexpr int most_segment_rows = D <= 256 ? 144 : 48;
+
 template <class T, int KvHeads, int D, bool Capped>
 struct RowsOver<T, HeadRows<T, KvHeads, D>, Capped> {
-  using type = SegmentRows<T, Wide<T>, D, QueryRows<T, Wide<T>, D, Capped>>;
+  using S = Wide<T>;
+  using type = SegmentRows<T, S, D, QueryRows<T, S, D, Capped, most_segment_rows<D>>>;
 };
 #if defined(__AMX_BF16__)
 template <int KvHeads, int D, bool Capped>
