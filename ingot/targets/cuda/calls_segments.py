@@ -70,8 +70,10 @@ def tiles_of(dtype: str, size: int) -> Tiles:
     """
     row_bytes = DTYPE_BITS[dtype] // 8 * sum(parts_of(size))
     if dtype == "float32":
-        return Tiles(16, 32, 4, 2) if row_bytes <= 512 else Tiles(16, 16, 8, 2)
-    return Tiles(64, 64, 4, 3) if row_bytes <= 256 else Tiles(64, 32, 8, 2)
+        return Tiles(16, 32, 4, 2) if row_bytes <= 384 else Tiles(16, 16, 8, 2)
+    if row_bytes <= 192:
+        return Tiles(64, 64, 4, 3)
+    return Tiles(64, 32, 4, 3) if row_bytes <= 256 else Tiles(64, 32, 8, 2)
 
 
 CALLS: Mapping[str, Emit] = {"segment_attention": segment_attention}
