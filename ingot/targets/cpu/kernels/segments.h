@@ -123,7 +123,7 @@ class PackedTile {
           store(to + i * D + d, D - d < lanes ? load(rows[i] + d, D - d) : load(rows[i] + d));
   }
 
-  static constexpr T zeros[D] = {};  // of a key that no row sees, which may hold anything
+  static constexpr T zeros[D] = {};  // of a key that no row sees, which may lie outside of memory
   alignas(64) S keys_[Keys * D];
   alignas(64) S values_[Keys * D + depth * lanes];
   Tile<S, Keys> tile_;
