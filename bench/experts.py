@@ -162,9 +162,9 @@ class RandomWeights:
 
 
 class Layers:
-    """The kernels of a plan, opened. A context manager."""
+    """The kernels of a plan, opened, with so many pages. A context manager."""
 
-    def __init__(self, plan: Plan, folder: Path, threads: int) -> None:
+    def __init__(self, plan: Plan, folder: Path, threads: int, num_pages: int = 1) -> None:
         self.plan, self.threads = plan, threads
         self.kernels = Kernels((folder / "kernels.so").read_bytes(), "kernels.so")
         with (folder / "weights.safetensors").open("rb") as file:
@@ -178,9 +178,11 @@ class Layers:
         base = map_address(self.map)
         offsets = [base + offset for offset in weight_offsets(plan, header, "weights")]
         weights = np.array(offsets, np.int64)
+        self.pages = [Region(size * num_pages, "pages") for size in plan.page_sizes()]
+        caches = np.array([region.address for region in self.pages], np.int64)
         model = ModelStruct(
-            weights=weights.ctypes.data, caches=weights.ctypes.data, arena=self.arena.address,
-            num_pages=1, num_threads=threads, watches_host=0,
+            weights=weights.ctypes.data, caches=caches.ctypes.data, arena=self.arena.address,
+            num_pages=num_pages, num_threads=threads, watches_host=0,
         )  # fmt: skip
         self.kernels.open(model)
         self.inputs = StepInputs(plan)
@@ -215,12 +217,14 @@ class Layers:
         rng = np.random.default_rng(seed)
         self.inputs["tokens"][:rows] = rng.integers(0, VOCABULARY, rows)
         self.inputs.num_tokens, self.inputs.num_seqs = rows, 1
+        return [seconds for kernel, seconds in self.run() if "expert" in kernel]
+
+    def run(self) -> list[tuple[str, float]]:
+        """The kernels of a step of the inputs, and the seconds of each."""
         step = step_struct(self.inputs, [])
         self.kernels.run_timed(step, self.times.ctypes.data)
-        names = [kernel.kernel for kernel in self.plan.kernels]
-        return [
-            t * 1e-9 for t, n in zip(self.times[:-1].tolist(), names, strict=True) if "expert" in n
-        ]
+        names = (kernel.kernel for kernel in self.plan.kernels)
+        return [(n, t * 1e-9) for n, t in zip(names, self.times[:-1].tolist(), strict=True)]
 
     def limits(self) -> MachineLimits:
         place = self.region.address, self.region.nbytes
@@ -235,8 +239,8 @@ class Layers:
 
     def __exit__(self, *_: object) -> None:
         self.kernels.close()
-        self.arena.close()
-        self.region.close()
+        for region in (*self.pages, self.arena, self.region):
+            region.close()
 
 
 def _parser() -> argparse.ArgumentParser:

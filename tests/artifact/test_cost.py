@@ -99,6 +99,27 @@ def test_a_prefill_by_hand():
     assert head.operations == {"bfloat16": 2 * VOCAB * WIDTH}
 
 
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("window", [0, 1, 3, 50])
+def test_segments_count_every_pair_that_is_seen(window, causal):
+    """And read nothing: their keys and values are temporaries."""
+    operands = {name: arena(name, heads, SIZE) for name, heads in (("q", HEADS), ("k", KV_HEADS))}
+    operands["v"] = arena("v", KV_HEADS, SIZE // 2)
+    given = replace(
+        instruction("segment_attention", q="q", k="k", v="v", spans="spans"),
+        attrs={"window": window, "causal": causal},
+    )
+    shape = StepShape(sequences=3, new_tokens=7, context=90)
+    pairs = [
+        (i, j)
+        for i in range(7)
+        for j in range(7)
+        if (not window or abs(i - j) < window) and (j <= i or not causal)
+    ]
+    cost = TRAITS["segment_attention"].cost(given, operands, shape)
+    assert cost == Cost(operations={"bfloat16": 3 * len(pairs) * 2 * HEADS * (SIZE + SIZE // 2)})
+
+
 @pytest.mark.parametrize(("rows", "experts", "picks"), [(1, 8, 2), (16, 128, 8), (50, 16, 4)])
 def test_rows_read_as_many_experts_as_random_picks_do(rows, experts, picks):
     stack = weight("gate", experts, 32, WIDTH)

@@ -17,6 +17,7 @@ from ingot.targets.cuda import (
     calls_latent,
     calls_products,
     calls_rows,
+    calls_segments,
     draws,
 )
 from ingot.targets.cuda.call import Call, Emit
@@ -28,6 +29,7 @@ EMITTERS: Mapping[str, Emit] = {
     **calls_heads.CALLS,
     **calls_latent.CALLS,
     **calls_rows.CALLS,
+    **calls_segments.CALLS,
     **calls_experts.CALLS,
 }
 NO_GROUP = -1

@@ -157,6 +157,18 @@ def test_attention_waits_for_the_keys_of_its_step() -> None:
     assert waits(s)[1] == Barrier(uneven=ALL)
 
 
+def test_attention_over_segments_waits_for_all_rows_of_its_keys() -> None:
+    """Whoever computed them. Threads have no heads of their own, and share what they sum up."""
+    s = heads()
+    keys = s.call("activation", "k", kind="silu", out="keys")
+    for out in ("o", "p"):
+        s.call("segment_attention", "q", keys, "v", "spans", scale=0.3, out=out)
+    _, first, second = waits(s)
+    some_or_many = frozenset({"some", "many"})
+    assert first == Barrier(some_or_many, some_or_many)
+    assert second == Barrier(ALL, ALL)
+
+
 def test_few_rows_are_computed_by_every_thread_for_itself() -> None:
     """Readers of what all threads have computed still wait; what follows them row by row not."""
     s = Chain().do("linear a b", "silu b c", "linear c d")

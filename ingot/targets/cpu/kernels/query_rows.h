@@ -7,13 +7,13 @@
 
 namespace ingot {
 
-// Rounded: what queries and weights are rounded to; S: what the cache stores. It takes 100 KiB with
-// D = 128 and two bytes an element.
-template <class Rounded, class S, int D, bool Capped>
-class QueryRows : public WeightedRows<Wide<Rounded>, D, D, D <= 256 ? 48 : 24, Capped, Rounded> {
+// Rounded: what queries and weights are rounded to; S: what the cache stores; Block: the most rows.
+// 48 of these take 100 KiB with D = 128 and two bytes an element.
+template <class Rounded, class S, int D, bool Capped, int Block = D <= 256 ? 48 : 24>
+class QueryRows : public WeightedRows<Wide<Rounded>, D, D, Block, Capped, Rounded> {
  public:
   using T = Wide<Rounded>;  // what queries, keys and values are multiplied in, but see Key
-  using Weighted = WeightedRows<T, D, D, D <= 256 ? 48 : 24, Capped, Rounded>;
+  using Weighted = WeightedRows<T, D, D, Block, Capped, Rounded>;
   using Weighted::count;
   // One would not do: a short last tile leaves no time to fetch the first one of the next unit.
   static constexpr int tiles_ahead = 2;

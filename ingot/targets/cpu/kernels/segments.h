@@ -123,7 +123,7 @@ class PackedTile {
           store(to + i * D + d, D - d < lanes ? load(rows[i] + d, D - d) : load(rows[i] + d));
   }
 
-  static constexpr T zeros[D] = {};  // of a key that no row sees, which may hold anything
+  static constexpr T zeros[D] = {};  // of a key that no row sees, which may lie outside of memory
   alignas(64) S keys_[Keys * D];
   alignas(64) S values_[Keys * D + depth * lanes];
   Tile<S, Keys> tile_;
@@ -144,9 +144,14 @@ class SegmentRows : public PackedRows {
   PackedTile<T, S, D, PackedRows::keys_at_once> packed_;
 };
 
+// So many queries that packing takes little beside what they do with a tile.
+template <int D>
+inline constexpr int most_segment_rows = D <= 256 ? 144 : 48;
+
 template <class T, int KvHeads, int D, bool Capped>
 struct RowsOver<T, HeadRows<T, KvHeads, D>, Capped> {
-  using type = SegmentRows<T, Wide<T>, D, QueryRows<T, Wide<T>, D, Capped>>;
+  using S = Wide<T>;
+  using type = SegmentRows<T, S, D, QueryRows<T, S, D, Capped, most_segment_rows<D>>>;
 };
 #if defined(__AMX_BF16__)
 template <int KvHeads, int D, bool Capped>

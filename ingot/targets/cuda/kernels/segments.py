@@ -1,0 +1,117 @@
+"""Attention of rows over the rows of their segment, all of which are in the step.
+
+A program takes ROWS rows: the query heads of one KV head, of one token or of several. It visits the
+keys that these see, KEYS at a time, in ascending order. As in attention.py weights are relative to
+whole powers of two, and sums of weights are products with ones: so neither the other rows of a
+program nor other segments change a bit. Columns of a head are taken in two parts, so that heads of
+72 are not filled up to 128.
+"""
+
+import triton
+import triton.language as tl
+
+from ingot.targets.cuda.kernels.attention import COLUMNS_OF_ONES, LOG2_E, NEVER, weights_of
+from ingot.targets.cuda.kernels.math import soft_capped
+
+
+@triton.jit
+def columns_of(
+    rows, begins, exists, D: tl.constexpr, FIRST: tl.constexpr, WIDTH: tl.constexpr
+):  # fmt: skip
+    """Columns of heads that begin at those numbers, [heads, WIDTH]; zeros for what is not there."""
+    columns = FIRST + tl.arange(0, WIDTH)
+    mask = exists[:, None] & (columns < D)[None, :]
+    return tl.load(rows + begins[:, None] + columns[None, :], mask=mask, other=0.0)
+
+
+@triton.jit
+def store_columns(out, begins, exists, values, D: tl.constexpr, FIRST: tl.constexpr):
+    """The other way round."""
+    columns = FIRST + tl.arange(0, values.shape[1])
+    mask = exists[:, None] & (columns < D)[None, :]
+    values = values.to(out.dtype.element_ty)
+    tl.store(out + begins[:, None] + columns[None, :], values, mask=mask)
+
+
+@triton.jit
+def masked(
+    x, keys, queries, end, SCALE: tl.constexpr, SOFTCAP: tl.constexpr, WINDOW: tl.constexpr,
+    CAUSAL: tl.constexpr,
+):  # fmt: skip
+    """Scores of products [rows, keys] in units of log2; -inf where a row does not see a key."""
+    if SOFTCAP > 0:
+        x = soft_capped(x * SCALE, SOFTCAP) * LOG2_E
+    else:
+        x = x * (SCALE * LOG2_E)
+    behind = keys[None, :] - queries[:, None]
+    seen = (keys < end)[None, :] & (queries >= 0)[:, None]
+    if CAUSAL:
+        seen = seen & (behind <= 0)
+    if WINDOW > 0:
+        seen = seen & (behind > -WINDOW) & (behind < WINDOW)
+    return tl.where(seen, x, NEVER)
+
+
+@triton.jit
+def seen_keys(
+    first, last, length, WINDOW: tl.constexpr, CAUSAL: tl.constexpr, KEYS: tl.constexpr
+):  # fmt: skip
+    """Where the keys begin, at a multiple of KEYS, and end that queries `first` to `last` see."""
+    begin, end = first * 0, length
+    if WINDOW > 0:
+        begin = tl.maximum(first - WINDOW + 1, 0) // KEYS * KEYS
+        end = tl.minimum(last + WINDOW, length)
+    return begin, tl.minimum(last + 1, length) if CAUSAL else end
+
+
+@triton.jit
+def attend_segments(
+    q, k, v, spans, out,
+    Q_STRIDE: tl.constexpr, K_STRIDE: tl.constexpr, V_STRIDE: tl.constexpr,
+    OUT_STRIDE: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, MAIN: tl.constexpr,
+    TAIL: tl.constexpr, SCALE: tl.constexpr, SOFTCAP: tl.constexpr, WINDOW: tl.constexpr,
+    CAUSAL: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
+):  # fmt: skip
+    """out [N, H, D] of q [N, H, D], k and v [N, K, D]: a head has MAIN columns, and TAIL or less.
+
+    Grid: (S, KV heads, tiles of the most rows).
+    """
+    s, head, tile = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    begin = tl.load(spans + 3 * s)
+    length = tl.load(spans + 3 * s + 1) - begin
+    if tile * ROWS >= length * GROUP:
+        return
+    members = tile * ROWS + tl.arange(0, ROWS)
+    queries, live = members // GROUP, members < length * GROUP
+    heads = (head * GROUP + members % GROUP) * D
+    places = (begin + queries).to(tl.int64)
+    q_main = columns_of(q, places * Q_STRIDE + heads, live, D, 0, MAIN)
+    values, sums = tl.zeros([ROWS, MAIN], tl.float32), tl.zeros([ROWS, COLUMNS_OF_ONES], tl.float32)
+    highest = tl.full([ROWS], NEVER, tl.float32)
+    ones = tl.full([KEYS, COLUMNS_OF_ONES], 1.0, tl.float32).to(q_main.dtype)
+    if TAIL > 0:
+        q_tail = columns_of(q, places * Q_STRIDE + heads, live, D, MAIN, TAIL)
+        tails = tl.zeros([ROWS, TAIL], tl.float32)
+    last = (tile * ROWS + ROWS - 1) // GROUP
+    low, end = seen_keys(tile * ROWS // GROUP, last, length, WINDOW, CAUSAL, KEYS)
+    for start in tl.range(low, end, KEYS):
+        keys = start + tl.arange(0, KEYS)
+        exists, rows = keys < end, (begin + keys).to(tl.int64)
+        k_begins, v_begins = rows * K_STRIDE + head * D, rows * V_STRIDE + head * D
+        k_main = columns_of(k, k_begins, exists, D, 0, MAIN)
+        x = tl.dot(q_main, tl.trans(k_main), input_precision="ieee")
+        if TAIL > 0:
+            k_tail = columns_of(k, k_begins, exists, D, MAIN, TAIL)
+            x = tl.dot(q_tail, tl.trans(k_tail), x, input_precision="ieee")
+        x = masked(x, keys, queries, end, SCALE, SOFTCAP, WINDOW, CAUSAL)
+        weights, highest, old = weights_of(x, highest, q_main.dtype)
+        sums = tl.dot(weights, ones, sums * old, input_precision="ieee")
+        v_main = columns_of(v, v_begins, exists, D, 0, MAIN)
+        values = tl.dot(weights, v_main, values * old, input_precision="ieee")
+        if TAIL > 0:
+            v_tail = columns_of(v, v_begins, exists, D, MAIN, TAIL)
+            tails = tl.dot(weights, v_tail, tails * old, input_precision="ieee")
+    inverse = tl.div_rn(1.0, tl.max(sums, 1))[:, None]  # its columns are equal
+    store_columns(out, places * OUT_STRIDE + heads, live, values * inverse, D, 0)
+    if TAIL > 0:
+        store_columns(out, places * OUT_STRIDE + heads, live, tails * inverse, D, MAIN)
