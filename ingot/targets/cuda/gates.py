@@ -15,8 +15,8 @@ from ingot.artifact.architectures import Architecture
 from ingot.artifact.launches import Binary, KernelSpec, Launches
 from ingot.artifact.occupancy import bytes_in_flight, bytes_needed, resident_programs
 from ingot.artifact.target import Target
-from ingot.targets.cuda.architectures import architecture_of
 from ingot.targets.cuda.disassembly import instructions_of
+from ingot.targets.cuda.levels import architecture_of
 from ingot.targets.cuda.triton_package import find_triton
 
 # Newer assemblers spill once where none need, and that of Triton 3.6 what is needed only
