@@ -21,6 +21,7 @@ from ingot.targets.cuda import (
 )
 from ingot.targets.cuda.call import Call, Emit
 from ingot.targets.cuda.operands import Operands
+from ingot.targets.cuda.tiles import weight_tiles
 from ingot.targets.work import Work, where
 
 EMITTERS: Mapping[str, Emit] = {
@@ -83,6 +84,7 @@ class KernelNumbers:
                 grid=choice.grid,
                 size=choice.size,
                 most=choice.most,
+                weights=weight_tiles(choice.constants),
             )
             for choice in call.choices
         )
