@@ -26,7 +26,7 @@ from ingot.artifact.plan import Buffer, Instruction, Limits, Plan
 from ingot.artifact.programs import STEP
 from ingot.artifact.spec import Spec
 from ingot.artifact.step_cost import kernel_costs
-from ingot.artifact.target import Target, native_target
+from ingot.artifact.target import Target
 from ingot.artifact.tensors import read_header
 from ingot.compiler.quantization.search import quantize_rows
 from ingot.ops.scaled import Scaled
@@ -35,6 +35,7 @@ from ingot.runtime.devices.cpu import stacks_end, weight_offsets
 from ingot.runtime.devices.cpu_kernels import Kernels, ModelStruct, step_struct
 from ingot.runtime.devices.memory import Region, ask_for_huge_pages, map_address
 from ingot.runtime.limits import ARITHMETIC, READ, MachineLimits
+from ingot.targets.cpu.levels import native_target
 from ingot.targets.target import kind_of
 
 VOCABULARY, MOST_ROWS = 4096, 512

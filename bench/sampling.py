@@ -22,14 +22,16 @@ import numpy as np
 from bench.figure import Figure, machine, show
 from ingot.artifact.host import host_flags
 from ingot.artifact.select import ABI
-from ingot.artifact.target import Target, native_target
+from ingot.artifact.target import Target
 from ingot.runtime.devices.cpu_kernels import Kernels, ModelStruct
 from ingot.runtime.devices.sampler import Sampler
 from ingot.runtime.limits import READ
 from ingot.runtime.params import SamplingParams
 from ingot.runtime.sampling_state import SamplingState
 from ingot.targets.cpu.generate import step_sources
+from ingot.targets.cpu.levels import native_target
 from ingot.targets.cpu.toolchain import build
+from ingot.targets.target import target_named
 
 ROWS = 128  # together far larger than any second-level cache
 TRIES = 400
@@ -65,7 +67,7 @@ class Asked:
 def main() -> int:
     """Prints the table; 1 if a limit is missed."""
     args = _parser().parse_args()
-    target = Target.parse(args.target) if args.target else native_target(host_flags())
+    target = target_named(args.target) if args.target else native_target(host_flags())
     print(f"{machine()}, {target.name}, vocabulary {args.vocab}\n")
     return show(measure(args.vocab, target), args.json)
 

@@ -1,4 +1,4 @@
-"""Times other sizes of `ingot/targets/cpu/tuning.py` on this machine, one after the other.
+"""Times other sizes of `ingot/targets/cpu/levels.py` on this machine, one after the other.
 
     python -m bench.tune_cpu [--target cpu:native] [--stored none,int8,int4] [--layers 6]
 
@@ -31,7 +31,7 @@ from bench.tuning.choose import GAIN
 from ingot.artifact.host import usable_processors
 from ingot.artifact.plan import Plan, aligned
 from ingot.artifact.programs import LOGITS
-from ingot.artifact.target import KIB, Target
+from ingot.artifact.target import Target
 from ingot.runtime.arrays import StepInputs
 from ingot.runtime.batch import BatchBuilder
 from ingot.runtime.devices.cpu_kernels import Kernels, ModelStruct, StepStruct, step_struct
@@ -42,6 +42,7 @@ from ingot.runtime.page_table import PageTable
 from ingot.runtime.residence import Residence
 from ingot.targets.cpu.generate import generate, weight_layouts
 from ingot.targets.cpu.kept_objects import compile_once
+from ingot.targets.cpu.levels import KIB
 from ingot.targets.cpu.toolchain import build
 from ingot.targets.cpu.tuning import Tuning, flags_of, tuning_of
 from ingot.targets.cpu.weights import num_bytes

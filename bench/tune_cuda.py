@@ -32,7 +32,7 @@ from ingot.errors import IngotError
 from ingot.runtime.devices.cuda.driver import Driver
 from ingot.runtime.devices.cuda.library import open_driver
 from ingot.targets.cuda import tuned
-from ingot.targets.cuda.architectures import architecture_of
+from ingot.targets.cuda.levels import architecture_of
 from ingot.targets.cuda.tiles import Tile, TileKey
 
 MODELS, STORED = ("qwen3-0.6b", "llama-3.1-8b"), ("none", "int8", "int4")

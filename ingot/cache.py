@@ -12,10 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ingot.artifact.gpu import find_gpus
-from ingot.artifact.host import host_flags
 from ingot.artifact.lock import file_lock
 from ingot.artifact.reader import Artifact
-from ingot.artifact.target import native_target
 from ingot.artifact.tree import is_artifact
 from ingot.cache_entries import discard, entry_name, shrink, touch
 from ingot.errors import ArtifactError, ResourceError
@@ -88,11 +86,12 @@ def cache_key(model_dir: ModelDir, options: CompileOptions) -> str:
     The config by its content, other files of the model by size and time of change: reading many
     GB at each start would cost more than the cache saves.
     """
+    from ingot.compiler.choose_targets import resolve_target
     from ingot.compiler.surroundings import surroundings
 
     parts = {
         "version": __version__,
-        "host": native_target(host_flags()).name,
+        "host": resolve_target("cpu:native").name,
         "gpus": list(map(str, find_gpus() if "cuda:native" in options.targets else ())),
         "options": {name: str(value) for name, value in asdict(options).items()},
         **_model_parts(model_dir),

@@ -9,13 +9,14 @@ from unittest.mock import patch
 import pytest
 
 from ingot.artifact.reader import Artifact
-from ingot.artifact.target import NAMES, Target
+from ingot.artifact.target import Target
 from ingot.compiler.compile import compile_model
 from ingot.compiler.options import CompileOptions
 from ingot.errors import CodegenError, UsageError
 from ingot.models.model_dir import ModelDir
 from ingot.runtime.devices import EXECUTORS
 from ingot.targets import target as targets
+from ingot.targets.target import requires, target_named
 from tests.support.pages import files_on_path, run
 from tests.support.tiny_models import save_random
 
@@ -25,7 +26,6 @@ def example(tmp_path: Path) -> Iterator[Path]:
     """The page's files in a folder on the path; its kind is forgotten after the test."""
     with (
         patch.dict(targets.KINDS),
-        patch.dict(NAMES),
         patch.dict(EXECUTORS),
         files_on_path("add_a_target.md", tmp_path) as files,
     ):
@@ -47,7 +47,7 @@ def test_target_keeps_to_its_budget(example: Path) -> None:
 
 def test_toy_is_unknown_without_the_example() -> None:
     with pytest.raises(UsageError, match="toy:interpreter") as caught:
-        Target.parse("toy:interpreter")
+        target_named("toy:interpreter")
     assert "toy:" not in str(caught.value.hint)
     with pytest.raises(CodegenError, match="'toy'"):
         targets.kind_of(Target("toy", "interpreter"))
@@ -55,9 +55,9 @@ def test_toy_is_unknown_without_the_example() -> None:
 
 def test_its_names_are_told_with_the_others(example: Path) -> None:
     run(example / "use.py")
-    assert Target.parse("toy:interpreter").requires == frozenset()
+    assert requires(target_named("toy:interpreter")) == frozenset()
     with pytest.raises(UsageError, match="toy:compiler") as caught:
-        Target.parse("toy:compiler")
+        target_named("toy:compiler")
     assert "cpu:portable" in caught.value.hint and "toy:interpreter" in caught.value.hint
 
 

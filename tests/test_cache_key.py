@@ -9,6 +9,7 @@ import types
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -20,6 +21,9 @@ from ingot.models import registry
 from ingot.models.families import llama
 from ingot.models.model_dir import ModelDir
 from ingot.targets import target
+from ingot.targets.cpu import kind as cpu_kind
+from ingot.targets.cuda import kind
+from ingot.targets.cuda.triton_package import TritonPackage
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -36,9 +40,8 @@ def key(tmp_path, monkeypatch):
     (folder / "config.json").write_text("{}")
     monkeypatch.setattr(registry, "_registered", dict(registry.families()))
     monkeypatch.setattr(registry, "_by_hand", {})
-    monkeypatch.setattr(target, "KINDS", dict(target.KINDS))
-    monkeypatch.setattr(target, "NAMES", dict(target.NAMES))
-    return partial(key_of, folder, CompileOptions())
+    with patch.dict(target.KINDS):
+        yield partial(key_of, folder, CompileOptions())
 
 
 def test_nothing_changes_it_by_itself(key):
@@ -55,12 +58,14 @@ def test_a_file_of_the_tokenizer(key, name):
 
 
 @pytest.mark.parametrize("package", ["torch", "triton"])
-def test_another_version_of_a_package(key, monkeypatch, package):
+def test_another_version_of_a_package(key, monkeypatch, tmp_path, package):
     before = key()
     version = surroundings._version
     monkeypatch.setattr(
         surroundings, "_version", lambda name: "9.9" if name == package else version(name)
     )
+    if package == "triton":
+        monkeypatch.setattr(kind, "find_triton", lambda: TritonPackage("9.9", tmp_path))
     assert key() != before
 
 
@@ -107,7 +112,7 @@ def test_a_compiler_that_says_nothing_in_time_is_never_found_again(key, monkeypa
     def late(command):
         raise subprocess.TimeoutExpired(command, 1)
 
-    monkeypatch.setattr(surroundings, "identity", late)
+    monkeypatch.setattr(cpu_kind, "identity", late)
     assert key() != key()
 
 
@@ -211,8 +216,8 @@ folder = ModelDir.open(Path(sys.argv[1]))
 first = cache_key(folder, options)
 assert "torch" not in sys.modules
 from ingot.artifact.host import host_flags
-from ingot.artifact.target import native_target
 from ingot.models import registry
+from ingot.targets.cpu.levels import native_target
 from ingot.targets.target import kind_of
 registry.families(), kind_of(native_target(host_flags()))
 assert cache_key(ModelDir.open(folder.path), options) == first

@@ -25,6 +25,7 @@ from ingot.cache_entries import (
 from ingot.compiler.options import CompileOptions
 from ingot.errors import CheckpointError, ResourceError
 from ingot.models.model_dir import ModelDir
+from ingot.targets.cpu import kind
 from tests.cli.sample_artifact import write_sample
 
 OTHER_OPTIONS = {
@@ -245,7 +246,7 @@ def test_the_key_knows_the_text_of_a_calibration(model, tmp_path) -> None:
 def test_the_key_knows_the_version_and_the_host(model, monkeypatch) -> None:
     keys = []
     for flags in ({"x86_64"}, {"x86_64", "avx2", "fma", "f16c", "bmi1", "bmi2"}):
-        monkeypatch.setattr(cache, "host_flags", lambda flags=flags: frozenset(flags))
+        monkeypatch.setattr(kind, "host_flags", lambda flags=flags: frozenset(flags))
         keys.append(cache_key(ModelDir.open(model), CompileOptions()))
     monkeypatch.setattr(cache, "__version__", "0.0.0.dev9")
     keys.append(cache_key(ModelDir.open(model), CompileOptions()))

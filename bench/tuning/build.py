@@ -10,8 +10,9 @@ from ingot.artifact.launches import Binary, KernelSpec, Launches, decode_built, 
 from ingot.artifact.target import Target
 from ingot.errors import ToolchainError
 from ingot.targets.cuda import gates, toolchain
-from ingot.targets.cuda.architectures import architecture_of
 from ingot.targets.cuda.disassembly import instructions_of
+from ingot.targets.cuda.levels import architecture_of
+from ingot.targets.cuda.tools import tools_of
 from ingot.targets.cuda.triton_package import find_triton
 
 
@@ -42,7 +43,7 @@ def build_all(
     Those of `many_rows` multiply more than they read, see `gates.GatedKernel`.
     Raises ToolchainError where nothing can be built for the target at all.
     """
-    toolchain.try_tools(folder, target)
+    tools_of(target)
     return _built(specs, folder, target, many_rows)
 
 

@@ -43,7 +43,7 @@ def decode_manifest(data: bytes, *, file: str = "manifest.json") -> Manifest:
     """The manifest in those bytes.
 
     Raises ArtifactError, naming `file`, if they are not JSON, are not intact, have another major
-    format version, or have unknown fields (which only a newer minor version may have).
+    format version, or have other fields than those of this minor version, if they are of it.
     """
     version = _format_version(data, file)
     match = _DIGEST.search(data)
@@ -52,7 +52,7 @@ def decode_manifest(data: bytes, *, file: str = "manifest.json") -> Manifest:
     blank = data[: match.start(1)] + data[match.end(1) :]
     if hashlib.sha256(blank).hexdigest().encode() != match[1]:
         raise ArtifactError(f"{file}: does not match its own digest", hint=_RECOMPILE)
-    return decode(data, Manifest, file, canonical=version <= FORMAT_VERSION)
+    return decode(data, Manifest, file, canonical=version == FORMAT_VERSION)
 
 
 def encode(value: Any, *, in_lines: bool = False) -> bytes:

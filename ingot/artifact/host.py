@@ -8,13 +8,17 @@ from pathlib import Path, PurePath
 
 from ingot.artifact.cpuid import lacking_here
 
+_FLAGS = {"aarch64": "Features"}  # what /proc/cpuinfo calls them; on x86, flags
+
 
 def host_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
     """The name of the architecture, such as x86_64, and the CPU flags that can be relied on.
 
-    A flag counts if the kernel lists it for every processor and CPUID and XGETBV agree.
+    A flag counts if the kernel lists it for every processor and CPUID and XGETBV agree, where there
+    are such.
     """
-    lines = [line for line in _text(cpuinfo).splitlines() if line.startswith("flags")]
+    name = _FLAGS.get(platform.machine(), "flags")
+    lines = [line for line in _text(cpuinfo).splitlines() if line.startswith(name)]
     sets = [set(line.partition(":")[2].split()) for line in lines]
     listed = set.intersection(*sets) if sets else set()
     return frozenset(listed - lacking_here() | {platform.machine()})

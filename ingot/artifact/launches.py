@@ -86,13 +86,31 @@ Grid = tuple[Extent, Extent, Extent]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WeightTiles:
+    """The weights that a program of a product reads, a tile after the other.
+
+    Attributes:
+        nbytes: of a tile.
+        count: the most that a program reads.
+    """
+
+    nbytes: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """A kernel for steps whose `size` is at most `most`; an empty size fits every step."""
+    """A kernel for steps whose `size` is at most `most`; an empty size fits every step.
+
+    `weights`: what a program of a product reads of them; None for other kernels, and where the
+    artifact is older than that.
+    """
 
     kernel: int
     grid: Grid
     size: str = ""
     most: int = 0
+    weights: WeightTiles | None = None
 
     @property
     def launches(self) -> bool:
@@ -214,5 +232,8 @@ def encode_built(built: BuiltLaunches) -> bytes:
 
 
 def decode_built(data: bytes, *, file: str = "kernels.json") -> BuiltLaunches:
-    """Decodes a target's kernels. Raises ArtifactError as `decode_launches`."""
-    return decode(data, BuiltLaunches, file)
+    """Decodes a target's kernels. Raises ArtifactError as `decode_launches`.
+
+    Those of an earlier ingot lack fields that came later.
+    """
+    return decode(data, BuiltLaunches, file, canonical=False)

@@ -8,7 +8,7 @@ from ingot.artifact.plan import Limits
 from ingot.artifact.programs import STEP
 from ingot.artifact.quality import Quality
 
-FORMAT_VERSION = (3, 2)  # a reader refuses another major version, and reads a newer minor one
+FORMAT_VERSION = (3, 3)  # a reader refuses another major version, and reads a newer minor one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,13 +60,20 @@ class ProgramEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetEntry:
-    """One target's part of the artifact: its programs, by name."""
+    """One target's part of the artifact: its programs, by name.
+
+    Attributes:
+        requires: the flags that a host must have; see `host_flags`.
+        core_cache_bytes: second-level cache for each processor that its kernels are cut for; with
+            less they are slower and nothing else. 0 where that is no matter, or not known.
+    """
 
     name: str
     requires: tuple[str, ...]
     layout: str
     abi: int
     programs: dict[str, ProgramEntry]
+    core_cache_bytes: int = 0
 
     @property
     def step(self) -> ProgramEntry:

@@ -5,10 +5,8 @@ All follows from what `kernels.json` says of a binary. Nothing is measured.
 
 from __future__ import annotations
 
-import math
-
 from ingot.artifact.architectures import Architecture
-from ingot.artifact.launches import Binary, KernelSpec
+from ingot.artifact.launches import Binary, KernelSpec, WeightTiles
 
 LATENCY_SECONDS = 800e-9  # of memory under load; assumed
 REGISTERS = 65536  # of a multiprocessor
@@ -27,40 +25,22 @@ def resident_programs(binary: Binary, num_warps: int, architecture: Architecture
     )
 
 
-def bytes_in_flight(binary: Binary, spec: KernelSpec, architecture: Architecture) -> int:
+def bytes_in_flight(
+    binary: Binary, spec: KernelSpec, architecture: Architecture, weights: WeightTiles | None = None
+) -> int:
     """Bytes that a multiprocessor has under way where enough programs run: the tiles of each that
     are not being multiplied.
 
-    Of a product these are its weights alone, since what else it multiplies is in the caches. Of
-    other kernels shared memory is taken for tiles alone.
+    Of a product these are its weights alone, since what else it multiplies is in the caches; and a
+    program whose sum is short never has all its tiles under way. Of other kernels shared memory is
+    taken for tiles alone.
     """
-    return _in_flight(binary, spec, architecture, spec.num_stages)
-
-
-def weights_in_flight(binary: Binary, spec: KernelSpec, architecture: Architecture) -> int:
-    """As `bytes_in_flight`, for a product: a program with a short sum never fills its pipeline."""
-    constants = spec.constants
-    ends = constants.get("TOGETHER", True)
-    steps = -(-int(constants["DEPTH"]) // int(constants["TILE_COLUMNS"]))
-    return _in_flight(binary, spec, architecture, steps if ends else int(constants["STEPS"]))
-
-
-def weight_tile_bytes(spec: KernelSpec) -> int:
-    """Bytes of weights that a program of a product multiplies at a time; 0 for other kernels."""
-    sizes = [spec.constants.get(name, 0) for name in ("TILE_OUTPUTS", "TILE_COLUMNS", "BITS")]
-    halves = 2 if "HALF" in spec.constants else 1
-    return math.prod(map(int, sizes)) * halves // 8
-
-
-def _in_flight(
-    binary: Binary, spec: KernelSpec, architecture: Architecture, most_tiles: int
-) -> int:
     stages = max(spec.num_stages, 1)
-    tile = binary.shared_bytes // stages
-    weights = weight_tile_bytes(spec)
-    programs = resident_programs(binary, spec.num_warps, architecture)
     # One stage is being multiplied; the others are under way.
-    return programs * min(stages - 1, most_tiles) * (min(tile, weights) if weights else tile)
+    waiting, tile = stages - 1, binary.shared_bytes // stages
+    if weights is not None:
+        waiting, tile = min(waiting, weights.count), min(tile, weights.nbytes)
+    return resident_programs(binary, spec.num_warps, architecture) * waiting * tile
 
 
 def bytes_needed(architecture: Architecture) -> int:

@@ -78,12 +78,9 @@ def runnable_targets() -> list[str]:
     """The CPU targets that this host runs, the best first, each with the features that the host
     has beyond its level."""
     from ingot.artifact.host import host_flags
-    from ingot.artifact.target import CPU_LEVELS, cpu_target
+    from ingot.compiler.choose_targets import runnable_cpus
 
-    flags = host_flags()
-    return [
-        cpu_target(level, flags).name for level, needed in CPU_LEVELS.items() if needed <= flags
-    ]
+    return [target.name for target in runnable_cpus(host_flags())]
 
 
 def host(targets: list[str]) -> Section:
@@ -118,27 +115,37 @@ def memory(missing: list[Missing]) -> Section:
 
 def compiler(target: str, missing: list[Missing]) -> Section:
     """The C++ compiler, tried for a target."""
-    from ingot.artifact.target import Target
-    from ingot.compiler.cxx import tried_compiler
-
     try:
-        command, version = tried_compiler(Target.parse(target))
+        tried = tried_tools(target)
     except IngotError as error:
         missing.append(Missing("C++ compiler", f"{error.found}\n{error.hint}"))
         return {"command": None, "version": None, "builds": None}
-    return {"command": command, "version": version, "builds": target}
+    return {**tried, "builds": target}
 
 
 def cuda() -> Section:
     """Builder for NVIDIA's cards, or why there is none. Few need it: it is never missing."""
     from ingot.artifact.target import CUDA_TARGETS
-    from ingot.compiler.cuda_tools import tried_triton
 
     try:
-        triton, assembler = tried_triton()
+        tried = tried_tools(CUDA_TARGETS[0])
     except IngotError as error:
         return {"builds": None, "triton": None, "assembler": None, "lacks": str(error)}
-    return {"builds": list(CUDA_TARGETS), "triton": triton, "assembler": assembler, "lacks": None}
+    return {
+        "builds": list(CUDA_TARGETS),
+        "triton": tried["triton"],
+        "assembler": tried["ptxas"],
+        "lacks": None,
+    }
+
+
+def tried_tools(target: str) -> dict[str, str]:
+    """What has built next to nothing for a target. Raises ToolchainError."""
+    from ingot.compiler.choose_targets import resolve_target
+    from ingot.compiler.preflight import check_tools
+
+    (tried,) = check_tools([resolve_target(target)])
+    return {**tried}
 
 
 def cache(missing: list[Missing]) -> Section:

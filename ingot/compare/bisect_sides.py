@@ -10,7 +10,6 @@ import torch
 from torch.fx import GraphModule
 
 from ingot.artifact.plan import Buffer
-from ingot.artifact.target import Target
 from ingot.compare.artifact_side import ArtifactSide
 from ingot.compare.bisect import TracedFinding, Walk
 from ingot.compare.drift import Drift, by_layer, drift
@@ -30,7 +29,7 @@ from ingot.compiler.interpret import Value
 from ingot.compiler.options import Progress, silent
 from ingot.errors import IngotError, UsageError
 from ingot.ops.scaled import Scaled
-from ingot.targets.target import Weights
+from ingot.targets.target import Weights, target_named
 
 
 @dataclass(slots=True)
@@ -147,7 +146,7 @@ def _against_model(
     manifest, entry = subject.manifest, subject.artifact.target
     steps, cut = _steps(subject, prompts)
     kernels = run_kernels(subject.artifact, entry, steps)
-    plan, target = kernels.plan, Target.parse(entry.name)
+    plan, target = kernels.plan, target_named(entry.name)
     values = model.values(steps)
     made = PlanValues.of(plan, model.weight, steps.whole, steps.num_pages)
     makers, lost = _makers(model, subject)
@@ -185,7 +184,7 @@ def _makers(model: _Model, subject: ArtifactSide) -> tuple[Makers, list[str]]:
     plan = subject.artifact.plan_of(entry)
     graph = GraphModule(model.side.graph, deepcopy(model.side.graph.graph))
     try:
-        return makers_of(graph, subject.manifest, plan, Target.parse(entry.name)), []
+        return makers_of(graph, subject.manifest, plan, target_named(entry.name)), []
     except IngotError as error:
         return Makers(), [f"passes cannot be named, since they fail here: {error.found}"]
 

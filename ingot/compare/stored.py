@@ -15,13 +15,12 @@ from ingot.artifact.formats import Format
 from ingot.artifact.manifest import TargetEntry
 from ingot.artifact.plan import Buffer, Plan
 from ingot.artifact.reader import Artifact, weights_name
-from ingot.artifact.target import Target
 from ingot.compiler.interpret import Read, Value
 from ingot.compiler.quantization.search import quantize_rows
 from ingot.errors import ArtifactError
 from ingot.ops.dtypes import TORCH_DTYPES
 from ingot.ops.scaled import Scaled, stack, whole_parts
-from ingot.targets.target import kind_of
+from ingot.targets.target import kind_of, target_named
 
 # GPTQ leaves more error in a group than search does, in exchange for less in the results. Beyond
 # this many times as much, in energy, a group is damaged.
@@ -43,7 +42,7 @@ class StoredWeights:
         finally:
             os.close(fd)
         self._file = weights_name(entry.layout)
-        self.value = kind_of(Target.parse(entry.name)).unpacked(plan, self.packed)
+        self.value = kind_of(target_named(entry.name)).unpacked(plan, self.packed)
         self._check()
 
     def packed(self, name: str) -> Tensor:

@@ -32,6 +32,7 @@ from ingot.compiler.preflight import check_disk, check_tools, prepare
 from ingot.errors import ArtifactError, UsageError
 from ingot.models.model_dir import ModelDir
 from ingot.targets.compilers import Builder
+from ingot.targets.target import target_named
 from ingot.version import __version__
 
 _ANEW = "Compile it again, for all targets at once: --target LIST --force."
@@ -80,7 +81,7 @@ def add_targets(
 
 def targets_of(manifest: Manifest) -> list[Target]:
     """The targets that an artifact has, in order."""
-    return [Target.parse(entry.name) for entry in manifest.targets]
+    return [target_named(entry.name) for entry in manifest.targets]
 
 
 def new_targets(manifest: Manifest, options: CompileOptions, out: Path) -> list[Target]:

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 
 from ingot.artifact.device import flags_and_gpu
-from ingot.artifact.gpu import find_gpus
-from ingot.artifact.host import host_flags
-from ingot.artifact.target import (
-    CUDA_LEVELS,
-    CUDA_REACHES,
-    CUDA_TARGETS,
-    Target,
-    kind_of_name,
-    native_target,
-)
+from ingot.artifact.target import CUDA_LEVELS, CUDA_REACHES, Target, kind_of_name
 from ingot.compiler.options import CompileOptions, check_known
 from ingot.errors import IncompatibleHostError, UsageError
-from ingot.targets.cuda.triton_package import find_triton
+from ingot.targets.levels import runnable
+from ingot.targets.target import KINDS, kind_named, requires, target_named
 
 
 def resolve_target(name: str) -> Target:
@@ -26,19 +20,15 @@ def resolve_target(name: str) -> Target:
 
     Raises UsageError for an unknown name, and where this host has no such device.
     """
-    if name == "cpu:native":
-        return native_target(host_flags())
-    if name != "cuda:native":
-        return Target.parse(name)
-    gpus = find_gpus()
-    levels = [level for gpu in gpus for level in sorted(gpu.flags) if level in CUDA_LEVELS]
-    if not levels:
-        shown = ", ".join(".".join(map(str, gpu.capability)) for gpu in gpus) or "none"
-        raise UsageError(
-            f"cuda:native needs a GPU that ingot builds for; compute capabilities here: {shown}",
-            hint=f"No GPU is needed to name one: {', '.join(CUDA_TARGETS)}.",
-        )
-    return Target("cuda", levels[0])
+    kind = kind_of_name(name)
+    if kind in KINDS and name == f"{kind}:native":
+        return kind_named(kind).native()
+    return target_named(name)
+
+
+def runnable_cpus(flags: frozenset[str]) -> list[Target]:
+    """The CPU targets of a host with those flags, the best first; see `host_flags`."""
+    return runnable("cpu", kind_named("cpu").levels, flags)
 
 
 def resolve_targets(options: CompileOptions) -> tuple[Target, ...]:
@@ -81,7 +71,7 @@ def for_device(
 
 def _check_named(device: str, flags: frozenset[str], options: CompileOptions) -> None:
     """Raises UsageError where none of the targets is for a device with those flags."""
-    if not any(resolve_target(name).requires <= flags for name in options.targets):
+    if not any(requires(resolve_target(name)) <= flags for name in options.targets):
         raise UsageError(
             f"device is {device!r}, which runs none of the targets: {', '.join(options.targets)}",
             hint="Leave the targets out, and the model is compiled for that device.",
@@ -89,6 +79,7 @@ def _check_named(device: str, flags: frozenset[str], options: CompileOptions) ->
 
 
 def check_packages(targets: Iterable[str]) -> None:
-    """Looks for what building for them needs, without importing it. Raises ToolchainError."""
-    if "cuda" in map(kind_of_name, targets):
-        find_triton()
+    """Looks for what builds for them, without importing it. Raises ToolchainError."""
+    for kind in {kind_of_name(name) for name in targets} & KINDS.keys():
+        with suppress(OSError, subprocess.TimeoutExpired):  # the compile says what is wrong with it
+            kind_named(kind).tools()

@@ -42,7 +42,7 @@ from ingot.compiler.verify import PlanChecker
 from ingot.models.model_dir import ModelDir
 from ingot.targets.compilers import Builder, raise_failed
 from ingot.targets.shared_weights import share_weights, with_all_weights
-from ingot.targets.target import kind_of
+from ingot.targets.target import kind_of, level_of, requires
 
 
 def compile_model(
@@ -168,7 +168,8 @@ def quantize(model: OpenModel, front: Front, weights: QuantizedWeights, clock: C
 
 def add_sources(writer: ArtifactWriter, model: OpenModel, front: Front, target: Target) -> Part:
     """Lets a target rewrite and group the plan for itself. Writes its plan and its sources."""
-    kind, plans = kind_of(target), target_plans(target, front, model.options)
+    kind, level = kind_of(target), level_of(target)
+    plans = target_plans(target, front, model.options)
     entries = {}
     for program, (plan, groups) in plans.items():
         folder = program_folder(target, program)
@@ -180,9 +181,10 @@ def add_sources(writer: ArtifactWriter, model: OpenModel, front: Front, target: 
         )
     entry = TargetEntry(
         name=target.name,
-        requires=tuple(sorted(target.requires)),
-        layout=f"{kind.layout}-{model.resolved.stored_as}",
+        requires=tuple(sorted(requires(target))),
+        layout=f"{level.layout}-{model.resolved.stored_as}",
         abi=abi_of(target.name),
+        core_cache_bytes=level.core_cache(target.features),
         programs=entries,
     )
     return Part(target, {program: plan for program, (plan, _) in plans.items()}, entry)

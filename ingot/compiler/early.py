@@ -1,56 +1,40 @@
-"""The C++ compiler begins before PyTorch is imported, with what every model of a target needs.
+"""Compilers begin before PyTorch is imported, with what every model of a target needs.
 
-What it makes lies in the cache of kernels, where the compile finds it. What goes wrong here is told
-there: the compile tries its tools and builds all that it does not find.
+What they make lies in the cache of kernels, where the compile finds it. What goes wrong here is
+told there: the compile tries its tools and builds all that it does not find.
 """
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import contextmanager, suppress
 
-from ingot.artifact.host import host_flags
-from ingot.artifact.target import Target, native_target
+from ingot.artifact.target import Target
+from ingot.compiler.choose_targets import resolve_target
+from ingot.compiler.preflight import check_tools, prepare
 from ingot.errors import UsageError
 from ingot.targets import kept
 from ingot.targets.compilers import Builder
-from ingot.targets.cpu import toolchain
-from ingot.targets.cpu.functions import INTERFACE
-from ingot.targets.cpu.kept_objects import compile_once
 
 
 @contextmanager
 def compilers_begun(names: Sequence[str]) -> Iterator[None]:
-    """Compiles for those targets that are CPUs, beside the caller, as far as there is a cache.
+    """Compiles for those targets, beside the caller, as far as there is a cache.
 
     Leaving it by an error ends the compilers.
     """
     with Builder() as compiler:
-        for target in cpu_targets(names) if _has_cache() else ():
-            compiler.submit(build_common, target)
+        for target in known_targets(names) if _has_cache() else ():
+            compiler.submit(check_tools, [target])
+            prepare([target], compiler)
         yield
 
 
-def cpu_targets(names: Sequence[str]) -> Iterator[Target]:
-    """The CPUs among targets. Names that are none are refused by the compile."""
+def known_targets(names: Sequence[str]) -> Iterator[Target]:
+    """The targets of those names. What is none is refused by the compile."""
     for name in names:
-        try:
-            target = native_target(host_flags()) if name == "cpu:native" else Target.parse(name)
-        except UsageError:
-            continue
-        if target.kind == "cpu":
-            yield target
-
-
-def build_common(target: Target) -> None:
-    """Builds what `check_tools` and `prepare` ask for."""
-    with tempfile.TemporaryDirectory(prefix="ingot-early-") as folder:
-        toolchain.try_tools(Path(folder), target, compile_once)
-        for name, text in INTERFACE.items():
-            Path(folder, name).write_text(text)
-            compile_once(Path(folder, name), Path(folder, "unit.o"), target)
+        with suppress(UsageError):
+            yield resolve_target(name)
 
 
 def _has_cache() -> bool:

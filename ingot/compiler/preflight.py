@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 
 from ingot.artifact.plan import Plan
 from ingot.artifact.target import Target
 from ingot.errors import ResourceError
-from ingot.targets.target import kind_of
+from ingot.targets.target import kind_of, level_of
 
 
-def check_tools(targets: Sequence[Target]) -> None:
-    """Builds next to nothing for every target. Raises ToolchainError."""
-    for target in targets:
-        with tempfile.TemporaryDirectory(prefix="ingot-try-") as folder:
-            kind_of(target).try_tools(Path(folder), target)
+def check_tools(targets: Sequence[Target]) -> list[Mapping[str, str]]:
+    """Builds next to nothing for every target. Returns what has, in words by name.
+
+    Raises ToolchainError.
+    """
+    return [_tried(target) for target in targets]
+
+
+def _tried(target: Target) -> Mapping[str, str]:
+    with tempfile.TemporaryDirectory(prefix="ingot-try-") as folder:
+        return kind_of(target).try_tools(Path(folder), target)
 
 
 def prepare(targets: Sequence[Target], compiler: Executor) -> None:
@@ -34,7 +40,7 @@ def prepare(targets: Sequence[Target], compiler: Executor) -> None:
 
 def check_disk(plan: Plan, targets: Sequence[Target], folder: Path) -> None:
     """Raises ResourceError if the weights of a plan will not fit beside `folder`'s other files."""
-    needed = weight_bytes(plan) * len({kind_of(target).layout for target in targets})
+    needed = weight_bytes(plan) * len({level_of(target).layout for target in targets})
     needed += weight_bytes(plan, scaled=True)  # lie in a temporary file until all are packed
     check_room(needed, folder)
 

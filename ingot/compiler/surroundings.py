@@ -1,4 +1,4 @@
-"""What a compile depends on beside the model, the options and ingot: torch, compiler, plug-ins.
+"""What a compile depends on beside the model, the options and ingot: torch, tools, plug-ins.
 
 It is read without importing torch, so that a model that lies compiled in the cache starts fast.
 """
@@ -19,8 +19,7 @@ from typing import Any
 
 from ingot.errors import ToolchainError
 from ingot.files import stamp
-from ingot.targets.compilers import identity
-from ingot.targets.cpu.toolchain import find_compiler
+from ingot.targets.target import BUILT_IN, KINDS, TargetKind, kind_named
 
 FAMILIES = "ingot.families"  # the entry points of packages that offer families
 _PROCESS = os.urandom(16).hex()  # for what no file tells: it is compiled again in every process
@@ -31,9 +30,8 @@ def surroundings() -> dict[str, Any]:
     """Changes with everything of that kind that an artifact can depend on; fit for JSON."""
     return {
         "torch": _version("torch"),
-        "triton": _version("triton"),
         "transformers": _version("transformers"),
-        "cxx": _cxx(),
+        "tools": [_tools(kind_named(name)) for name in BUILT_IN],
         "installed": list(_installed_families()),
         "registered": list(_registered()),
     }
@@ -46,16 +44,14 @@ def _version(package: str) -> str:
         return ""
 
 
-def _cxx() -> list[Any]:
-    """The compiler's command, its program by size and time of change, and its version line."""
+def _tools(kind: TargetKind) -> list[str | int]:
+    """What builds for a kind of target."""
     try:
-        command = find_compiler()
+        return [*kind.tools()]
     except ToolchainError as error:  # a compile will say so, if there has to be one
         return [error.found]
-    try:
-        return list(identity(command))
     except (OSError, subprocess.TimeoutExpired):
-        return [*command, _unknown()]
+        return [_unknown()]
 
 
 def _installed_families() -> Iterator[list[Any]]:
@@ -67,14 +63,12 @@ def _installed_families() -> Iterator[list[Any]]:
 
 def _registered() -> Iterator[list[Any]]:
     """Families and kinds of target that this process has registered, by their sources."""
-    # To register one imports these modules, and they import torch.
+    # To register a family imports this module, which imports torch.
     registry = sys.modules.get("ingot.models.registry")
     for family in registry.registered() if registry else ():
         yield [repr(replace(family, parse=None, build=None))]
         yield from (list(_sources(_module(part))) for part in (family.parse, family.build) if part)
-    targets = sys.modules.get("ingot.targets.target")
-    for name, kind in sorted(targets.KINDS.items()) if targets else ():
-        # Those of ingot are named, or loaded; that is no difference.
+    for name, kind in sorted(KINDS.items()):
         if not isinstance(kind, str) and not _is_ours(type(kind).__module__):
             yield [name, repr(getattr(kind, "__dict__", "")), *_sources(_module(type(kind)))]
 

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Protocol
 from ingot.artifact.formats import DType, Format
 from ingot.artifact.manifest import GroupEntry
 from ingot.artifact.plan import Buffer, Plan
-from ingot.artifact.target import NAMES, Names, Target
+from ingot.artifact.target import Target
 from ingot.errors import CodegenError, UsageError
+from ingot.targets.levels import Level
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,11 +38,10 @@ class ScaledWeights(Protocol):
 
 
 class TargetKind(Protocol):
-    """A kind of machine."""
+    """A kind of machine. One that is derived from this needs no tools unless it says so."""
 
     name: str
-    names: Names  # of its targets
-    layout: str  # its packing of weights; all levels share it
+    levels: Mapping[str, Level]  # of its targets; the best come first
     kernels: str  # the file that its code becomes
     dtypes: tuple[str, ...]  # of activations that it computes with
     largest_head: int  # that its kernels of attention take
@@ -49,7 +49,25 @@ class TargetKind(Protocol):
     largest_rank: int  # of such a row: its columns that are values
     has_experts: bool  # whether it has kernels for mixtures of experts
     maps_weights: bool  # whether they stay in their file, and experts need memory once picked
-    rules: tuple[str, ...]  # the names of its grouping rules, in order
+
+    @property
+    def rules(self) -> tuple[str, ...]:
+        """The names of its grouping rules, in order."""
+        ...
+
+    def native(self) -> Target:
+        """The best target for this host. Raises UsageError where it has no machine of the kind."""
+        raise UsageError(
+            f"{self.name}:native is not known here", hint=f"Supported: {_spelled(self.name)}."
+        )
+
+    def tools(self) -> tuple[str | int, ...]:
+        """Changes with what builds on this host, which is looked for and hardly started.
+
+        Raises ToolchainError where there is nothing, and as `run_compiler` does where it does not
+        say what it is.
+        """
+        return ()
 
     def fits(self, columns: int, form: Format) -> bool:
         """Whether its products take a matrix with rows of so many columns in that format."""
@@ -97,10 +115,10 @@ class TargetKind(Protocol):
         numbers and of its scales as the kernels store them."""
         ...
 
-    def try_tools(self, folder: Path, target: Target) -> None:
-        """Builds as little as possible in an empty folder. Raises ToolchainError where `build`
-        could not build anything for the target."""
-        ...
+    def try_tools(self, folder: Path, target: Target) -> Mapping[str, str]:
+        """Builds as little as possible in an empty folder. Returns what has built it, in words by
+        name. Raises ToolchainError where `build` could not build anything for the target."""
+        return {}
 
     def prepare(self, folder: Path, target: Target) -> None:
         """Compiles what every model of the target needs, in an empty folder, so that `build` finds
@@ -112,23 +130,57 @@ class TargetKind(Protocol):
         ...
 
 
-KINDS: dict[str, str | TargetKind] = {
-    "cpu": "ingot.targets.cpu.kind",
-    "cuda": "ingot.targets.cuda.kind",
-}
+BUILT_IN = {"cpu": "ingot.targets.cpu.kind", "cuda": "ingot.targets.cuda.kind"}
+KINDS: dict[str, str | TargetKind] = {**BUILT_IN}
 
 
 def kind_of(target: Target) -> TargetKind:
     """The kind of a target. Raises CodegenError for one that is not registered."""
-    found = KINDS.get(target.kind)
-    if found is None:
+    if target.kind not in KINDS:
         known = ", ".join(sorted(KINDS))
         raise CodegenError(f"no target is of kind {target.kind!r}", hint=f"Known: {known}.")
+    return kind_named(target.kind)
+
+
+def kind_named(name: str) -> TargetKind:
+    """The kind of that name, one of KINDS."""
+    found = KINDS[name]
     if isinstance(found, str):
         kind: TargetKind = import_module(found).KIND
-        KINDS[target.kind] = kind
+        KINDS[name] = kind
         return kind
     return found
+
+
+def target_named(name: str) -> Target:
+    """The target of that name. Raises UsageError for an unknown name."""
+    kind, _, rest = name.partition(":")
+    level, *features = rest.split("+")
+    found = kind_named(kind).levels.get(level) if kind in KINDS else None
+    if found is None or not found.features.keys() >= set(features):
+        known = "; ".join(_spelled(kind) for kind in KINDS)
+        raise UsageError(
+            f"unknown target {name!r}", hint=f"Supported: cpu:native, cuda:native, {known}."
+        )
+    return found.named(kind, level, features)
+
+
+def _spelled(kind: str) -> str:
+    """The names of all targets of a kind, for a message."""
+    levels = kind_named(kind).levels
+    takes = (f"{kind}:{x} takes +{', +'.join(y.features)}" for x, y in levels.items() if y.features)
+    return "; ".join((", ".join(f"{kind}:{level}" for level in levels), *takes))
+
+
+def level_of(target: Target) -> Level:
+    """The row of a target's level. Raises CodegenError for a kind that is not registered."""
+    return kind_of(target).levels[target.level]
+
+
+def requires(target: Target) -> frozenset[str]:
+    """The flags that a host must have for a target; see `host_flags`."""
+    level = level_of(target)
+    return level.flags | level.with_implied(target.features)
 
 
 def all_fit(targets: Collection[Target], columns: int, form: Format) -> bool:
@@ -149,8 +201,8 @@ def check_activations(targets: Collection[Target], dtype: str) -> None:
     common = [d for d in kind_of(wrong[0]).dtypes if all_compute(targets, d)]
     able = [
         f"{name}:{level}"
-        for name, names in NAMES.items()
-        for level in names.levels
+        for name in KINDS
+        for level in kind_named(name).levels
         if all_compute([Target(name, level)], dtype)
     ]
     raise UsageError(
@@ -161,5 +213,5 @@ def check_activations(targets: Collection[Target], dtype: str) -> None:
 
 
 def register(kind: TargetKind) -> None:
-    """Adds a kind of machine and the names of its targets, or replaces one."""
-    KINDS[kind.name], NAMES[kind.name] = kind, kind.names
+    """Adds a kind of machine, or replaces one."""
+    KINDS[kind.name] = kind

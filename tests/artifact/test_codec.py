@@ -127,6 +127,16 @@ def test_an_unknown_field_is_refused_but_read_in_a_newer_minor_version():
     assert decode_manifest(edit(data, lambda m: None)) == decode_manifest(data)
 
 
+def test_an_earlier_minor_version_is_read_without_the_fields_that_came_later():
+    def earlier(manifest):
+        manifest["format"] = [3, 2]
+        for entry in manifest["targets"]:
+            del entry["core_cache_bytes"]
+
+    read = decode_manifest(edit(encode_manifest(make_manifest()), earlier))
+    assert read.format == (3, 2) and {each.core_cache_bytes for each in read.targets} == {0}
+
+
 @pytest.mark.parametrize("major", [0, 1, 2, 4])
 def test_another_major_version_is_refused_before_anything_else_is_looked_at(major):
     with pytest.raises(ArtifactError, match=rf"format version {major}\.9\n.*reads 3\.x"):

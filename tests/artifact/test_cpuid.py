@@ -8,7 +8,7 @@ import pytest
 
 from ingot.artifact import cpuid
 from ingot.artifact.cpuid import FEATURES, Leaf, lacking, lacking_here
-from ingot.artifact.target import CPU_FEATURES, CPU_LEVELS
+from ingot.targets.cpu.levels import X86_64
 from tests.support.open_files import open_files
 
 EVERYTHING = 0xFFFF_FFFF
@@ -34,7 +34,7 @@ class Processor:
 
 
 def test_every_feature_that_a_target_can_require_can_be_asked_for() -> None:
-    named = set().union(*CPU_LEVELS.values(), *CPU_FEATURES.values())
+    named = set().union(*(level.flags | level.features.keys() for level in X86_64.values()))
     assert named - {"x86_64"} == set(FEATURES)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from ingot.artifact import occupancy
 from ingot.artifact.architectures import ARCHITECTURES
-from ingot.artifact.launches import Binary, KernelSpec
+from ingot.artifact.launches import Binary, KernelSpec, WeightTiles
 
 SM_80, SM_90, SM_100, *_ = ARCHITECTURES.values()
 BINARY = Binary(
@@ -19,14 +19,9 @@ BINARY = Binary(
     registers=40,
     spilled_bytes=0,
 )
-TILE = {"TILE_ROWS": 16, "TILE_OUTPUTS": 64, "TILE_COLUMNS": 64, "BITS": 16, "DEPTH": 1024}
-PRODUCT = KernelSpec(
-    function="product.multiply",
-    arguments=(),
-    constants=TILE | {"STEPS": 4, "TOGETHER": False},
-    num_stages=6,
-)
+PRODUCT = KernelSpec(function="product.multiply", arguments=(), constants={}, num_stages=6)
 TILE_BYTES = 64 * 64 * 2
+WEIGHTS = WeightTiles(nbytes=TILE_BYTES, count=4)
 
 
 @pytest.mark.parametrize(
@@ -55,10 +50,10 @@ def test_smaller_multiprocessors_hold_fewer_programs() -> None:
 
 
 def test_bytes_under_way_are_those_of_the_tiles_that_wait() -> None:
-    other = replace(PRODUCT, constants={}, num_stages=4)
+    other = replace(PRODUCT, num_stages=4)
     assert occupancy.bytes_in_flight(BINARY, other, SM_90) == 2 * 60 * 1024
     assert occupancy.bytes_in_flight(BINARY, replace(other, num_stages=1), SM_90) == 0
-    assert occupancy.bytes_in_flight(BINARY, PRODUCT, SM_90) == 2 * 5 * TILE_BYTES, "the weights"
+    assert occupancy.bytes_in_flight(BINARY, PRODUCT, SM_90, WEIGHTS) == 2 * 4 * TILE_BYTES
 
 
 def test_bytes_that_a_card_needs_under_way() -> None:
@@ -66,31 +61,27 @@ def test_bytes_that_a_card_needs_under_way() -> None:
     assert needed == [14.5, 28.4, 42.2]
 
 
-def in_flight(spec: KernelSpec, **constants: int) -> float:
+def in_flight(weights: WeightTiles) -> float:
     """Tiles of 8 KB of weights that a multiprocessor has under way."""
-    spec = replace(spec, constants=spec.constants | constants)
-    return occupancy.weights_in_flight(BINARY, spec, SM_90) / TILE_BYTES
+    return occupancy.bytes_in_flight(BINARY, PRODUCT, SM_90, weights) / TILE_BYTES
 
 
-def test_weights_under_way_are_no_more_than_the_steps_of_a_sum() -> None:
+def test_weights_under_way_are_no_more_than_the_tiles_of_a_sum() -> None:
     """Two programs are on a multiprocessor, and five of their six tiles are not multiplied."""
-    assert in_flight(PRODUCT) == 2 * 4
-    assert in_flight(PRODUCT, STEPS=9) == 2 * 5
-    assert in_flight(PRODUCT, TOGETHER=True) == 2 * 5
-    assert in_flight(PRODUCT, TOGETHER=True, DEPTH=192) == 2 * 3
+    assert in_flight(WEIGHTS) == 2 * 4
+    assert in_flight(replace(WEIGHTS, count=9)) == 2 * 5
+    assert in_flight(replace(WEIGHTS, count=3)) == 2 * 3
 
 
 def test_weights_under_way_are_as_small_as_their_numbers() -> None:
-    assert in_flight(PRODUCT, BITS=4) == 2
-    gated = replace(PRODUCT, constants=TILE | {"HALF": 512, "STEPS": 1})
-    assert in_flight(gated, BITS=8) == 2 * 5, "a program has tiles of both halves, and all splits"
+    assert in_flight(replace(WEIGHTS, nbytes=TILE_BYTES // 4)) == 2
 
 
 def test_weights_under_way_lie_in_shared_memory() -> None:
     """Fewer tiles than the spec wants, where the compiler keeps no more of them."""
     small = replace(BINARY, shared_bytes=12 * 1024)
     programs = occupancy.resident_programs(small, 4, SM_90)
-    found = occupancy.weights_in_flight(small, PRODUCT, SM_90)
+    found = occupancy.bytes_in_flight(small, PRODUCT, SM_90, WEIGHTS)
     assert (programs, found) == (12, 12 * 4 * 2048)
 
 

@@ -10,8 +10,8 @@ from ingot.artifact import host
 from ingot.artifact.cpuid import lacking_here
 from ingot.artifact.host import available_memory, host_flags
 from ingot.artifact.select import ABI, CUDA_ABI, best_target, choose_target
-from ingot.artifact.target import Target
 from ingot.errors import IncompatibleHostError
+from ingot.targets.target import requires, target_named
 from tests.runtime.fake_model import make_manifest
 
 NAMES = [
@@ -25,7 +25,7 @@ def manifest_with(*names, abi=ABI):
     return replace(
         make_manifest(),
         targets=tuple(
-            replace(entry, name=n, abi=abi, requires=tuple(sorted(Target.parse(n).requires)))
+            replace(entry, name=n, abi=abi, requires=tuple(sorted(requires(target_named(n)))))
             for n in names
         ),
     )
@@ -34,14 +34,14 @@ def manifest_with(*names, abi=ABI):
 @pytest.mark.parametrize("order", [NAMES, NAMES[::-1]])
 @pytest.mark.parametrize("name", NAMES)
 def test_the_target_that_uses_most_of_the_host_is_taken(name, order):
-    flags = Target.parse(name).requires | {"sse"}
+    flags = requires(target_named(name)) | {"sse"}
     assert best_target(manifest_with(*order), flags).name == name
 
 
 def test_more_features_count_and_not_the_later_name():
     one = "cpu:x86-64-v4+avx512_vnni"
     both = "cpu:x86-64-v4+avx512_bf16+avx512_vnni"
-    assert best_target(manifest_with(one, both), Target.parse(both).requires).name == both
+    assert best_target(manifest_with(one, both), requires(target_named(both))).name == both
 
 
 def test_a_host_that_lacks_something_is_told_what_and_what_to_do():
@@ -67,7 +67,7 @@ def test_another_kernel_interface_is_no_target():
 
 def test_of_equally_many_features_the_order_decides_nothing():
     names = ("cpu:x86-64-v4+avx512_bf16", "cpu:x86-64-v4+avx512_vnni")
-    flags = frozenset().union(*(Target.parse(name).requires for name in names))
+    flags = frozenset().union(*(requires(target_named(name)) for name in names))
     one, other = (best_target(manifest_with(*order), flags) for order in (names, names[::-1]))
     assert one.name == other.name
 

@@ -10,8 +10,8 @@ import pytest
 
 from bench import tune_cpu
 from bench.tune_cpu import PHASES, Phase, Trial, compared
-from ingot.artifact.target import Target
 from ingot.targets.cpu.tuning import Tuning, tuning_of
+from ingot.targets.target import target_named
 
 TABLE = Tuning(core_cache=1 << 20, quad_rows=6)
 
@@ -68,7 +68,7 @@ def test_real_kernels_of_other_sizes_store_the_same_bits(
     arguments = "--target cpu:x86-64-v3 --stored int8 --sizes quad_rows --layers 1 --rounds 1"
     assert tune_cpu.main(arguments.split()) == 0
     told = capsys.readouterr().out
-    assert str(tuning_of(Target.parse("cpu:x86-64-v3"))) in told
+    assert str(tuning_of(target_named("cpu:x86-64-v3"))) in told
     assert "operations for each byte" in told
     assert "quad_rows 4: prefill 512" in told and "  3: " in told
     assert "OTHER BITS" not in told

@@ -271,7 +271,7 @@ def test_a_run_writes_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_without_a_gpu_it_says_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("ingot.compiler.choose_targets.find_gpus", lambda: ())
+    monkeypatch.setattr("ingot.targets.cuda.levels.find_gpus", lambda: ())
     assert run_main(monkeypatch) == 2
     assert "cuda:native needs a GPU" in capsys.readouterr().err
 

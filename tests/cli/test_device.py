@@ -8,9 +8,9 @@ import ingot
 from ingot.artifact import device
 from ingot.artifact.gpu import Gpu
 from ingot.cli.main import main
-from ingot.compiler import choose_targets
 from ingot.compiler.options import CompileOptions
 from ingot.errors import IncompatibleHostError, IngotError, ToolchainError
+from ingot.targets.cuda import kind
 
 
 @pytest.mark.parametrize("verb", [("run", "m", "x"), ("verify", "m")])
@@ -98,7 +98,7 @@ def test_without_triton_its_extra_is_named_before_the_compile(model, monkeypatch
     def missing():
         raise ToolchainError("Triton is not installed", hint="pip install 'ingot-lm[cuda]'")
 
-    monkeypatch.setattr(choose_targets, "find_triton", missing)
+    monkeypatch.setattr(kind, "find_triton", missing)
     assert main(["run", str(folder), "x", "--device", "cuda"]) != 0
     said = capsys.readouterr().err
     assert "Triton is not installed" in said and "ingot-lm[cuda]" in said

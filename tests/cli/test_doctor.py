@@ -12,11 +12,12 @@ import pytest
 
 from ingot.artifact import host
 from ingot.artifact.host import host_flags, usable_processors
-from ingot.artifact.target import native_target
 from ingot.cache_entries import entry_name
 from ingot.cli import doctor
 from ingot.cli.main import main
+from ingot.targets.cpu.levels import native_target
 from ingot.targets.cuda import triton_package
+from ingot.targets.target import requires
 from ingot.version import __version__
 
 
@@ -188,6 +189,6 @@ def test_a_host_that_is_no_x86_64(report, monkeypatch):
 
 
 def test_features_beyond_the_level_are_told(monkeypatch):
-    flags = native_target(host_flags()).requires | {"avx2", "fma", "f16c", "bmi1", "bmi2"}
+    flags = requires(native_target(host_flags())) | {"avx2", "fma", "f16c", "bmi1", "bmi2"}
     monkeypatch.setattr(host, "host_flags", lambda: flags | {"avx_vnni"})
     assert "cpu:x86-64-v3+avx_vnni" in doctor.runnable_targets()

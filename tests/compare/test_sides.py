@@ -16,7 +16,6 @@ import torch
 import transformers
 
 from ingot.artifact.codec import encode_plan
-from ingot.artifact.target import Target
 from ingot.artifact.writer import ArtifactWriter
 from ingot.compare import artifact_side
 from ingot.compare.pair import Pair
@@ -30,6 +29,7 @@ from ingot.errors import (
     UnsupportedModelError,
     UsageError,
 )
+from ingot.targets.target import requires, target_named
 from tests.cli.sample_artifact import sample_manifest, sample_plan, weights_file
 from tests.support.checkpoints import edit
 from tests.support.core import core
@@ -113,7 +113,7 @@ def levels(tmp_path_factory: pytest.TempPathFactory) -> Path:
         sample,
         model=replace(sample.model, vocab_size=320),
         targets=tuple(
-            replace(entry, name=name, requires=tuple(sorted(Target.parse(name).requires)))
+            replace(entry, name=name, requires=tuple(sorted(requires(target_named(name)))))
             for name in LEVELS
         ),
     )

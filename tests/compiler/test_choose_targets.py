@@ -7,11 +7,11 @@ import pytest
 from ingot.artifact import device
 from ingot.artifact.gpu import Gpu
 from ingot.artifact.host import host_flags
-from ingot.artifact.target import native_target
-from ingot.compiler import choose_targets
 from ingot.compiler.choose_targets import check_packages, for_device, resolve_target
 from ingot.compiler.options import CompileOptions
 from ingot.errors import IncompatibleHostError, ToolchainError, UsageError
+from ingot.targets.cpu.levels import native_target
+from ingot.targets.cuda import kind, levels
 
 GPUS = (Gpu(0, (9, 0)), Gpu(1, (8, 9)), Gpu(2, (7, 5)))
 
@@ -19,7 +19,7 @@ GPUS = (Gpu(0, (9, 0)), Gpu(1, (8, 9)), Gpu(2, (7, 5)))
 @pytest.fixture
 def gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "load_library", lambda: object())
-    for module in (device, choose_targets):
+    for module in (device, levels):
         monkeypatch.setattr(module, "find_gpus", lambda library=None: GPUS)
 
 
@@ -101,7 +101,7 @@ def test_triton_is_looked_for_where_a_target_needs_it(monkeypatch) -> None:
         asked.append(1)
         raise ToolchainError("Triton is not installed")
 
-    monkeypatch.setattr(choose_targets, "find_triton", missing)
+    monkeypatch.setattr(kind, "find_triton", missing)
     check_packages(("cpu:native", "cpu:portable"))
     assert not asked
     with pytest.raises(ToolchainError, match="Triton is not installed"):

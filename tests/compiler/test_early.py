@@ -12,11 +12,12 @@ import pytest
 
 from ingot.artifact.target import Target
 from ingot.compiler import early
-from ingot.compiler.early import compilers_begun, cpu_targets
+from ingot.compiler.early import compilers_begun, known_targets
 from ingot.compiler.preflight import check_tools, prepare
 from ingot.errors import ToolchainError
 from ingot.targets.compilers import Builder, run_compiler
 from ingot.targets.cpu import toolchain
+from ingot.targets.target import target_named
 
 PORTABLE, V3 = "cpu:portable", "cpu:x86-64-v3"
 
@@ -41,12 +42,12 @@ def test_a_compile_finds_what_was_begun_early(asked: list[tuple[str, str]]) -> N
         pass
     common = [(name, target) for target in (PORTABLE, V3) for name in ("try.cpp", "interface.cpp")]
     assert asked == common
-    targets = [Target.parse(PORTABLE), Target.parse(V3)]
+    targets = [target_named(PORTABLE), target_named(V3)]
     check_tools(targets)
     with Builder() as compiler:
         prepare(targets, compiler)
     assert asked == common
-    check_tools([Target.parse("cpu:x86-64-v4")])  # negative control
+    check_tools([target_named("cpu:x86-64-v4")])  # negative control
     assert asked[len(common) :] == [("try.cpp", "cpu:x86-64-v4")]
 
 
@@ -55,12 +56,13 @@ def test_it_goes_on_beside_the_caller(
 ) -> None:
     begun, go_on = Event(), Event()
 
-    def build(target: Target) -> None:
+    def build(targets: list[Target]) -> None:
         begun.set()
         assert go_on.wait(60)
-        asked.append(("", target.name))
+        asked.extend(("", target.name) for target in targets)
 
-    monkeypatch.setattr(early, "build_common", build)
+    monkeypatch.setattr(early, "check_tools", build)
+    monkeypatch.setattr(early, "prepare", lambda *_: None)
     with compilers_begun([PORTABLE]):
         assert begun.wait(60) and asked == []
         go_on.set()
@@ -77,7 +79,7 @@ def test_what_goes_wrong_is_left_to_the_compile(
     with compilers_begun([PORTABLE]):
         pass
     with pytest.raises(ToolchainError, match="no such flag"):
-        check_tools([Target.parse(PORTABLE)])
+        check_tools([target_named(PORTABLE)])
 
 
 def test_without_a_cache_nothing_is_begun(
@@ -112,10 +114,10 @@ def test_an_error_ends_the_compilers(
     assert held[0].read() == "", "the end comes when nobody holds the pipe any more"  # type: ignore[attr-defined]
 
 
-def test_cpus_are_found_among_targets_and_other_names_are_left_alone() -> None:
-    names = [V3, "cuda:sm_90", "cuda:native", "cpu:none", "", "cpu:x86-64-v4+avx512_vnni"]
-    assert [target.name for target in cpu_targets(names)] == [V3, names[-1]]
-    (native,) = cpu_targets(["cpu:native"])
+def test_targets_are_found_and_other_names_are_left_alone() -> None:
+    names = [V3, "cuda:sm_90", "gpu:native", "cpu:none", "", "cpu:x86-64-v4+avx512_vnni"]
+    assert [target.name for target in known_targets(names)] == [V3, names[1], names[-1]]
+    (native,) = known_targets(["cpu:native"])
     assert native.kind == "cpu"
 
 

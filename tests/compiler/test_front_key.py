@@ -15,7 +15,6 @@ import pytest
 import torch
 
 from ingot.artifact.formats import Storage
-from ingot.artifact.target import Target
 from ingot.compiler import kept_front
 from ingot.compiler.kept_front import NOT_READ, front_key
 from ingot.compiler.model import OpenModel, read_model
@@ -24,6 +23,7 @@ from ingot.compiler.resolve import Resolved
 from ingot.models.family import Family
 from ingot.models.model_dir import ModelDir
 from ingot.targets.cpu import toolchain
+from ingot.targets.target import target_named
 from tests.import_rules import ROOMS
 from tests.support.tiny_models import save_random
 
@@ -41,7 +41,7 @@ def model(folder: Path) -> OpenModel:
 
 
 RESOLVED = {
-    "targets": (Target.parse("cpu:x86-64-v3"),),
+    "targets": (target_named("cpu:x86-64-v3"),),
     "dtype": "bfloat16",
     "dtype_reason": "as asked",
     "kv_dtype": "int8",

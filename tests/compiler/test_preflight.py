@@ -11,13 +11,13 @@ import pytest
 
 from ingot.artifact.formats import Storage
 from ingot.artifact.target import Target
-from ingot.compiler import cxx
 from ingot.compiler.preflight import check_disk, check_tools, weight_bytes
 from ingot.errors import ResourceError, ToolchainError
-from ingot.targets.cpu import toolchain
+from ingot.targets.cpu import kind, toolchain
+from ingot.targets.target import target_named
 from tests.compiler.tiny import tiny
 
-PORTABLE, V3 = Target.parse("cpu:portable"), Target.parse("cpu:x86-64-v3")
+PORTABLE, V3 = target_named("cpu:portable"), target_named("cpu:x86-64-v3")
 MATRICES = 2 * 80 * 64 + 2 * (2 * 128 * 64 + 2 * 64 * 64 + 3 * 128 * 64)
 VECTORS = 5 * 64 + 4 * 32 + 16 + 4  # norms, those of queries and keys, frequencies, sinks
 
@@ -93,7 +93,7 @@ def test_a_target_without_tools_is_refused_though_another_has_them(
     with pytest.raises(ToolchainError, match="no such flag"):
         check_tools([PORTABLE, V3])
     with pytest.raises(ToolchainError, match="no such flag"):
-        cxx.tried_compiler(V3)
+        check_tools([V3])
 
 
 def script(path: Path, text: str) -> str:
@@ -109,7 +109,7 @@ def test_a_compiler_is_told_by_its_whole_command(
     (tmp_path / "a b").mkdir()
     program = script(tmp_path / "a b" / "g++", "echo 'g++ 12.1'; echo more")
     monkeypatch.setenv("INGOT_CXX", f"'{program}' -O1")
-    assert cxx.tried_compiler(PORTABLE) == (f"'{program}' -O1", "g++ 12.1")
+    assert check_tools([PORTABLE]) == [{"command": f"'{program}' -O1", "version": "g++ 12.1"}]
 
 
 @pytest.mark.parametrize("error", [OSError("gone"), subprocess.TimeoutExpired("g++", 1)])
@@ -120,6 +120,6 @@ def test_a_compiler_that_builds_but_does_not_say_what_it_is_is_refused(
         raise error
 
     monkeypatch.setattr(toolchain, "build", lambda *given, **_: None)
-    monkeypatch.setattr(cxx, "version_line", fail)
+    monkeypatch.setattr(kind, "version_line", fail)
     with pytest.raises(ToolchainError, match="--version: "):
-        cxx.tried_compiler(PORTABLE)
+        check_tools([PORTABLE])

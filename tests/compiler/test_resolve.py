@@ -9,13 +9,14 @@ import pytest
 
 from ingot.artifact.formats import Storage
 from ingot.artifact.host import host_flags
-from ingot.artifact.target import CUDA_REACHES, CUDA_TARGETS, Target, native_target
+from ingot.artifact.target import CUDA_REACHES, CUDA_TARGETS, Target
 from ingot.compiler.options import CompileOptions
 from ingot.compiler.resolve import resolve
 from ingot.errors import UsageError
 from ingot.models import registry
 from ingot.models.config import ModelConfig
 from ingot.models.model_dir import ModelDir
+from ingot.targets.cpu.levels import native_target
 from tests.support.configs import with_layers
 
 PORTABLE = {"targets": "cpu:portable"}

@@ -13,12 +13,13 @@ import torch
 import transformers
 
 from ingot.artifact.reader import Artifact
-from ingot.artifact.target import CPU_LEVELS, Target
 from ingot.compiler import compile as compiler
 from ingot.compiler.options import CompileOptions
 from ingot.errors import IngotError
 from ingot.models.model_dir import ModelDir
 from ingot.runtime.llm import LLM
+from ingot.targets.cpu.levels import LEVELS
+from ingot.targets.target import requires, target_named
 from tests.end_to_end.picks import Routers, with_picks_of
 from tests.support.checkpoints import module_logits, plain_module
 from tests.support.tiny_models import VOCAB_SIZE, save_random
@@ -71,7 +72,7 @@ def compile_case(case: Compile, folder: Path) -> tuple[Path, Path]:
 
 def open_as(artifact: Path, target: str, **options: int) -> LLM:
     """Opens an artifact as a host would that has just what the target needs."""
-    flags = Target.parse(target).requires if target != "cpu:native" else None
+    flags = requires(target_named(target)) if target != "cpu:native" else None
     return LLM(Artifact.open(artifact, flags=flags), **options)
 
 
@@ -141,4 +142,4 @@ def relative_error(got: np.ndarray, expected: np.ndarray) -> float:
 
 def levels() -> tuple[str, ...]:
     """Every CPU level, the widest with its bfloat16 instructions and without."""
-    return ("cpu:x86-64-v4+avx512_bf16", *(f"cpu:{level}" for level in CPU_LEVELS))
+    return ("cpu:x86-64-v4+avx512_bf16", *(f"cpu:{level}" for level in LEVELS))

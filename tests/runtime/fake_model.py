@@ -108,6 +108,7 @@ def make_manifest(
                 layout="cpu-float32",
                 abi=ABI,
                 programs=programs,
+                core_cache_bytes=256 << 10,
             ),
         ),
         ledger=(),

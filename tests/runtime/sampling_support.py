@@ -9,18 +9,18 @@ from functools import cache
 import numpy as np
 
 from ingot.artifact.host import host_flags
-from ingot.artifact.target import Target
 from ingot.runtime.devices.cpu_kernels import Kernels, ModelStruct
 from ingot.runtime.devices.native_sampler import ROW, pack
 from ingot.runtime.devices.sampler import Sampler
 from ingot.runtime.params import SamplingParams
 from ingot.runtime.sampling_state import SamplingState
+from ingot.targets.target import requires, target_named
 from tests.targets.cpu.native import build_library, step_of
 
 LEVELS = tuple(
     level
     for level in ("cpu:x86-64-v4", "cpu:x86-64-v3", "cpu:portable")
-    if set(Target.parse(level).requires) <= host_flags()
+    if set(requires(target_named(level))) <= host_flags()
 )
 BACKENDS = ("numpy", *LEVELS)
 

@@ -19,7 +19,7 @@ PLACE = "TESTS_KEEP_IN"  # another folder than that of this checkout
 # Fronts are made by these rooms; what is built of their text is made by compilers alone.
 FRONTS, BUILT = frozenset({".front"}), frozenset({".o", ".cubin"})
 MAKE_FRONTS = ("artifact", "compiler", "models", "ops", "passes", "targets")
-COMPILERS = ("compilers", "toolchain")
+COMPILERS = ("compilers", "toolchain", "tools")
 IN_THE_KEY = ("KERNELS",)  # the folder of headers, of which keys have the content
 # What is given objects and fronts, and makes others of neither.
 ONLY_USE = ("ingot.targets.cpu.toolchain.build", "ingot.compiler.compile.")

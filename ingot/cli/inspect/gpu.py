@@ -14,13 +14,12 @@ from dataclasses import dataclass
 from ingot.artifact.architectures import ARCHITECTURES, Architecture
 from ingot.artifact.cost import Cost, StepShape
 from ingot.artifact.drivers import driver_text
-from ingot.artifact.launches import MOST_KEYS, MOST_ROWS, BuiltLaunches, KernelSpec, Launch
+from ingot.artifact.launches import MOST_KEYS, MOST_ROWS, BuiltLaunches, KernelSpec, Launch, Variant
 from ingot.artifact.occupancy import (
     bytes_in_flight,
     bytes_needed,
     resident_programs,
     share_of_bandwidth,
-    weights_in_flight,
 )
 from ingot.artifact.plan import Plan
 from ingot.artifact.step_cost import kernel_costs
@@ -238,7 +237,7 @@ def gpu_reads(
         variant = launches[0].variant(sizes)
         assert variant is not None
         programs = math.prod(extent.of(sizes) for extent in variant.grid)
-        flying = _under_way(built, number, programs, architecture)
+        flying = _under_way(built, variant, programs, architecture)
         yield GpuRead(
             kernel=kernel,
             what=_what(plan, built.launches.kernels[number], launches[0]),
@@ -278,13 +277,14 @@ def _readers(
             yield launch
 
 
-def _under_way(built: BuiltLaunches, number: int, programs: int, architecture: Architecture) -> int:
+def _under_way(
+    built: BuiltLaunches, variant: Variant, programs: int, architecture: Architecture
+) -> int:
     """Bytes that a multiprocessor has under way where so many programs are launched."""
-    spec, binary = built.launches.kernels[number], built.binaries[number]
-    in_flight = weights_in_flight if tile_of(spec) else bytes_in_flight
+    spec, binary = built.launches.kernels[variant.kernel], built.binaries[variant.kernel]
     resident = max(1, resident_programs(binary, spec.num_warps, architecture))
     filled = min(1.0, programs / (resident * architecture.multiprocessors))
-    return int(in_flight(binary, spec, architecture) * filled)
+    return int(bytes_in_flight(binary, spec, architecture, variant.weights) * filled)
 
 
 def _what(plan: Plan, spec: KernelSpec, launch: Launch) -> str:

@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ingot.artifact.host import core_cache, usable_processors
+from ingot.artifact.manifest import TargetEntry
 from ingot.artifact.plan import Buffer, Limits, Plan
 from ingot.artifact.programs import LOGITS, STEP
 from ingot.artifact.reader import Artifact, weights_name
-from ingot.artifact.target import KIB, Target
 from ingot.artifact.tensors import TensorFile
 from ingot.errors import ArtifactError, IngotError, InternalError, UsageError
 from ingot.runtime.arrays import Float32, StepInputs
@@ -70,7 +70,7 @@ class CpuExecutor:
         num_threads: int | None = None,
     ) -> None:
         entry = artifact.target
-        _tell_of_cache(entry.name)
+        _tell_of_cache(entry)
         self._artifact: Artifact | None = artifact  # its folder is held until `close`
         plan = artifact.plan_of(entry)
         self.limits: Limits = plan.limits
@@ -184,14 +184,14 @@ class CpuExecutor:
         return Pool(plan.state_arrays(), self._room, step_pages)
 
 
-def _tell_of_cache(target: str) -> None:
+def _tell_of_cache(target: TargetEntry) -> None:
     """Tells where this host has less cache than the kernels of a target are cut for."""
-    needed, there = Target.parse(target).core_cache, core_cache()
+    needed, there = target.core_cache_bytes, core_cache()
     if there is not None and there < needed:
         _log.info(
             "%s is cut for processors with %d KiB of L2 cache, and those here have %d: it may be "
             "slower than it could be",
-            *(target, needed // KIB, there // KIB),
+            *(target.name, needed // 1024, there // 1024),
         )
 
 

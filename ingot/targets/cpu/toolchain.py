@@ -16,6 +16,7 @@ from ingot.artifact.target import Target
 from ingot.errors import ToolchainError
 from ingot.settings import settings
 from ingot.targets.compilers import run_compiler, side_by_side
+from ingot.targets.cpu.levels import LEVELS
 from ingot.targets.cpu.tuning import flags_of, tuning_of
 
 KERNELS = Path(__file__).parent / "kernels"
@@ -25,7 +26,7 @@ COMPILERS = ("g++", "clang++", "c++")
 TIMEOUT_SECONDS = 300
 SHOWN_LINES = 20
 # Enough to miss the library of C++, its headers, or the level of a target.
-TRY = '#include <cmath>\n#include <immintrin.h>\nextern "C" int ingot_try() { return 0; }\n'
+TRY = '{includes}\nextern "C" int ingot_try() {{ return 0; }}\n'
 
 # -ffp-contract=off: kernels decide where a product and a sum are fused, so that the bits do not
 # depend on the compiler. Never -ffast-math.
@@ -81,12 +82,9 @@ def find_compiler() -> tuple[str, ...]:
 
 def target_flags(target: Target) -> tuple[str, ...]:
     """The flags that make a compiler build for a target and not for this host."""
-    sizes = flags_of(tuning_of(target))
-    if target.level == "portable":
-        return ("-march=x86-64", *sizes)
-    named = (f.replace("amx_", "amx-").replace("_", "") for f in sorted(target.all_features))
-    features = tuple(f"-m{feature}" for feature in named)
-    return (f"-march={target.level}", "-mprefer-vector-width=512", *features, *sizes)
+    level = LEVELS[target.level]
+    features = (level.feature_flags[f] for f in sorted(level.with_implied(target.features)))
+    return (*level.compiler_flags, *features, *flags_of(tuning_of(target)))
 
 
 def compile_command(
@@ -140,7 +138,9 @@ def build(
 
 def try_tools(folder: Path, target: Target, compile_unit: CompileUnit = compile_unit) -> None:
     """Builds next to nothing for a target in an empty folder. Raises ToolchainError."""
-    (folder / "try.cpp").write_text(TRY)
+    headers = ("cmath", *LEVELS[target.level].headers)
+    includes = "\n".join(f"#include <{header}>" for header in headers)
+    (folder / "try.cpp").write_text(TRY.format(includes=includes))
     build(folder, folder / "try.so", target, compile_unit=compile_unit)
 
 

@@ -1,16 +1,15 @@
-"""Sizes that kernels are built with, by target.
+"""Sizes that kernels are built with; `levels.py` has them by target.
 
-They decide how fast a target is, and no bit of what it computes. Those of a level hold for all
-targets of it that have no line of their own. `python -m bench.tune_cpu` times others on a
-processor, and says how many operations that processor does for each byte that it reads.
+They decide how fast a target is, and no bit of what it computes. `python -m bench.tune_cpu` times
+others on a processor, and says how many operations that processor does for each byte that it reads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 from ingot.artifact.target import Target
+from ingot.targets.cpu.levels import LEVELS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +18,7 @@ class Tuning:
 
     Attributes:
         core_cache: bytes of second-level cache, which blocks of weights and rows share; see
-            `Target.core_cache`.
+            `CpuLevel.core_cache`.
         float_rows, bfloat16_rows, quad_rows: rows of a tile in registers, whose weights are
             float32, bfloat16, or integers, of which four are multiplied at once.
         stream_cache: the level of cache, 1 or 2, that what is read once is fetched into.
@@ -39,36 +38,9 @@ class Tuning:
     unpacked_rows: int = 12
 
 
-# By target, in the order of their features. A column of bfloat16 takes two registers where no
-# instruction multiplies pairs of it.
-TUNED: Mapping[str, Mapping[str, int]] = {
-    "cpu:portable": {"float_rows": 2, "bfloat16_rows": 2, "quad_rows": 2},
-    "cpu:x86-64-v3": {"bfloat16_rows": 5, "quad_rows": 4},
-    "cpu:x86-64-v3+avx_vnni": {"bfloat16_rows": 5},
-    "cpu:x86-64-v4": {"bfloat16_rows": 5},
-    "cpu:x86-64-v4+avx512_vnni": {"bfloat16_rows": 5, "quad_rows": 8},
-    "cpu:x86-64-v4+avx512_bf16": {},
-    "cpu:x86-64-v4+avx512_bf16+avx512_vnni": {
-        "quad_rows": 8,
-        "stream_cache": 1,
-        "int8_ahead": 8192,
-        "int4_ahead": 8192,
-        "unpacked_rows": 20,
-    },
-    "cpu:x86-64-v4+amx_bf16": {"quad_rows": 8},
-    "cpu:x86-64-v4+amx_int8": {"quad_rows": 8},
-}
-
-
 def tuning_of(target: Target) -> Tuning:
-    """The sizes of the last line whose features a target has."""
-    lines = [(Target.parse(name), sizes) for name, sizes in TUNED.items()]
-    *_, sizes = (
-        sizes
-        for line, sizes in lines
-        if line.level == target.level and line.all_features <= target.all_features
-    )
-    return Tuning(core_cache=target.core_cache, **sizes)
+    """The sizes of a CPU target."""
+    return Tuning(**LEVELS[target.level].sizes(target.features))
 
 
 def flags_of(tuning: Tuning) -> tuple[str, ...]:

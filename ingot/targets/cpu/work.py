@@ -25,8 +25,11 @@ class CpuWork(Work):
         Threads need not wait between several of these in a row. Over few rows every thread can run
         them by itself.
         """
-        by_heads = any(i.op in BY_HEADS for i in self.members)
-        return not (by_heads or self.attends or self.is_product or self.mutated)
+        return not (self._by_heads or self.attends or self.is_product or self.mutated)
+
+    @property
+    def _by_heads(self) -> bool:
+        return any(i.op in BY_HEADS for i in self.members)
 
     @property
     def is_stacked(self) -> bool:
@@ -47,9 +50,11 @@ class CpuWork(Work):
     def dealt_by_heads(self) -> tuple[str, ...]:
         """The buffers that it divides by KV heads."""
         states = [n for n in self.reads if self.plan.buffer(n).kind == "state"]
-        if self.has("paged_attention"):
-            return (self.member("paged_attention").inputs["q"], *self.writes, *states)
-        return (*self.writes, *states) if self.has("rope") and self.mutated else ()
+        if self.attends and states:
+            (attends,) = (i for i in self.members if traits_of(i).meets_tokens)
+            queries = (attends.inputs[name] for name in traits_of(attends).arguments(Role.OWN))
+            return (*queries, *self.writes, *states)
+        return (*self.writes, *states) if self._by_heads and self.mutated else ()
 
     @property
     def kv_heads(self) -> int:

@@ -12,7 +12,8 @@ from ingot.artifact.launches import MOST_KEYS, MOST_ROWS, Constant, Extent, Laun
 from ingot.artifact.plan import Instruction, aligned
 from ingot.targets.cuda.call import Call, Choice
 from ingot.targets.cuda.head_parts import PagedCache, PagedState, expect, width_of
-from ingot.targets.cuda.operands import FLOATS, Operands, Pointer, RowsOperand, workspace
+from ingot.targets.cuda.levels import FLOATS
+from ingot.targets.cuda.operands import Operands, Pointer, RowsOperand, workspace
 from ingot.targets.work import Work
 
 CHUNK = 256  # keys, as in kernels/attention.py

@@ -13,8 +13,9 @@ from ingot.artifact.launches import MOST_ROWS, Constant, Extent
 from ingot.artifact.plan import Instruction
 from ingot.targets.cuda.call import ONE, Call, Choice, Emit
 from ingot.targets.cuda.calls_attention import ROW_TILE, OverPages, Tiles
-from ingot.targets.cuda.head_parts import LARGEST_VALUES, LatentCache, expect, width_of
-from ingot.targets.cuda.operands import FLOATS, Operands, Pointer, Size
+from ingot.targets.cuda.head_parts import LatentCache, expect, width_of
+from ingot.targets.cuda.levels import FLOATS, LARGEST_VALUES
+from ingot.targets.cuda.operands import Operands, Pointer, Size
 from ingot.targets.cuda.products import matrix_of, power_of_two
 from ingot.targets.cuda.tiles import CLASSES, tiling_of
 from ingot.targets.work import Work

@@ -9,7 +9,8 @@ from ingot.artifact.launches import Constant
 from ingot.artifact.plan import Instruction
 from ingot.errors import CodegenError
 from ingot.targets.cuda.call import Call, Choice, Emit
-from ingot.targets.cuda.operands import FLOATS, Operands, Pointer, RowsOperand, Size
+from ingot.targets.cuda.levels import FLOATS
+from ingot.targets.cuda.operands import Operands, Pointer, RowsOperand, Size
 from ingot.targets.cuda.products import matrix_of, passed, power_of_two, row_grid, row_warps
 from ingot.targets.cuda.weights import tile_columns
 from ingot.targets.work import Work, where

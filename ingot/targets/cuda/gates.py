@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ingot.artifact.architectures import Architecture
-from ingot.artifact.launches import Binary, KernelSpec, Launches
+from ingot.artifact.launches import Binary, KernelSpec, Launches, WeightTiles
 from ingot.artifact.occupancy import bytes_in_flight, bytes_needed, resident_programs
 from ingot.artifact.target import Target
-from ingot.targets.cuda.architectures import architecture_of
 from ingot.targets.cuda.disassembly import instructions_of
+from ingot.targets.cuda.levels import architecture_of
+from ingot.targets.cuda.tiles import weight_tile_bytes
 from ingot.targets.cuda.triton_package import find_triton
 
 # Newer assemblers spill once where none need, and that of Triton 3.6 what is needed only
@@ -206,8 +207,10 @@ def _slow_loads(kernel: GatedKernel, gate: KernelGate) -> Iterator[str]:
 
 def _few_bytes(kernel: GatedKernel, architecture: Architecture) -> Iterator[str]:
     programs = resident_programs(kernel.binary, kernel.spec.num_warps, architecture)
-    flying = bytes_in_flight(kernel.binary, kernel.spec, architecture)
     constants = kernel.spec.constants
+    nbytes = weight_tile_bytes(constants)
+    weights = WeightTiles(nbytes=nbytes, count=kernel.spec.num_stages) if nbytes else None
+    flying = bytes_in_flight(kernel.binary, kernel.spec, architecture, weights)
     of_int4 = constants.get("BITS") == 4 and int(constants["TILE_ROWS"]) > ROWS_OF_INT4
     crowded = of_int4 or bool(constants.get("SCALED"))
     needed = int(bytes_needed(architecture) * (SHARE_OF_INTEGERS if crowded else 1))

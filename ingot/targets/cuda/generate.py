@@ -22,6 +22,7 @@ from ingot.targets.cuda import (
 )
 from ingot.targets.cuda.call import Call, Emit
 from ingot.targets.cuda.operands import Operands
+from ingot.targets.cuda.tiles import weight_tiles
 from ingot.targets.work import Work, where
 
 EMITTERS: Mapping[str, Emit] = {
@@ -85,6 +86,7 @@ class KernelNumbers:
                 grid=choice.grid,
                 size=choice.size,
                 most=choice.most,
+                weights=weight_tiles(choice.constants),
             )
             for choice in call.choices
         )

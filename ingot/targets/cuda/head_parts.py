@@ -7,12 +7,9 @@ from dataclasses import dataclass
 from ingot.artifact.launches import Constant
 from ingot.artifact.plan import Buffer, Instruction
 from ingot.errors import CodegenError
-from ingot.targets.cuda.operands import FLOATS, Operands, Pointer
+from ingot.targets.cuda.levels import FLOATS, LARGEST_HEAD, LARGEST_LATENT
+from ingot.targets.cuda.operands import Operands, Pointer
 from ingot.targets.work import where
-
-LARGEST_HEAD = 256
-LARGEST_LATENT = 576  # columns of a row that is keys and values
-LARGEST_VALUES = 512  # of these
 
 
 def expect(i: Instruction, condition: bool, found: str, supported: str) -> None:

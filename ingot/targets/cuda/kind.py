@@ -1,4 +1,7 @@
-"""The kind of target that is an NVIDIA GPU: Triton kernels, compiled ahead of time without one."""
+"""The kind of target that is an NVIDIA GPU: Triton kernels, compiled ahead of time without one.
+
+What builds plans is imported where it is called, so that names and tools are told at once.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +10,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ingot.artifact.formats import DType, Format
-from ingot.artifact.launches import encode_launches
 from ingot.artifact.manifest import GroupEntry
 from ingot.artifact.plan import Buffer, Plan
-from ingot.artifact.target import NAMES, Target
-from ingot.targets.cuda import toolchain
-from ingot.targets.cuda.architectures import architecture_of
-from ingot.targets.cuda.dependent import with_dependents
-from ingot.targets.cuda.generate import generate
-from ingot.targets.cuda.groups import RULES
-from ingot.targets.cuda.head_parts import LARGEST_HEAD, LARGEST_LATENT, LARGEST_VALUES
-from ingot.targets.cuda.memory import with_memory
-from ingot.targets.cuda.operands import FLOATS
-from ingot.targets.cuda.weights import fits, is_stack, matrix_bytes, nbytes_of, stored_dtype
-from ingot.targets.grouping import group
-from ingot.targets.stacks import with_stacks
+from ingot.artifact.target import Target
+from ingot.targets.cuda.levels import (
+    FLOATS,
+    LARGEST_HEAD,
+    LARGEST_LATENT,
+    LARGEST_VALUES,
+    LEVELS,
+    architecture_of,
+    native_target,
+)
+from ingot.targets.cuda.tools import tools_of
+from ingot.targets.cuda.triton_package import find_triton
 from ingot.targets.target import Packed, Read, ScaledWeights, Weights
 
 if TYPE_CHECKING:
@@ -33,19 +35,33 @@ if TYPE_CHECKING:
 class CudaKind:
     """See `ingot.targets.target.TargetKind`."""
 
-    name = layout = "cuda"
-    names = NAMES["cuda"]
+    name, levels = "cuda", LEVELS
     kernels = "kernels.json"
     dtypes = FLOATS
     largest_head = LARGEST_HEAD
     largest_row, largest_rank = LARGEST_LATENT, LARGEST_VALUES
     has_experts, maps_weights = True, False
-    rules = tuple(rule.__name__ for rule in RULES)
+
+    @property
+    def rules(self) -> tuple[str, ...]:
+        from ingot.targets.cuda.groups import RULES
+
+        return tuple(rule.__name__ for rule in RULES)
+
+    def native(self) -> Target:
+        return native_target()
+
+    def tools(self) -> tuple[str | int, ...]:
+        return (find_triton().version,)
 
     def fits(self, columns: int, form: Format) -> bool:
+        from ingot.targets.cuda.weights import fits
+
         return fits(columns, form)
 
     def packed(self, weight: Buffer, *, multiplied: bool) -> tuple[DType, int]:
+        from ingot.targets.cuda.weights import nbytes_of, stored_dtype
+
         return stored_dtype(weight), nbytes_of(weight)
 
     def rewrite(self, plan: Plan) -> Plan:
@@ -56,13 +72,24 @@ class CudaKind:
     def group(
         self, plan: Plan, disable: Collection[str] = ()
     ) -> tuple[Plan, tuple[GroupEntry, ...]]:
+        from ingot.targets.cuda.groups import RULES
+        from ingot.targets.grouping import group
+
         return group(plan, [rule for rule in RULES if rule.__name__ not in disable])
 
     def place(self, plan: Plan) -> Plan:
+        from ingot.targets.cuda.memory import with_memory
+        from ingot.targets.cuda.weights import is_stack, matrix_bytes
+        from ingot.targets.stacks import with_stacks
+
         stacks = [weight for weight in plan.of_kind("weight") if is_stack(weight)]
         return with_memory(with_stacks(plan, {each.name: matrix_bytes(each) for each in stacks}))
 
     def sources(self, plan: Plan, target: Target) -> Mapping[str, str]:
+        from ingot.artifact.launches import encode_launches
+        from ingot.targets.cuda.dependent import with_dependents
+        from ingot.targets.cuda.generate import generate
+
         architecture = architecture_of(target)
         launches = with_dependents(generate(plan, architecture), architecture)
         return {"launches.json": encode_launches(launches).decode()}
@@ -82,13 +109,15 @@ class CudaKind:
 
         return unpack_state(state, arrays)
 
-    def try_tools(self, folder: Path, target: Target) -> None:
-        toolchain.try_tools(folder, target)
+    def try_tools(self, folder: Path, target: Target) -> Mapping[str, str]:
+        return tools_of(target).versions
 
     def prepare(self, folder: Path, target: Target) -> None:
         """Every kernel depends on the shapes of the model."""
 
     def build(self, folder: Path, out: Path, target: Target) -> None:
+        from ingot.targets.cuda import toolchain
+
         toolchain.build(folder, out, target)
 
 

@@ -22,7 +22,6 @@ TYPES: Mapping[str, str] = {
     "int8": "i8",
     "int4": "u8",  # two numbers a byte
 }
-FLOATS = ("float32", "bfloat16", "float16")  # of rows, caches, and weights that are no integers
 
 
 @dataclass(frozen=True, slots=True)

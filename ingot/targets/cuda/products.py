@@ -11,7 +11,8 @@ from ingot.artifact.launches import Constant, Extent, Grid, LaunchArgument
 from ingot.artifact.plan import Buffer, Instruction
 from ingot.errors import CodegenError
 from ingot.targets.cuda.call import ONE, Call, Choice
-from ingot.targets.cuda.operands import FLOATS, Operands, Pointer, RowsOperand, Size, workspace
+from ingot.targets.cuda.levels import FLOATS
+from ingot.targets.cuda.operands import Operands, Pointer, RowsOperand, Size, workspace
 from ingot.targets.cuda.tiles import CLASSES, FEW_ROWS, Splits, Tile, Tiling, tiling_of
 from ingot.targets.cuda.weights import fits, layout_of
 from ingot.targets.work import where

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from ingot.artifact.architectures import Architecture
 from ingot.artifact.formats import Format
+from ingot.artifact.launches import Constant, WeightTiles
 from ingot.targets.cuda.tuned import TUNED
 from ingot.targets.cuda.weights import tile_columns
 
@@ -168,3 +169,20 @@ def splits_of(outputs: int, columns: int, tile: int, programs: int) -> Splits:
     steps = -(-columns // tile)
     each = -(-steps // most)
     return Splits(-(-steps // each), each)
+
+
+def weight_tile_bytes(constants: Mapping[str, Constant]) -> int:
+    """Bytes of weights that a program of a product multiplies at a time; 0 for other kernels."""
+    sizes = [constants.get(name, 0) for name in ("TILE_OUTPUTS", "TILE_COLUMNS", "BITS")]
+    halves = 2 if "HALF" in constants else 1
+    return math.prod(map(int, sizes)) * halves // 8
+
+
+def weight_tiles(constants: Mapping[str, Constant]) -> WeightTiles | None:
+    """The weights that a program of a kernel with those constants reads; None for no product."""
+    nbytes = weight_tile_bytes(constants)
+    if not nbytes:
+        return None
+    whole = -(-int(constants["DEPTH"]) // int(constants["TILE_COLUMNS"]))
+    together = constants.get("TOGETHER", True)
+    return WeightTiles(nbytes=nbytes, count=whole if together else int(constants["STEPS"]))

@@ -13,14 +13,12 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ingot.artifact.architectures import Architecture
-from ingot.artifact.drivers import cuda_text, least_cuda
+from ingot.artifact.drivers import least_cuda
 from ingot.artifact.host import usable_processors
 from ingot.artifact.launches import (
     BuiltLaunches,
@@ -36,17 +34,11 @@ from ingot.settings import settings
 from ingot.targets import kept
 from ingot.targets.compilers import run_compiler, side_by_side
 from ingot.targets.cuda import builder
-from ingot.targets.cuda.architectures import architecture_of
 from ingot.targets.cuda.binaries import described
 from ingot.targets.cuda.compiled import Compiled
-from ingot.targets.cuda.triton_package import (
-    Assembler,
-    TritonPackage,
-    find_assembler,
-    find_triton,
-)
+from ingot.targets.cuda.tools import KERNELS, Tools, tools_of
+from ingot.targets.cuda.triton_package import Assembler
 
-KERNELS = "ingot.targets.cuda.kernels"  # the package of Triton functions
 LAUNCHES = "launches.json"
 CUBINS = "cubins"  # the folder of the binaries, beside the file that describes them
 SUFFIX = ".cubin"
@@ -55,20 +47,6 @@ SHOWN_LINES = 20
 FEW = 4  # kernels that take about as long as it takes to start a process for them
 # What a Python program may need to start at all.
 PASSED = ("PATH", "HOME", "LD_LIBRARY_PATH", "LANG", "LC_ALL")
-
-
-@dataclass(frozen=True, slots=True)
-class _Tools:
-    """What builds: all that a binary depends on beside its spec."""
-
-    triton: TritonPackage
-    assembler: Assembler
-    architecture: Architecture
-    package: str
-
-    @property
-    def versions(self) -> Mapping[str, str]:
-        return {"triton": self.triton.version, "ptxas": self.assembler.version}
 
 
 def build(folder: Path, out: Path, target: Target, package: str = KERNELS) -> None:
@@ -81,7 +59,7 @@ def build(folder: Path, out: Path, target: Target, package: str = KERNELS) -> No
             does not fit the target, or it takes longer than ten minutes.
     """
     launches = decode_launches((folder / LAUNCHES).read_bytes())
-    tools = _tools(target, package)
+    tools = tools_of(target, package)
     specs = {binary_name(spec): spec for spec in launches.kernels}
     compiled = _all_compiled(specs, tools)
     described_as = {
@@ -107,29 +85,11 @@ def binary_name(spec: KernelSpec) -> str:
     return f"{spec.function}-{hashlib.sha256(_encoded(spec)).hexdigest()[:10]}{SUFFIX}"
 
 
-def try_tools(folder: Path, target: Target) -> None:
-    """Looks for what `build` needs, and starts the assembler. Raises ToolchainError."""
-    _tools(target, KERNELS)
-
-
-def _tools(target: Target, package: str) -> _Tools:
-    architecture, triton = architecture_of(target), find_triton()
-    assembler = find_assembler(triton, target.reach)
-    if assembler.cuda < architecture.cuda:
-        raise ToolchainError(
-            f"ptxas {assembler.version} of Triton {triton.version} does not know {target.name}, "
-            f"which came with {cuda_text(architecture.cuda)}",
-            hint="--cuda-reach new takes the newest assembler of that Triton; or install Triton "
-            "3.9: pip install 'triton>=3.9,<3.10'",
-        )
-    return _Tools(triton, assembler, architecture, package)
-
-
 def _encoded(*specs: KernelSpec) -> bytes:
     return encode_launches(Launches(kernels=specs, launches=()))
 
 
-def _all_compiled(specs: Mapping[str, KernelSpec], tools: _Tools) -> dict[str, Compiled]:
+def _all_compiled(specs: Mapping[str, KernelSpec], tools: Tools) -> dict[str, Compiled]:
     """The kernels by name: those that were compiled before, and the others."""
     keys = {name: _key(spec, tools) for name, spec in specs.items()}
     folder = None
@@ -147,7 +107,7 @@ def _all_compiled(specs: Mapping[str, KernelSpec], tools: _Tools) -> dict[str, C
     return {name: done[name] for name in specs}
 
 
-def _key(spec: KernelSpec, tools: _Tools) -> str:
+def _key(spec: KernelSpec, tools: Tools) -> str:
     """Changes with everything that the binary depends on, and with nothing else."""
     content = hashlib.sha256(_encoded(spec))
     level = str(tools.architecture.number)
@@ -163,7 +123,7 @@ def _sources(package: str) -> list[Path]:
     return sorted(path for place in places for path in Path(place).glob("*.py"))
 
 
-def _compiled_now(specs: Mapping[str, KernelSpec], tools: _Tools) -> dict[str, Compiled]:
+def _compiled_now(specs: Mapping[str, KernelSpec], tools: Tools) -> dict[str, Compiled]:
     names = list(specs)
     if not names:
         return {}
@@ -180,7 +140,7 @@ def _compiled_now(specs: Mapping[str, KernelSpec], tools: _Tools) -> dict[str, C
     return found
 
 
-def _run_child(folder: Path, specs: Sequence[KernelSpec], tools: _Tools) -> list[Compiled]:
+def _run_child(folder: Path, specs: Sequence[KernelSpec], tools: Tools) -> list[Compiled]:
     folder.mkdir()
     (folder / LAUNCHES).write_bytes(_encoded(*specs))
     level = str(tools.architecture.number)
@@ -224,7 +184,7 @@ def _told(specs: Sequence[KernelSpec]) -> Iterator[None]:
 def _failure(
     folder: Path,
     specs: Sequence[KernelSpec],
-    tools: _Tools,
+    tools: Tools,
     done: subprocess.CompletedProcess[str],
 ) -> ToolchainError:
     """What the child says, or how it died, and of which kernel."""

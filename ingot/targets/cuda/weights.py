@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 from ingot.artifact.formats import DType, Format, stored_bytes
 from ingot.artifact.plan import Buffer, aligned
-from ingot.targets.cuda.operands import FLOATS
+from ingot.targets.cuda.levels import FLOATS
 
 UNIT = 64  # bytes of the widest unit
 TILES = (128, 64, 32)  # columns that are multiplied at a time, parts of a block

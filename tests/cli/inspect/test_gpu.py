@@ -20,6 +20,8 @@ from ingot.artifact.launches import (
     LaunchArgument,
     Launches,
     Variant,
+    WeightTiles,
+    decode_built,
     encode_built,
 )
 from ingot.artifact.manifest import ProgramEntry, TargetEntry
@@ -36,6 +38,7 @@ CONSTANTS = {
     "WIDTH": 48,
 }  # fmt: skip
 ONE = Extent()
+WEIGHTS = WeightTiles(nbytes=512, count=1)
 
 
 def kernel(number: int) -> tuple[KernelSpec, Binary]:
@@ -58,10 +61,12 @@ def built() -> BuiltLaunches:
     specs, binaries = zip(*map(kernel, range(3)), strict=True)
     weight = LaunchArgument(buffer="embed.weight")
     tiles = (Extent(size="N", per=16), Extent(times=3), ONE)
-    few = Variant(kernel=0, grid=tiles, size="N", most=16)
+    few = Variant(kernel=0, grid=tiles, size="N", most=16, weights=WEIGHTS)
     norm = Launch(group=1, arguments=(weight,) * 3, variants=(Variant(kernel=2, grid=(ONE,) * 3),))
     product = Launch(
-        group=2, arguments=(weight,) * 3, variants=(few, Variant(kernel=1, grid=tiles))
+        group=2,
+        arguments=(weight,) * 3,
+        variants=(few, Variant(kernel=1, grid=tiles, weights=WEIGHTS)),
     )
     never = replace(norm, variants=(replace(norm.variants[0], size="N", most=0),))
     return BuiltLaunches(
@@ -149,7 +154,7 @@ def test_a_product_has_what_its_grid_and_its_binary_allow(shown: GpuKernels) -> 
     """Three programs are too few for 132 multiprocessors; each waits for one tile of 512 bytes."""
     (product,) = shown.reads
     architecture, (spec, binary) = ARCHITECTURES["sm_90"], kernel(0)
-    assert occupancy.weights_in_flight(binary, spec, architecture) == 12 * 512
+    assert occupancy.bytes_in_flight(binary, spec, architecture, WEIGHTS) == 12 * 512
     assert (product.programs, product.under_way) == (3, 3 * 512 // 132)
     assert (product.nbytes, product.launches) == (48 * 8 * 4, 1)
     assert product.bandwidth == occupancy.share_of_bandwidth(1536, 11, architecture) < 0.01
@@ -238,3 +243,14 @@ def test_the_page_has_the_same(
         assert ("needs 29.1 KB under way" in text) is expected
         assert ("triton 3.9.0, for driver 570 or newer." in text) is expected
     capsys.readouterr()
+
+
+def test_launches_of_an_earlier_ingot_do_not_state_their_weights() -> None:
+    """Their products are shown as kernels whose shared memory is taken for tiles alone."""
+    earlier = json.loads(encode_built(built()))
+    for launch in earlier["launches"]["launches"]:
+        for variant in launch["variants"]:
+            del variant["weights"]
+    read = decode_built(json.dumps(earlier).encode())
+    (product,) = gpu_kernels(sample_plan(), read, "sm_90").reads
+    assert product.programs == 3 and product.under_way > 3 * 512 // 132

@@ -21,10 +21,10 @@ from torch import Tensor
 from ingot.artifact.host import host_flags
 from ingot.artifact.programs import STEP
 from ingot.artifact.select import ABI
-from ingot.artifact.target import Target
 from ingot.targets.cpu.generate import step_sources
 from ingot.targets.cpu.kept_objects import compile_once
 from ingot.targets.cpu.toolchain import build
+from ingot.targets.target import requires, target_named
 from tests.support.made_once import made_once
 
 T = TypeVar("T")
@@ -49,7 +49,7 @@ def encoding(target: str) -> tuple[str, ...]:
 
 
 def _lacking(target: str) -> frozenset[str]:
-    return Target.parse(target).requires - host_flags()
+    return requires(target_named(target)) - host_flags()
 
 
 def _has_stand_in(feature: str) -> bool:
@@ -153,7 +153,7 @@ def build_library(sources: Sources, target: str, more: tuple[str, ...] = ()) -> 
     def compiled(place: Path) -> None:
         write_sources(place, sources)
         flags = (*encoding(target), *more)
-        build(place, place / "kernels.so", Target.parse(target), flags, compile_once)
+        build(place, place / "kernels.so", target_named(target), flags, compile_once)
 
     content = hashlib.sha256(f"{target}{more}\n{sources}".encode()).hexdigest()
     return made_once(f"unit-{content}", compiled) / "kernels.so"

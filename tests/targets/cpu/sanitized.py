@@ -13,10 +13,10 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from torch import Tensor
 
-from ingot.artifact.target import Target
 from ingot.targets.compilers import side_by_side
 from ingot.targets.cpu.kept_objects import compile_once
 from ingot.targets.cpu.toolchain import find_compiler
+from ingot.targets.target import target_named
 from tests.support.made_once import made_once
 from tests.targets.cpu.native import INPUTS, Memory, Sources, encoding, write_sources
 
@@ -109,7 +109,7 @@ def build_sanitized(sources: Sources, target: str, sanitizers: str, level: str) 
         units = sorted(place.glob("*.cpp"))
         objects = [unit.with_suffix(".o") for unit in units]
         side_by_side(
-            partial(compile_once, unit, made, Target.parse(target), flags)
+            partial(compile_once, unit, made, target_named(target), flags)
             for unit, made in zip(units, objects, strict=True)
         )
         link = (*find_compiler(), sanitizing, "-pthread", *objects, "-o", place / "program")

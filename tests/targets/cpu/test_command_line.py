@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from ingot.artifact.target import Target
 from ingot.errors import ToolchainError
 from ingot.targets import compilers
 from ingot.targets.compilers import identity, run_compiler, version_line
 from ingot.targets.cpu import toolchain
 from ingot.targets.cpu.tuning import flags_of, tuning_of
+from ingot.targets.target import target_named
 
-TARGET = Target.parse("cpu:x86-64-v3")
+TARGET = target_named("cpu:x86-64-v3")
 
 
 @pytest.fixture
@@ -48,8 +48,8 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Pa
     ],
 )
 def test_flags_of_targets(target: str, flags: tuple[str, ...]) -> None:
-    sizes = flags_of(tuning_of(Target.parse(target)))
-    assert toolchain.target_flags(Target.parse(target)) == (*flags, *sizes)
+    sizes = flags_of(tuning_of(target_named(target)))
+    assert toolchain.target_flags(target_named(target)) == (*flags, *sizes)
 
 
 def test_the_whole_command(program: Callable[..., Path]) -> None:
@@ -122,7 +122,7 @@ def test_ziglang_spells_levels_with_underscores(
     target: str, flag: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(toolchain, "find_compiler", lambda: ("python", "-m", "ziglang", "c++"))
-    command = toolchain.compile_command(Path("/s"), Path("/o"), Target.parse(target))
+    command = toolchain.compile_command(Path("/s"), Path("/o"), target_named(target))
     assert command[:4] == ("python", "-m", "ziglang", "c++")
     assert [word for word in command if word.startswith("-march")] == [flag]
 

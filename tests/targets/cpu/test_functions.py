@@ -6,10 +6,10 @@ import re
 
 import pytest
 
-from ingot.artifact.target import Target
 from ingot.targets.cpu.call import KernelCall, place
 from ingot.targets.cpu.functions import functions_of, kernel_units
 from ingot.targets.cpu.generate import generate
+from ingot.targets.target import target_named
 from tests.targets.cpu.cases import every_case
 from tests.targets.cpu.units import Unit
 
@@ -20,7 +20,7 @@ LAYER = ("linear-64x64", "rms-37", "write-64", "attention-80")
 def sources_of_layers(count: int, kind: str = "f32") -> dict[str, str]:
     """The source files of a model whose layers have the same kernels."""
     layers = {f"{n}.{name}": every_case(kind)[name] for n in range(count) for name in LAYER}
-    return generate(Unit(layers, TARGET).plan, Target.parse(TARGET))
+    return generate(Unit(layers, TARGET).plan, target_named(TARGET))
 
 
 @pytest.mark.parametrize("kind", ["f32", "bf16"])

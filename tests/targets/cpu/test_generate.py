@@ -15,6 +15,7 @@ from ingot.errors import CodegenError
 from ingot.targets.cpu.calls import CALLS
 from ingot.targets.cpu.generate import generate, weight_layouts
 from ingot.targets.cpu.weights import WeightLayout
+from ingot.targets.target import target_named
 from tests.targets.cpu.cases import BEST, every_case, unit
 from tests.targets.cpu.matrices import MATRICES
 from tests.targets.cpu.units import Unit, apart
@@ -30,7 +31,7 @@ def plan_of(*names: str, kind: str = "f32") -> Plan:
 
 def generated(plan: Plan) -> str:
     """The text of all units."""
-    return "\n".join(generate(plan, Target.parse(TARGET)).values())
+    return "\n".join(generate(plan, target_named(TARGET)).values())
 
 
 def with_attrs(plan: Plan, **attrs: Attr) -> Plan:

@@ -19,8 +19,9 @@ from ingot.artifact.target import Target
 from ingot.targets import kept
 from ingot.targets.cpu import kept_objects, toolchain
 from ingot.targets.cpu.kept_objects import compile_once
+from ingot.targets.target import target_named
 
-TARGET = Target.parse("cpu:portable")
+TARGET = target_named("cpu:portable")
 
 
 @pytest.fixture
@@ -86,7 +87,7 @@ def test_whatever_the_compiler_sees_makes_another_object_file(
 ) -> None:
     built("a")
     built("b")
-    built("a", target=Target.parse("cpu:x86-64-v3"))
+    built("a", target=target_named("cpu:x86-64-v3"))
     built("a", flags=("-O1",))
     (tmp_path / "headers" / "a.h").write_text("changed")
     built("a")

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from ingot.artifact.target import Target
 from ingot.errors import ToolchainError
 from ingot.targets.cpu import toolchain
 from ingot.targets.cpu.limits import MAX_HEAD_SIZE
+from ingot.targets.target import target_named
 from tests.targets.cpu.native import TARGETS
 
 # What grows with a head, in the largest types: attention, and products that end in heads.
@@ -26,7 +26,7 @@ static_assert(sizeof(Product) <= scratch_bytes, "product");
 def check(folder: Path, target: str, size: int) -> None:
     (folder / "step.cpp").write_text(SOURCE.format(size=size))
     flags = ("-fsyntax-only", "-O0")
-    toolchain.compile_unit(folder / "step.cpp", folder / "out", Target.parse(target), flags)
+    toolchain.compile_unit(folder / "step.cpp", folder / "out", target_named(target), flags)
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from ingot.artifact.plan import Plan
-from ingot.artifact.target import Target
 from ingot.targets.cpu.generate import generate
 from ingot.targets.cpu.kind import KIND
 from ingot.targets.cpu.toolchain import KERNELS
+from ingot.targets.target import target_named
 from tests.support.core import core
 from tests.targets.cpu.native import TARGETS, Memory, aligned_bytes, sources_of
 from tests.targets.cpu.sanitized import build_driver
@@ -82,7 +82,7 @@ def heads_chain(product: bool = False) -> Plan:
 
 def step_cpp(plan: Plan) -> str:
     """The text of step.cpp; the other units do not depend on how threads wait."""
-    return generate(plan, Target.parse(TARGET))["step.cpp"]
+    return generate(plan, target_named(TARGET))["step.cpp"]
 
 
 def run_chain(
@@ -98,7 +98,7 @@ def run_chain(
     Of several runs, where one of them shows a race: on a busy host threads may happen to meet.
     """
     plan = plan or chain()
-    units = generate(plan, Target.parse(TARGET)) | {"step.cpp": source}
+    units = generate(plan, target_named(TARGET)) | {"step.cpp": source}
     units |= {f"{name}.cpp": text for name, text in others.items()}
     driver = build_driver(folder, sources_of(units), TARGET, "thread")
     weights = [aligned_bytes(768 * 80 * 4) for _ in plan.of_kind("weight")]

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from ingot.artifact.formats import DType
-from ingot.artifact.target import Target
 from ingot.errors import CodegenError
 from ingot.targets.cpu.generate import generate
+from ingot.targets.target import target_named
 from tests.ops.sample_inputs import segments
 from tests.targets.cpu.cases import BEST, DTYPES, at_levels
 from tests.targets.cpu.steps import Step
@@ -213,4 +213,4 @@ def test_what_no_kernel_takes_is_refused(
 
     kernels = Unit({"refused": case}, BEST[0][1])
     with pytest.raises(CodegenError, match=found):
-        generate(kernels.plan, Target.parse(kernels.target))
+        generate(kernels.plan, target_named(kernels.target))

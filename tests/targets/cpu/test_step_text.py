@@ -8,11 +8,11 @@ from types import SimpleNamespace
 import pytest
 
 from ingot.artifact.plan import Plan
-from ingot.artifact.target import Target
 from ingot.targets.cpu.barriers import Barrier
 from ingot.targets.cpu.generate import _part, _wait, generate
 from ingot.targets.cpu.kind import KIND
 from ingot.targets.grouping import Found
+from ingot.targets.target import target_named
 from tests.targets.sketch import STEP, Sketch, normal
 from tests.targets.test_grouping import formed
 
@@ -73,7 +73,7 @@ def layer() -> Plan:
 
 
 def step(plan: Plan) -> str:
-    return generate(plan, Target.parse("cpu:x86-64-v3"))["step.cpp"]
+    return generate(plan, target_named("cpu:x86-64-v3"))["step.cpp"]
 
 
 def test_the_table_tells_what_the_plan_has() -> None:

@@ -13,14 +13,14 @@ from typing import TextIO
 
 import pytest
 
-from ingot.artifact.target import Target
 from ingot.errors import ToolchainError
 from ingot.targets import compilers
 from ingot.targets.cpu import toolchain
+from ingot.targets.target import target_named
 from tests.targets.cpu.cases import PROGRAMS
 from tests.targets.cpu.cases import unit as unit_of
 
-TARGET = Target.parse("cpu:x86-64-v3")
+TARGET = target_named("cpu:x86-64-v3")
 VNNI = "cpu:x86-64-v3+avx_vnni"
 STEP = """#include "kernels.h"
 __attribute__((visibility("default"))) ingot::vi step(ingot::vi sums, ingot::vi w, ingot::vi x) {
@@ -82,7 +82,7 @@ def test_kernels_compile_without_warnings(tmp_path: Path, kind: str, target: str
     for name, text in unit_of(kind, target).sources:
         (tmp_path / name).write_text(text)
         command = toolchain.compile_command(
-            tmp_path / name, tmp_path / "out", Target.parse(target), flags
+            tmp_path / name, tmp_path / "out", target_named(target), flags
         )
         command = [flag for flag in command if flag != "-w"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -93,16 +93,16 @@ def test_the_portable_target_means_the_same_wherever_it_is_built(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(platform, "machine", lambda: "aarch64")
-    first, *sizes = toolchain.target_flags(Target.parse("cpu:portable"))
+    first, *sizes = toolchain.target_flags(target_named("cpu:portable"))
     assert first == "-march=x86-64" and all(flag.startswith("-DINGOT_") for flag in sizes)
 
 
 def test_flags_follow_the_target() -> None:
-    flags = toolchain.target_flags(Target.parse("cpu:x86-64-v4+avx512_bf16+avx512_vnni"))
+    flags = toolchain.target_flags(target_named("cpu:x86-64-v4+avx512_bf16+avx512_vnni"))
     assert {"-march=x86-64-v4", "-mavx512bf16", "-mavx512vnni"} <= set(flags)
     for name in ("cpu:x86-64-v4", "cpu:x86-64-v3", "cpu:portable"):
         assert not {"-march=native", "-ffast-math"} & set(
-            toolchain.target_flags(Target.parse(name)) + toolchain.COMMON
+            toolchain.target_flags(target_named(name)) + toolchain.COMMON
         )
 
 
@@ -111,7 +111,7 @@ def test_flags_follow_the_target() -> None:
 def test_quads_are_multiplied_by_avx_vnni(tmp_path: Path, target: str, expected: bool) -> None:
     """In the encoding of processors without AVX-512, whatever this one has."""
     (tmp_path / "step.cpp").write_text(STEP)
-    toolchain.build(tmp_path, tmp_path / "a.so", Target.parse(target))
+    toolchain.build(tmp_path, tmp_path / "a.so", target_named(target))
     # VEX.256.66.0F38.W0 50 /r: its second byte extends registers, its third names one of them.
     found = re.search(rb"\xc4[\x42\x62\xc2\xe2][\x00-\x7f]\x50", (tmp_path / "a.so").read_bytes())
     assert (found is not None and found[0][2] & 0b111 == 0b101) == expected
@@ -122,7 +122,7 @@ def test_ziglang_is_told_levels_in_its_own_spelling(
 ) -> None:
     monkeypatch.setenv("CXX", "python3 -m ziglang c++")
     for name, flag in (("x86-64-v3", "-march=x86_64_v3"), ("portable", "-march=x86_64")):
-        target = Target.parse(f"cpu:{name}")
+        target = target_named(f"cpu:{name}")
         assert flag in toolchain.compile_command(source_dir / "a.cpp", source_dir / "a.o", target)
 
 

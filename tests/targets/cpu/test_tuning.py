@@ -7,8 +7,9 @@ from dataclasses import fields
 import pytest
 import torch
 
-from ingot.artifact.target import CPU_FEATURES, CPU_LEVELS, KIB, Target
-from ingot.targets.cpu.tuning import TUNED, Tuning, flags_of, tuning_of
+from ingot.targets.cpu.levels import KIB, LEVELS
+from ingot.targets.cpu.tuning import Tuning, flags_of, tuning_of
+from ingot.targets.target import target_named
 from tests.targets.cpu.cases import at_levels, every_case
 from tests.targets.cpu.test_bitwise import same
 from tests.targets.cpu.units import Unit
@@ -41,15 +42,16 @@ SEQUENCES = [(1, 41), (5, 13), (1, 1), (90, 90), (31, 128)]
     ],
 )
 def test_the_line_with_most_of_a_targets_features(target: str, expected: dict[str, int]) -> None:
-    found = tuning_of(Target.parse(target))
+    found = tuning_of(target_named(target))
     assert {name: getattr(found, name) for name in expected} == expected
 
 
 def test_every_target_has_a_line_and_every_line_is_of_a_target() -> None:
-    for level in CPU_LEVELS:
-        for features in ((), CPU_FEATURES.get(level, ())):
-            assert tuning_of(Target.of("cpu", level, features)).core_cache > 0
-    assert {Target.parse(name).name for name in TUNED} == set(TUNED)
+    for level in LEVELS:
+        for features in ((), (*LEVELS[level].features,)):
+            assert tuning_of(LEVELS[level].named("cpu", level, features)).core_cache > 0
+    lines = [f"cpu:{level}+{line}".rstrip("+") for level in LEVELS for line in LEVELS[level].tuned]
+    assert [target_named(line).name for line in lines] == lines
 
 
 def test_the_compiler_is_told_every_size() -> None:

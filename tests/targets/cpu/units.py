@@ -20,7 +20,6 @@ from torch import Tensor
 
 from ingot.artifact.formats import stored_bytes
 from ingot.artifact.plan import Buffer, Limits, MemoryPlan, Plan, aligned, arrays_of, scales_offset
-from ingot.artifact.target import Target
 from ingot.artifact.tensors import read_header
 from ingot.compiler.interpret import Value, interpret
 from ingot.ops.dtypes import TORCH_DTYPES
@@ -32,6 +31,7 @@ from ingot.targets.cpu.kind import KIND
 from ingot.targets.cpu.pack import pack
 from ingot.targets.cpu.weights import WeightLayout, with_stacks
 from ingot.targets.cpu.work import CpuWork, work_of
+from ingot.targets.target import target_named
 from tests.support import samples
 from tests.targets.cpu.native import (
     Memory,
@@ -77,7 +77,7 @@ class Unit:
 
     @cached_property
     def sources(self) -> Sources:
-        return sources_of(generate(self.plan, Target.parse(self.target)))
+        return sources_of(generate(self.plan, target_named(self.target)))
 
     @cached_property
     def layouts(self) -> tuple[WeightLayout, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from ingot.runtime.devices import EXECUTORS
 from ingot.runtime.devices.cuda.driver import Driver
 from ingot.runtime.devices.cuda.executor import CudaExecutor
 from ingot.runtime.llm import LLM
-from ingot.targets.cuda import toolchain
+from ingot.targets.cuda import kind, toolchain
 from ingot.targets.cuda.simulated import SimulatedDriver
 from tests.targets.cuda.sketches import sketch
 
@@ -49,7 +50,7 @@ def sketching() -> Iterator[None]:
     """Compiles build no binaries for GPUs here."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(toolchain, "build", sketch_all)
-        patch.setattr(toolchain, "try_tools", lambda folder, target: None)
+        patch.setattr(kind, "tools_of", lambda target: SimpleNamespace(versions={}))
         yield
 
 

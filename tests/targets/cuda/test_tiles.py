@@ -6,6 +6,7 @@ import pytest
 
 from ingot.artifact.architectures import ARCHITECTURES, Architecture
 from ingot.artifact.formats import Format
+from ingot.artifact.launches import WeightTiles
 from ingot.targets.cuda import tiles
 from ingot.targets.cuda.tiles import (
     CLASSES,
@@ -19,6 +20,7 @@ from ingot.targets.cuda.tiles import (
     shape_class,
     stored_as,
     tiling_of,
+    weight_tiles,
 )
 from ingot.targets.cuda.tuned import MEASURED, TUNED
 from tests.targets.cuda.matrices import int4, int8
@@ -131,3 +133,27 @@ def test_a_line_that_breaks_the_rules_is_found() -> None:
     assert faults(good, (32, 64, 4, 3)) == unmeasured
     assert faults(good, (32, 32, 4, 3)) == [*unmeasured, "outputs"]
     assert faults((*good[:4], 32), (32, 64, 2, 3)) == [*unmeasured, "most", "warps"]
+
+
+PRODUCT = {"TILE_OUTPUTS": 64, "TILE_COLUMNS": 64, "BITS": 16, "DEPTH": 1024, "STEPS": 4}
+
+
+@pytest.mark.parametrize(
+    ("constants", "tile", "count"),
+    [
+        ({"TOGETHER": False}, 8192, 4),
+        ({"TOGETHER": True}, 8192, 16),
+        ({}, 8192, 16),
+        ({"TOGETHER": True, "DEPTH": 130}, 8192, 3),
+        ({"BITS": 4}, 2048, 16),
+        ({"BITS": 8, "HALF": 512}, 8192, 16),  # a program has tiles of both halves
+    ],
+)
+def test_a_launch_states_the_weights_that_a_program_reads(
+    constants: dict[str, int], tile: int, count: int
+) -> None:
+    assert weight_tiles(PRODUCT | constants) == WeightTiles(nbytes=tile, count=count)
+
+
+def test_a_kernel_that_is_no_product_reads_no_tiles_of_weights() -> None:
+    assert weight_tiles({"COLUMNS": 64}) is None

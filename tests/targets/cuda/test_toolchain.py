@@ -19,8 +19,9 @@ from ingot.artifact.launches import BuiltLaunches, KernelSpec
 from ingot.artifact.target import CUDA_REACHES, Target
 from ingot.errors import ToolchainError
 from ingot.targets import compilers
-from ingot.targets.cuda import toolchain
+from ingot.targets.cuda import toolchain, tools
 from ingot.targets.cuda.toolchain import binary_name
+from ingot.targets.cuda.tools import Tools, tools_of
 from ingot.targets.cuda.triton_package import Assembler, TritonPackage, find_assembler, find_triton
 from tests.support.core import core
 from tests.targets.cuda.tiny import DOUBLE, KERNELS, PACKAGE, TARGETS, all_built, built
@@ -146,7 +147,7 @@ def counted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     asked: list[str] = []
     real = toolchain._run_child
 
-    def run(folder: Path, specs: list[KernelSpec], tools: toolchain._Tools) -> list[object]:
+    def run(folder: Path, specs: list[KernelSpec], tools: Tools) -> list[object]:
         asked.extend(spec.function for spec in specs)
         return real(folder, specs, tools)
 
@@ -177,14 +178,14 @@ def test_whatever_a_binary_depends_on_has_another_key(
     package.mkdir()
     (package / "a.py").write_text("")
     monkeypatch.syspath_prepend(str(tmp_path))
-    tools = replace(toolchain._tools(SM_90, PACKAGE), package=package.name)
+    tools = replace(tools_of(SM_90, PACKAGE), package=package.name)
     keys = [toolchain._key(DOUBLE, tools)]
     assert toolchain._key(DOUBLE, tools) == keys[0]
     keys += [
         toolchain._key(replace(DOUBLE, num_warps=8), tools),
         toolchain._key(DOUBLE, replace(tools, triton=TritonPackage("0.0", tools.triton.folder))),
         toolchain._key(DOUBLE, replace(tools, assembler=Assembler(Path(), "0.0"))),
-        toolchain._key(DOUBLE, toolchain._tools(TARGETS[0], package.name)),
+        toolchain._key(DOUBLE, tools_of(TARGETS[0], package.name)),
     ]
     (package / "a.py").write_text("x = 1")
     keys.append(toolchain._key(DOUBLE, tools))
@@ -247,7 +248,7 @@ def test_a_triton_that_cannot_be_imported_is_shown(
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "triton.py").write_text("raise ImportError('libtriton is damaged')")
     found = find_triton()
-    monkeypatch.setattr(toolchain, "find_triton", lambda: found)
+    monkeypatch.setattr(tools, "find_triton", lambda: found)
     monkeypatch.setattr(sys, "path", [str(tmp_path / "broken"), *sys.path])
     with pytest.raises(ToolchainError, match="ended with code 1") as caught:
         built(tmp_path / "a", DOUBLE)
@@ -270,7 +271,7 @@ def test_a_compile_that_is_interrupted_ends_its_children(
     os.mkfifo(pipe)
     real = toolchain._run_child
 
-    def run(folder: Path, specs: list[KernelSpec], tools: toolchain._Tools) -> list[object]:
+    def run(folder: Path, specs: list[KernelSpec], tools: Tools) -> list[object]:
         folder.with_name("pipe").symlink_to(pipe)
         return real(folder, specs, tools)
 
@@ -303,7 +304,7 @@ def test_python_that_cannot_be_started_is_told(
 
 def test_an_unknown_level_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ToolchainError, match="cuda:sm_75 is no target of CUDA") as caught:
-        toolchain.try_tools(tmp_path, Target("cuda", "sm_75"))
+        tools_of(Target("cuda", "sm_75"))
     assert "sm_80, sm_90, sm_100, sm_103, sm_120" in caught.value.hint
 
 
@@ -326,10 +327,10 @@ def test_an_architecture_that_the_assembler_does_not_know_is_refused(
 ) -> None:
     """As Triton 3.6 does, whose older assembler is of CUDA 12.8."""
     old = Assembler(Path("ptxas"), "12.8.93")
-    monkeypatch.setattr(toolchain, "find_assembler", lambda triton, reach: old)
-    toolchain.try_tools(tmp_path, Target("cuda", "sm_120"))
+    monkeypatch.setattr(tools, "find_assembler", lambda triton, reach: old)
+    tools_of(Target("cuda", "sm_120"))
     with pytest.raises(ToolchainError, match="does not know cuda:sm_103") as e:
-        toolchain.try_tools(tmp_path, Target("cuda", "sm_103"))
+        tools_of(Target("cuda", "sm_103"))
     assert "ptxas 12.8.93" in e.value.found and "CUDA 12.9" in e.value.found
     assert "--cuda-reach new" in e.value.hint
 
@@ -338,8 +339,9 @@ WITHOUT = """
 import sys
 from pathlib import Path
 from ingot.artifact.target import Target
-from ingot.targets.cuda import gates, toolchain
-toolchain.try_tools(Path(), Target("cuda", "sm_90"))
+from ingot.targets.cuda import gates
+from ingot.targets.cuda.tools import tools_of
+tools_of(Target("cuda", "sm_90"))
 sys.exit(" ".join({"torch", "triton", "numpy"} & set(sys.modules)))
 """
 

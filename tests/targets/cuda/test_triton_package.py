@@ -9,7 +9,8 @@ import pytest
 
 from ingot.artifact.target import Target
 from ingot.errors import ToolchainError
-from ingot.targets.cuda import toolchain, triton_package
+from ingot.targets.cuda import triton_package
+from ingot.targets.cuda.tools import tools_of
 from ingot.targets.cuda.triton_package import (
     NEWER,
     OLDER,
@@ -31,7 +32,7 @@ def test_without_triton_the_hint_says_what_to_install(
 ) -> None:
     monkeypatch.setattr(triton_package, "find_spec", lambda name: None)
     with pytest.raises(ToolchainError, match="Triton is not installed") as caught:
-        toolchain.try_tools(tmp_path, Target("cuda", "sm_90"))
+        tools_of(Target("cuda", "sm_90"))
     assert "pip install 'ingot-lm[cuda]'" in caught.value.hint
 
 
