@@ -10,7 +10,8 @@ from ingot.artifact.launches import MOST_ROWS, Extent
 from ingot.targets.cuda.call import Call, Choice, Emit
 from ingot.targets.cuda.calls_attention import Tiles
 from ingot.targets.cuda.head_parts import expect, expect_head, width_of
-from ingot.targets.cuda.operands import FLOATS, Operands
+from ingot.targets.cuda.levels import FLOATS
+from ingot.targets.cuda.operands import Operands
 from ingot.targets.work import Work
 
 NARROWEST = 16  # columns of a product
