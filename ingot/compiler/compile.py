@@ -124,7 +124,6 @@ def write_parts(
     no quality is measured.
     """
     names = ", ".join(target.name for target in model.resolved.targets)
-    sizes = {name: parameter.numel() for name, parameter in model.module.named_parameters()}
     with clock.stage("generate", names):
         parts = [add_sources(writer, model, front, t) for t in model.resolved.targets]
     builds = [
@@ -139,11 +138,9 @@ def write_parts(
             quantize(model, front, weights, clock)
         raise_failed(builds)
         with beside(partial(add_golden, writer, model, front, parts, weights)) as golden:
-            stage = clock.stage_over("pack", ", ".join(layouts(parts)), sizes)
-            with stage as weights.on_read, torch_threads(1):  # pieces are packed side by side
-                add_weights(writer, parts, weights)
+            pack(writer, model, parts, weights, clock)
             raise_failed(builds)
-            with clock.stage_over("golden", "float32 reference", sizes) as began:
+            with clock.stage_over("golden", "float32 reference", sizes_of(model)) as began:
                 golden.wait(began)
         quality = None
         if conversation is not None and model.options.quality:
@@ -158,12 +155,30 @@ def write_parts(
 
 def quantize(model: OpenModel, front: Front, weights: QuantizedWeights, clock: Clock) -> None:
     """Rounds the matrices that are to be integers."""
-    sizes = {name: parameter.numel() for name, parameter in model.module.named_parameters()}
+    sizes = sizes_of(model)
     chosen = {name: sizes.get(name, 0) for name in front.storage}
-    with clock.stage_over("quantize", front.quantization, chosen) as weights.on_read:
+    with weights.telling(clock.stage_over("quantize", front.quantization, chosen)):
         quantize_weights(
             front.reference, weights, front.storage, model.calibration, kept_integers(model)
         )
+
+
+def pack(
+    writer: ArtifactWriter,
+    model: OpenModel,
+    parts: Sequence[Part],
+    weights: QuantizedWeights,
+    clock: Clock,
+) -> None:
+    """Writes a weights file for each layout."""
+    stage = clock.stage_over("pack", ", ".join(layouts(parts)), sizes_of(model))
+    with weights.telling(stage), torch_threads(1):  # pieces are packed side by side
+        add_weights(writer, parts, weights)
+
+
+def sizes_of(model: OpenModel) -> dict[str, int]:
+    """The numbers in each parameter of a model."""
+    return {name: parameter.numel() for name, parameter in model.module.named_parameters()}
 
 
 def add_sources(writer: ArtifactWriter, model: OpenModel, front: Front, target: Target) -> Part:

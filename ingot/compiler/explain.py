@@ -135,8 +135,7 @@ def explain(
     options, use = options or CompileOptions(), use or Use()
     resolve_targets(options)
     model_dir = ModelDir.open(path)
-    faults: list[IngotError] = []
-    ignored: list[str] = []
+    faults, ignored = list[IngotError](), list[str]()
     told: dict[str, Any] = {"architecture": ""}
     config = None
     with Noting(faults.append):
@@ -153,8 +152,8 @@ def explain(
     blueprint = registry.blueprint(config) if config else None
     quantized = _check_weights(model_dir, config, blueprint, faults, ignored)
     if config and blueprint:
-        programs = {name: program.meaning for name, program in PROGRAMS.items()}
-        told |= {"family": config.family.name, "features": features(config), "programs": programs}
+        told |= {"family": config.family.name, "features": features(config)}
+        told["programs"] = {name: program.meaning for name, program in PROGRAMS.items()}
         sound = not any(isinstance(f, (ConfigError, UnsupportedModelError)) for f in faults)
         if quantized is not None and sound:
             told |= _needs(config, blueprint, quantized, options, use.resolved(config), faults)

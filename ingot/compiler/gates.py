@@ -35,8 +35,7 @@ def add_golden(
     on_read: OnRead,
 ) -> None:
     """Runs the float32 reference, in any thread, and writes what it says."""
-    own = weights.beside(model.checkpoint.beside().read)
-    own.on_read = on_read
+    own = weights.beside(model.checkpoint.beside().read, on_read)
     resolved, name = model.resolved, stored_format(model, front)
     text, whole = (
         model.tokenizer.encode(TEXT, add_special_tokens=special).ids for special in (False, True)
@@ -105,7 +104,7 @@ def measured_quality(
     sizes = {name: parameter.numel() for name, parameter in model.module.named_parameters()}
     seconds = seconds_of(setting, sizes)
     told = f"{setting.positions} positions of text, about {seconds:.0f} s"
-    with clock.stage_over("quality", told, sizes) as weights.on_read:
+    with weights.telling(clock.stage_over("quality", told, sizes)):
         quality = measure(setting)
     check_quality(quality, options.max_kl, model.config.vocab_size, setting)
     return quality

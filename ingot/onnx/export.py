@@ -84,7 +84,7 @@ def quantize(model: OpenModel, lowered: Lowered, weights: QuantizedWeights, cloc
     if lowered.storage:
         sizes = {name: p.numel() for name, p in model.module.named_parameters()}
         chosen = {name: sizes.get(name, 0) for name in lowered.storage}
-        with clock.stage_over("quantize", "", chosen) as weights.on_read:
+        with weights.telling(clock.stage_over("quantize", "", chosen)):
             quantize_weights(
                 lowered.reference,
                 weights,

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from ingot.compiler.beside import OnRead
 from ingot.errors import InternalError, ResourceError
 from ingot.ops.scaled import Operand, Scaled
 from ingot.targets.target import Read
@@ -38,10 +39,13 @@ class _Place:
     group: int
 
 
+def _nobody(name: str) -> None: ...
+
+
 class QuantizedWeights:
     """The model's parameters as the artifact will hold them, quantized or not.
 
-    `on_read` is called with the name of each that is about to be read.
+    Whoever is `telling` hears of each that is about to be read.
     """
 
     def __init__(self, read: Read, folder: Path) -> None:
@@ -49,7 +53,7 @@ class QuantizedWeights:
         self._read = read
         self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 (closed by __exit__)
         self._places: dict[str, _Place] = {}
-        self.on_read: Callable[[str], None] = lambda name: None
+        self.on_read: OnRead = _nobody
 
     def __contains__(self, name: str) -> bool:
         return name in self._places
@@ -108,11 +112,18 @@ class QuantizedWeights:
         """A parameter as the artifact will hold it: integers as such, others unchanged."""
         return self.matrix(name) if name in self._places else self.read(name)
 
-    def beside(self, read: Read) -> QuantizedWeights:
+    def beside(self, read: Read, on_read: OnRead) -> QuantizedWeights:
         """The same parameters for another thread, once all are added; it is closed with this."""
         other = copy(self)
-        other._read, other.on_read = read, lambda name: None
+        other._read, other.on_read = read, on_read
         return other
+
+    @contextmanager
+    def telling(self, stage: AbstractContextManager[OnRead]) -> Iterator[None]:
+        """Tells a stage, for as long as it lasts, the name of each parameter before it is read."""
+        with stage as self.on_read:
+            yield
+        self.on_read = _nobody
 
     def __enter__(self) -> QuantizedWeights:
         return self

@@ -84,8 +84,8 @@ def test_another_thread_reads_beside_with_an_ear_of_its_own(tmp_path: Path) -> N
     with QuantizedWeights(read, tmp_path) as weights:
         for name, whole in made.items():
             weights.add(name, FORMS[name].bits, [whole])
-        other = weights.beside(lambda name: read(name) + 1)
-        weights.on_read, other.on_read = told["here"].append, told["there"].append
+        other = weights.beside(lambda name: read(name) + 1, told["there"].append)
+        weights.on_read = told["here"].append
 
         def all_same(store: QuantizedWeights) -> bool:
             return all(same(store.matrix(name), made[name]) for _ in range(50) for name in made)
