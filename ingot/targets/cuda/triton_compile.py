@@ -49,7 +49,7 @@ def _constants(function: Any, spec: KernelSpec) -> dict[str, Any]:
 
     A function that can wait for the launch before it takes the last.
     """
-    given = defaults(function) | spec.constants
+    given = {**defaults(function), **spec.constants}
     if spec.dependent or DEPENDENT in function.arg_names:
         given[DEPENDENT] = spec.dependent
     return {name: value for name, value in given.items() if name not in dict(spec.arguments)}
