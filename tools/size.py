@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("ingot", "tests", "bench", "tools", "docs")
 SUFFIXES = {".py", ".h", ".cpp", ".md"}
 LONG_FILE, LONG_FUNCTION, MANY_PARAMETERS = 400, 40, 8
-KERNELS = ROOT / "ingot/targets/cuda/kernels"  # Triton, which has no structures to hand over
+KERNELS, MANY_OF_A_KERNEL = "targets/cuda/kernels", 12
 
 
 def lines_by_folder() -> Counter[str]:
@@ -45,19 +45,20 @@ def over_budget() -> list[str]:
 def many_parameters(package: Path) -> list[str]:
     """Functions that take too many parameters.
 
-    Kernels may, and references of ops: their parameters are the schema that graphs and plans have.
+    Kernels may take some more. References of ops may take any number: their parameters are the
+    schema that graphs and plans have.
     """
     found = []
     for file in sorted(package.rglob("*.py")):
-        if KERNELS in file.parents:
-            continue
+        of_kernels = package / KERNELS in file.parents
+        most = MANY_OF_A_KERNEL if of_kernels else MANY_PARAMETERS
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 if node.name == "reference" and file.parent.name == "ops":
                     continue
                 names = {a.arg for a in (*node.args.posonlyargs, *node.args.args)}
                 count = len(names - {"self", "cls"}) + len(node.args.kwonlyargs)
-                if count > MANY_PARAMETERS:
+                if count > most:
                     name = file.relative_to(package.parent)
                     found.append(f"{name}:{node.lineno}: {node.name} has {count} parameters")
     return found

@@ -133,7 +133,7 @@ class OverPages(ABC):
         rows = self.operands.plan.limits.max_num_seqs * self.heads * self.chunks
         highest = aligned(4 * rows * self.values)
         sums = highest + aligned(4 * rows)
-        places = {"values": 0, "highest": highest, "sums": sums}
+        places = {"attended": 0, "highest": highest, "sums": sums}
         pointers = {name: workspace(offset=offset) for name, offset in places.items()}
         return pointers, sums + aligned(4 * rows)
 

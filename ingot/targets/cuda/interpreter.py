@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ingot.artifact.launches import Constant
+from ingot.targets.cuda.parameters import bound, defaults
 
 KERNELS = "ingot.targets.cuda.kernels"
 Check = Callable[[npt.NDArray[np.uint64], int], None]
@@ -76,7 +77,8 @@ def launch(
     install()
     _Watched.check = check
     interpreter = _interpreter()
-    given = dict(constants) | {n: _tensor(*argument) for n, argument in arguments.items()}
+    passed = {name: _tensor(*argument) for name, argument in arguments.items()}
+    given = bound(function, defaults(function) | dict(constants) | passed)
     body = function.rewrite()
     # Once for our kernels, and once for Triton's own functions, which use another module.
     users = (function.fn, _language().standard.zeros.fn)

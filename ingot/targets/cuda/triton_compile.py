@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from importlib import import_module
 from typing import Any
 
@@ -13,6 +12,7 @@ from triton.compiler import ASTSource
 from ingot.artifact.launches import KernelSpec
 from ingot.targets.cuda.call import ALIGNMENT, DEPENDENT
 from ingot.targets.cuda.compiled import Compiled
+from ingot.targets.cuda.parameters import bound, defaults, leaves
 
 THREADS_OF_A_WARP = 32
 
@@ -36,8 +36,9 @@ def _function(spec: KernelSpec, package: str) -> Any:
     file, _, name = spec.function.rpartition(".")
     function = getattr(import_module(f"{package}.{file}"), name)
     passed, constants = [name for name, _ in spec.arguments], _constants(function, spec)
-    takes = [name for name in function.arg_names if name not in constants]
-    unknown = sorted(set(constants) - set(function.arg_names))
+    names = [leaf.name for leaf in leaves(function)]
+    takes = [name for name in names if name not in constants]
+    unknown = sorted(set(constants) - set(names))
     if passed != takes or unknown:
         raise ValueError(f"it takes {takes}, and is passed {passed}; unknown constants: {unknown}")
     return function
@@ -48,23 +49,21 @@ def _constants(function: Any, spec: KernelSpec) -> dict[str, Any]:
 
     A function that can wait for the launch before it takes the last.
     """
-    parameters = inspect.signature(function.fn).parameters.values()
-    given = {each.name: each.default for each in parameters if each.default is not each.empty}
-    given |= spec.constants
+    given = {**defaults(function), **spec.constants}
     if spec.dependent or DEPENDENT in function.arg_names:
         given[DEPENDENT] = spec.dependent
     return {name: value for name, value in given.items() if name not in dict(spec.arguments)}
 
 
 def _source(function: Any, spec: KernelSpec) -> Any:
-    types = dict(spec.arguments)
-    names = list(function.arg_names)
+    types, constants = dict(spec.arguments), _constants(function, spec)
+    paths = {leaf.name: leaf.path for leaf in leaves(function)}
     aligned = [n for n, kind in types.items() if kind[0] == "*" and n not in spec.unaligned]
     return ASTSource(
         function,
-        {name: types.get(name, "constexpr") for name in names},
-        {(names.index(name),): value for name, value in _constants(function, spec).items()},
-        {(names.index(name),): [["tt.divisibility", ALIGNMENT]] for name in aligned},
+        bound(function, dict.fromkeys(constants, "constexpr") | types),
+        {paths[name]: value for name, value in constants.items()},
+        {paths[name]: [["tt.divisibility", ALIGNMENT]] for name in aligned},
     )
 
 

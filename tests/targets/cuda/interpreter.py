@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 import torch
@@ -11,6 +10,7 @@ from torch import Tensor
 from ingot.artifact.launches import Constant
 from ingot.targets.cuda import interpreter
 from ingot.targets.cuda.interpreter import install, kernel
+from ingot.targets.cuda.parameters import leaves
 
 POINTERS = {
     torch.float32: "*fp32",
@@ -34,13 +34,13 @@ def launch(function: str, grid: tuple[int, ...], **arguments: Tensor | Constant)
 
 def run(function: Any, grid: tuple[int, ...], **arguments: Tensor | Constant) -> None:
     """The same for a function of Triton's itself."""
-    parameters = inspect.signature(function.fn).parameters
+    known = {leaf.name for leaf in leaves(function) if leaf.is_constant}
     constants: dict[str, Constant] = {}
     passed: dict[str, tuple[str, int | float]] = {}
     for name, value in arguments.items():
         if isinstance(value, Tensor):
             passed[name] = POINTERS[value.dtype], value.data_ptr()
-        elif "constexpr" in str(parameters[name].annotation):
+        elif name in known:
             constants[name] = value
         else:
             passed[name] = "i32", int(value)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from inspect import signature
 from typing import Any
 
 import torch
@@ -22,6 +21,7 @@ from ingot.targets.cuda import interpreter
 from ingot.targets.cuda.call import Call, Emit
 from ingot.targets.cuda.operands import Operands, Pointer
 from ingot.targets.cuda.pack import matrix_of, pieces_of
+from ingot.targets.cuda.parameters import defaults, leaves
 from ingot.targets.cuda.weights import is_stack, matrix_bytes
 from ingot.targets.work import Work
 
@@ -140,12 +140,11 @@ def launch(memory: Memory, call: Call, sizes: Mapping[str, int]) -> None:
         else:
             arguments[name] = each.type, sizes[each.symbol]
     function = interpreter.kernel(choice.function)
-    declared = [name for name in function.arg_names if name in arguments]
+    names = [leaf.name for leaf in leaves(function)]
+    declared = [name for name in names if name in arguments]
     assert declared == list(arguments), f"{choice.function} takes {declared}"
     given = {*arguments, *choice.constants}
-    parameters = signature(function.fn).parameters.values()
-    optional = {each.name for each in parameters if each.default is not each.empty}
-    assert {*function.arg_names} - optional <= given <= {*function.arg_names}, choice
+    assert {*names} - {*defaults(function)} <= given <= {*names}, choice
     x, y, z = (extent.of(sizes) for extent in choice.grid)
     interpreter.launch(function, (x, y, z), arguments, choice.constants)
 

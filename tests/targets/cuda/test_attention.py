@@ -241,7 +241,7 @@ def test_partial_results_lie_side_by_side() -> None:
     plan = sketched().plan()
     operands = Operands(plan)
     attend, merge = paged_attention(operands, Work(plan, Group(kernel="", first=0)))
-    offsets = [attend.arguments[name].argument.offset for name in ("values", "highest", "sums")]
+    offsets = [attend.arguments[name].argument.offset for name in ("attended", "highest", "sums")]
     rows = 8 * 4 * 4  # sequences, heads, chunks
     assert offsets == [0, 4 * rows * 64, 4 * rows * 65]
     assert attend.workspace_bytes == merge.workspace_bytes == 4 * rows * 66

@@ -91,7 +91,7 @@ def test_other_chunks_have_other_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     """The control of the test above."""
     attended = AttendedRows.of(SHAPES["float32"], 300)
     (before,) = attended.run((252, 262))
-    monkeypatch.setitem(kernel("latent.attend_tiles").fn.__globals__, "CHUNK", 128)
+    monkeypatch.setitem(kernel("attention.attended_tile").fn.__globals__, "CHUNK", 128)
     (after,) = attended.run((252, 262))
     assert not torch.equal(before, after)
 

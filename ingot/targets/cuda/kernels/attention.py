@@ -8,16 +8,56 @@ two, so that rescaling is exact, and sums of weights are products with ones, whi
 instructions add up in one order whatever the number of rows. A sink joins the merged sum.
 """
 
+from typing import NamedTuple
+
 import triton
 import triton.language as tl
 
 from ingot.targets.cuda.kernels.math import soft_capped
+from ingot.targets.cuda.kernels.operands import Cache, Rows
 
 CHUNK = tl.constexpr(256)
 LOG2_E = tl.constexpr(1.4426950408889634)
 NEVER = tl.constexpr(float("-inf"))
 LIFT = tl.constexpr(2.0**10)  # as in ops/paged_attention.py
 COLUMNS_OF_ONES = tl.constexpr(16)  # the narrowest product
+
+
+class Heads(NamedTuple):
+    """HEADS of keys, each of a GROUP of query heads, and the D columns of a head in a tile of
+    WIDTH."""
+
+    HEADS: tl.constexpr
+    GROUP: tl.constexpr
+    D: tl.constexpr
+    WIDTH: tl.constexpr
+
+
+class Scoring(NamedTuple):
+    """What is made of products of queries and keys, and which keys a row sees."""
+
+    SCALE: tl.constexpr
+    SOFTCAP: tl.constexpr
+    WINDOW: tl.constexpr
+
+
+class Chunks(NamedTuple):
+    """What CHUNKS of keys give: values [S, HEADS, CHUNKS, GROUP, D], and their highest scores and
+    sums without D."""
+
+    attended: tl.tensor
+    highest: tl.tensor
+    sums: tl.tensor
+    CHUNKS: tl.constexpr
+
+
+class Keys(NamedTuple):
+    """The keys of a head, and their values: `table` has the pages of a sequence."""
+
+    table: tl.tensor
+    head: tl.tensor
+    cache: Cache
+    heads: Heads
 
 
 @triton.jit
@@ -65,29 +105,22 @@ def rows_at(cache, places, stored, DTYPE: tl.constexpr, D: tl.constexpr, WIDTH: 
 
 
 @triton.jit
-def visible_scores(
-    q, k, k_scales, keys, positions,
-    SCALE: tl.constexpr, SOFTCAP: tl.constexpr, WINDOW: tl.constexpr, SCALED: tl.constexpr,
-):  # fmt: skip
-    """Scores in units of log2 [rows, keys] float32; -inf where a row does not see a key."""
-    x = tl.dot(q, tl.trans(k), input_precision="ieee")
-    if SCALED:
-        x = x * k_scales[None, :]
-    return in_log2(x, keys, positions, SCALE, SOFTCAP, WINDOW)
+def scaled(x, scoring: Scoring):
+    """Scores of products, in units of log2."""
+    if scoring.SOFTCAP > 0:
+        x = soft_capped(x * scoring.SCALE, scoring.SOFTCAP) * LOG2_E
+    else:
+        x = x * (scoring.SCALE * LOG2_E)
+    return x
 
 
 @triton.jit
-def in_log2(
-    x, keys, positions, SCALE: tl.constexpr, SOFTCAP: tl.constexpr, WINDOW: tl.constexpr
-):  # fmt: skip
+def in_log2(x, keys, positions, scoring: Scoring):
     """Scores of products [rows, keys] in units of log2; -inf where a row does not see a key."""
-    if SOFTCAP > 0:
-        x = soft_capped(x * SCALE, SOFTCAP) * LOG2_E
-    else:
-        x = x * (SCALE * LOG2_E)
+    x = scaled(x, scoring)
     seen = keys[None, :] <= positions[:, None]
-    if WINDOW > 0:
-        seen = seen & (keys[None, :] > positions[:, None] - WINDOW)
+    if scoring.WINDOW > 0:
+        seen = seen & (keys[None, :] > positions[:, None] - scoring.WINDOW)
     return tl.where(seen, x, NEVER)
 
 
@@ -103,43 +136,46 @@ def weights_of(x, highest, DTYPE: tl.constexpr):
 
 @triton.jit
 def attend_keys(
-    q, positions, low, start, end, head, k_cache, v_cache, k_scales, v_scales, table,
-    HEADS: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, PAGE: tl.constexpr,
-    SCALE: tl.constexpr, SOFTCAP: tl.constexpr, WINDOW: tl.constexpr, SCALED: tl.constexpr,
-    ROWS: tl.constexpr, KEYS: tl.constexpr,
+    q, positions, low, start, end, own: Keys, scoring: Scoring, KEYS: tl.constexpr
 ):  # fmt: skip
     """The part of one chunk from key `start`, a multiple of KEYS, to `end`.
 
-    No key before `low` is read. Gives unnormalised values [ROWS, WIDTH], the highest score of each
-    row as a whole number, and the sum of weights [ROWS].
+    No key before `low` is read. Gives unnormalised values [rows, WIDTH], the highest score of each
+    row as a whole number, and the sum of weights [rows].
     """
-    values = tl.zeros([ROWS, WIDTH], tl.float32)
-    sums = tl.zeros([ROWS, COLUMNS_OF_ONES], tl.float32)
+    D: tl.constexpr = own.heads.D
+    WIDTH: tl.constexpr = own.heads.WIDTH
+    values = tl.zeros([q.shape[0], WIDTH], tl.float32)
+    sums = tl.zeros([q.shape[0], COLUMNS_OF_ONES], tl.float32)
     ones = tl.full([KEYS, COLUMNS_OF_ONES], 1.0, tl.float32).to(q.dtype)
-    highest = tl.full([ROWS], NEVER, tl.float32)
+    highest = tl.full([q.shape[0]], NEVER, tl.float32)
     for first in tl.range(start, end, KEYS):
         keys = first + tl.arange(0, KEYS)
         stored = (keys >= low) & (keys < end)
-        places = places_of(table, keys, stored, head, HEADS, PAGE)
-        k = rows_at(k_cache, places, stored, q.dtype, D, WIDTH)
-        scales = tl.load(k_scales + places, mask=stored, other=0) if SCALED else 0.0
-        x = visible_scores(q, k, scales, keys, positions, SCALE, SOFTCAP, WINDOW, SCALED)
+        places = places_of(own.table, keys, stored, own.head, own.heads.HEADS, own.cache.PAGE)
+        k = rows_at(own.cache.k_cache, places, stored, q.dtype, D, WIDTH)
+        if own.cache.SCALED:
+            scales = tl.load(own.cache.k_scales + places, mask=stored, other=0)
+            x = tl.dot(q, tl.trans(k), input_precision="ieee") * scales[None, :]
+        else:
+            x = tl.dot(q, tl.trans(k), input_precision="ieee")
+        x = in_log2(x, keys, positions, scoring)
         weights, highest, old = weights_of(x, highest, q.dtype)
         sums = tl.dot(weights, ones, sums * old, input_precision="ieee")
-        v = rows_at(v_cache, places, stored, q.dtype, D, WIDTH)
-        if SCALED:
-            scales = tl.load(v_scales + places, mask=stored, other=0)
+        v = rows_at(own.cache.v_cache, places, stored, q.dtype, D, WIDTH)
+        if own.cache.SCALED:
+            scales = tl.load(own.cache.v_scales + places, mask=stored, other=0)
             weights = (weights.to(tl.float32) * scales[None, :]).to(q.dtype)
         values = tl.dot(weights, v, values * old, input_precision="ieee")
     return values, highest, tl.max(sums, 1)  # its columns are equal
 
 
 @triton.jit
-def row_at(rows, STRIDE: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, tokens, heads, live):
+def row_at(rows: Rows, D: tl.constexpr, WIDTH: tl.constexpr, tokens, heads, live):
     """Addresses of heads of tokens [rows, WIDTH], and which of them exist."""
     columns = tl.arange(0, WIDTH)
-    begins = tokens.to(tl.int64) * STRIDE + heads * D
-    return rows + begins[:, None] + columns[None, :], live[:, None] & (columns < D)[None, :]
+    begins = tokens.to(tl.int64) * rows.STRIDE + heads * D
+    return rows.at + begins[:, None] + columns[None, :], live[:, None] & (columns < D)[None, :]
 
 
 @triton.jit
@@ -150,62 +186,66 @@ def lowest_key(position, WINDOW: tl.constexpr):
 
 @triton.jit
 def attend_chunks(
-    q, k_cache, v_cache, k_scales, v_scales, spans, page_table, values, highest, sums,
-    HEADS: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr,
-    PAGE: tl.constexpr, PAGES: tl.constexpr, SCALE: tl.constexpr, SOFTCAP: tl.constexpr,
-    WINDOW: tl.constexpr, SCALED: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
-    Q_STRIDE: tl.constexpr, CHUNKS: tl.constexpr,
+    q: Rows, cache: Cache, spans, page_table, chunks: Chunks, heads: Heads, scoring: Scoring,
+    PAGES: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
     """Sequences of one row: a program for every chunk, counted from the first that the row sees.
 
-    Writes values [S, HEADS, CHUNKS, GROUP, D], and their highest scores and sums without D.
-    Grid: (S, HEADS * tiles of ROWS query heads, chunks).
+    Writes its results. Grid: (S, HEADS * tiles of ROWS query heads, chunks).
     """
+    HEADS: tl.constexpr = heads.HEADS
+    GROUP: tl.constexpr = heads.GROUP
     s, chunk = tl.program_id(0), tl.program_id(2)
     head, tile = tl.program_id(1) % HEADS, tl.program_id(1) // HEADS
     begin, position = tl.load(spans + 3 * s), tl.load(spans + 3 * s + 2)
-    low = lowest_key(position, WINDOW)
+    low = lowest_key(position, scoring.WINDOW)
     first = (low // CHUNK + chunk) * CHUNK
     if (tl.load(spans + 3 * s + 1) - begin != 1) | (first > position):
         return
     members = tile * ROWS + tl.arange(0, ROWS)
     live = members < GROUP
     addresses, exists = row_at(
-        q, Q_STRIDE, D, WIDTH, begin + members * 0, head * GROUP + members, live
+        q, heads.D, heads.WIDTH, begin + members * 0, head * GROUP + members, live
     )
     queries = tl.load(addresses, mask=exists, other=0.0)
     start = tl.maximum(first, low // KEYS * KEYS)
     end = tl.minimum(first + CHUNK, position + 1)
     made, made_highest, made_sums = attend_keys(
-        queries, position + members * 0, low, start, end, head,
-        k_cache, v_cache, k_scales, v_scales, page_table + s * PAGES,
-        HEADS, D, WIDTH, PAGE, SCALE, SOFTCAP, WINDOW, SCALED, ROWS, KEYS,
+        queries, position + members * 0, low, start, end,
+        Keys(page_table + s * PAGES, head, cache, heads), scoring, KEYS,
     )  # fmt: skip
-    at = ((s.to(tl.int64) * HEADS + head) * CHUNKS + chunk) * GROUP + members
-    tl.store(highest + at, made_highest, mask=live)
-    tl.store(sums + at, made_sums, mask=live)
-    columns = tl.arange(0, WIDTH)
-    tl.store(values + at[:, None] * D + columns[None, :], made, mask=exists)
+    at = ((s.to(tl.int64) * HEADS + head) * chunks.CHUNKS + chunk) * GROUP + members
+    store_chunk(chunks, at, made, made_highest, made_sums, live, heads.D)
+
+
+@triton.jit
+def store_chunk(chunks: Chunks, at, made, highest, sums, live, D: tl.constexpr):
+    """Stores what a chunk gives for some query heads."""
+    tl.store(chunks.highest + at, highest, mask=live)
+    tl.store(chunks.sums + at, sums, mask=live)
+    columns = tl.arange(0, made.shape[1])
+    exists = live[:, None] & (columns < D)[None, :]
+    tl.store(chunks.attended + at[:, None] * D + columns[None, :], made, mask=exists)
 
 
 @triton.jit
 def merged_chunks(
-    values, highest, sums, s, head, position, members, live,
-    HEADS: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr,
-    WINDOW: tl.constexpr, CHUNKS: tl.constexpr, ROWS: tl.constexpr,
+    stored: Chunks, s, head, position, members, live, heads: Heads, WINDOW: tl.constexpr
 ):  # fmt: skip
     """What `attend_chunks` has written of some query heads, merged."""
-    columns = tl.arange(0, WIDTH)
+    D: tl.constexpr = heads.D
+    columns = tl.arange(0, heads.WIDTH)
     exists = live[:, None] & (columns < D)[None, :]
-    made = tl.zeros([ROWS, WIDTH], tl.float32)
-    made_highest, made_sums = tl.full([ROWS], NEVER, tl.float32), tl.zeros([ROWS], tl.float32)
+    made = tl.zeros([live.shape[0], heads.WIDTH], tl.float32)
+    made_highest = tl.full([live.shape[0]], NEVER, tl.float32)
+    made_sums = tl.zeros([live.shape[0]], tl.float32)
     chunks = position // CHUNK - lowest_key(position, WINDOW) // CHUNK + 1
-    base = (s.to(tl.int64) * HEADS + head) * CHUNKS
+    base = (s.to(tl.int64) * heads.HEADS + head) * stored.CHUNKS
     for chunk in tl.range(0, chunks, num_stages=4):
-        at = (base + chunk) * GROUP + members
-        more = tl.load(values + at[:, None] * D + columns[None, :], mask=exists, other=0.0)
-        more_highest = tl.load(highest + at, mask=live, other=0.0)
-        more_sums = tl.load(sums + at, mask=live, other=1.0)
+        at = (base + chunk) * heads.GROUP + members
+        more = tl.load(stored.attended + at[:, None] * D + columns[None, :], mask=exists, other=0.0)
+        more_highest = tl.load(stored.highest + at, mask=live, other=0.0)
+        more_sums = tl.load(stored.sums + at, mask=live, other=1.0)
         made, made_highest, made_sums = merge(
             made, made_highest, made_sums, more, more_highest, more_sums
         )
@@ -214,9 +254,8 @@ def merged_chunks(
 
 @triton.jit
 def merge_chunks(
-    q, k_cache, v_cache, k_scales, v_scales, spans, page_table, values, highest, sums, out,
-    HEADS: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr,
-    WINDOW: tl.constexpr, OUT_STRIDE: tl.constexpr, CHUNKS: tl.constexpr, sinks=None,
+    q, k_cache, v_cache, k_scales, v_scales, spans, page_table, chunks: Chunks, out: Rows,
+    heads: Heads, WINDOW: tl.constexpr, sinks=None,
 ):  # fmt: skip
     """The second stage where no sequence has more than one row. Grid: (S, HEADS, GROUP)."""
     s, head, member = tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -224,32 +263,37 @@ def merge_chunks(
     if tl.load(spans + 3 * s + 1) <= begin:
         return
     one = tl.arange(0, 1)
-    made, made_highest, made_sums = merged_chunks(
-        values, highest, sums, s, head, position, member + one, one == 0,
-        HEADS, GROUP, D, WIDTH, WINDOW, CHUNKS, 1,
-    )  # fmt: skip
-    heads = head * GROUP + member + one
-    addresses, exists = row_at(out, OUT_STRIDE, D, WIDTH, begin + one, heads, one == 0)
-    result = normalised(made, made_highest, made_sums, sinks, heads, one == 0)
-    tl.store(addresses, result.to(out.dtype.element_ty), mask=exists)
+    made, highest, sums = merged_chunks(
+        chunks, s, head, position, member + one, one == 0, heads, WINDOW
+    )
+    queries = head * heads.GROUP + member + one
+    store_attended(made, highest, sums, sinks, out, begin + one, queries, one == 0, heads.D)
+
+
+@triton.jit
+def store_attended(
+    made, highest, sums, sinks, out: Rows, tokens, heads, live, D: tl.constexpr
+):  # fmt: skip
+    """Stores the results of heads of tokens."""
+    addresses, exists = row_at(out, D, made.shape[1], tokens, heads, live)
+    result = normalised(made, highest, sums, sinks, heads, live)
+    tl.store(addresses, result.to(out.at.dtype.element_ty), mask=exists)
 
 
 @triton.jit
 def attended_tile(
-    queries, first, token, low, last, head, k_cache, v_cache, k_scales, v_scales, table,
-    HEADS: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, PAGE: tl.constexpr,
-    SCALE: tl.constexpr, SOFTCAP: tl.constexpr, WINDOW: tl.constexpr, SCALED: tl.constexpr,
-    ROWS: tl.constexpr, KEYS: tl.constexpr,
+    attend: tl.constexpr, queries, first, token, low, last, own, scoring: Scoring,
+    WIDTH: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
-    """The results of a tile, chunk by chunk: of keys `low` to `last`."""
-    made = tl.zeros([ROWS, WIDTH], tl.float32)
-    made_highest, made_sums = tl.full([ROWS], NEVER, tl.float32), tl.zeros([ROWS], tl.float32)
+    """The results of a tile, chunk by chunk: of keys `low` to `last`, by a function that attends
+    to keys of a chunk."""
+    made = tl.zeros([token.shape[0], WIDTH], tl.float32)
+    made_highest = tl.full([token.shape[0]], NEVER, tl.float32)
+    made_sums = tl.zeros([token.shape[0]], tl.float32)
     for chunk in tl.range(low // CHUNK * CHUNK, last + 1, CHUNK):
-        more, more_highest, more_sums = attend_keys(
+        more, more_highest, more_sums = attend(
             queries, first + token, low, tl.maximum(chunk, low // KEYS * KEYS),
-            tl.minimum(chunk + CHUNK, last + 1), head,
-            k_cache, v_cache, k_scales, v_scales, table,
-            HEADS, D, WIDTH, PAGE, SCALE, SOFTCAP, WINDOW, SCALED, ROWS, KEYS,
+            tl.minimum(chunk + CHUNK, last + 1), own, scoring, KEYS,
         )  # fmt: skip
         made, made_highest, made_sums = merge(
             made, made_highest, made_sums, more, more_highest, more_sums
@@ -259,16 +303,15 @@ def attended_tile(
 
 @triton.jit
 def attend_tiles(
-    q, k_cache, v_cache, k_scales, v_scales, spans, page_table, values, highest, sums, out,
-    HEADS: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr,
-    PAGE: tl.constexpr, PAGES: tl.constexpr, SCALE: tl.constexpr, SOFTCAP: tl.constexpr,
-    WINDOW: tl.constexpr, SCALED: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
-    Q_STRIDE: tl.constexpr, OUT_STRIDE: tl.constexpr, CHUNKS: tl.constexpr, sinks=None,
+    q: Rows, cache: Cache, spans, page_table, chunks: Chunks, out: Rows, heads: Heads,
+    scoring: Scoring, PAGES: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, sinks=None,
 ):  # fmt: skip
     """The second stage of any step. A program takes all chunks of ROWS query heads of tokens.
 
     Of a sequence of one row it merges the chunks. Grid: (S, HEADS, tiles of the most rows).
     """
+    D: tl.constexpr = heads.D
+    GROUP: tl.constexpr = heads.GROUP
     s, head, tile = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     begin, first = tl.load(spans + 3 * s), tl.load(spans + 3 * s + 2)
     tokens = tl.load(spans + 3 * s + 1) - begin
@@ -276,22 +319,18 @@ def attend_tiles(
         return
     members = tile * ROWS + tl.arange(0, ROWS)
     token, live = members // GROUP, members < tokens * GROUP
-    heads = head * GROUP + members % GROUP
+    own = head * GROUP + members % GROUP
     if tokens == 1:
         made, made_highest, made_sums = merged_chunks(
-            values, highest, sums, s, head, first, members, live,
-            HEADS, GROUP, D, WIDTH, WINDOW, CHUNKS, ROWS,
-        )  # fmt: skip
+            chunks, s, head, first, members, live, heads, scoring.WINDOW
+        )
     else:
-        addresses, exists = row_at(q, Q_STRIDE, D, WIDTH, begin + token, heads, live)
+        addresses, exists = row_at(q, D, heads.WIDTH, begin + token, own, live)
         queries = tl.load(addresses, mask=exists, other=0.0)
-        low = lowest_key(first + tile * ROWS // GROUP, WINDOW)
+        low = lowest_key(first + tile * ROWS // GROUP, scoring.WINDOW)
         last = first + tl.minimum((tile * ROWS + ROWS - 1) // GROUP, tokens - 1)
         made, made_highest, made_sums = attended_tile(
-            queries, first, token, low, last, head,
-            k_cache, v_cache, k_scales, v_scales, page_table + s * PAGES,
-            HEADS, D, WIDTH, PAGE, SCALE, SOFTCAP, WINDOW, SCALED, ROWS, KEYS,
+            attend_keys, queries, first, token, low, last,
+            Keys(page_table + s * PAGES, head, cache, heads), scoring, heads.WIDTH, KEYS,
         )  # fmt: skip
-    addresses, exists = row_at(out, OUT_STRIDE, D, WIDTH, begin + token, heads, live)
-    result = normalised(made, made_highest, made_sums, sinks, heads, live)
-    tl.store(addresses, result.to(out.dtype.element_ty), mask=exists)
+    store_attended(made, made_highest, made_sums, sinks, out, begin + token, own, live, D)

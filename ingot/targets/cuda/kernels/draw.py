@@ -9,6 +9,8 @@ some more, which are listed in the order of their ids. If they fit into a tile, 
 of the row.
 """
 
+from typing import NamedTuple
+
 import triton
 import triton.language as tl
 
@@ -33,32 +35,39 @@ FAINT: tl.constexpr = tl.constexpr(8)  # bounds of weights: 1, 2^-4 ... 2^-24, 0
 FAINTER: tl.constexpr = tl.constexpr(4)
 
 
+class Draws(NamedTuple):
+    """What is drawn."""
+
+    draw_rows: tl.tensor  # int32, of the logits
+    draw_scales: (
+        tl.tensor
+    )  # float32, what turns logits into binary logarithms of weights; 0: greedy
+    draw_top_ks: tl.tensor  # int32, at most V; 0 is none
+    draw_min_ps: tl.tensor  # float32
+    draw_top_ps: tl.tensor  # float64
+    draw_bits: tl.tensor  # int64, 53 random bits
+    draw_edited: tl.tensor  # int32, whether the row has been edited
+
+
 @triton.jit
 def draw_tokens(
-    logits, draw_rows, draw_scales, draw_top_ks, draw_min_ps, draw_top_ps, draw_bits, draw_edited,
-    drawn_tokens, drawn_statuses, listed_logits, listed_tokens,
+    logits, draws: Draws, drawn_tokens, drawn_statuses, listed_logits, listed_tokens,
     V: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """A token and a status for each draw [D]; grid (D,).
 
     Args:
-        logits: float32 [R, V]. A draw is from row `draw_rows`.
-        draw_scales: float32, what turns logits into binary logarithms of weights; 0 is greedy.
-        draw_top_ks: int32, at most V; 0 is none.
-        draw_min_ps: float32.
-        draw_top_ps: float64.
-        draw_bits: int64, 53 random bits.
-        draw_edited: int32, whether the row has been edited.
+        logits: float32 [R, V].
         listed_logits, listed_tokens: room for a tile [D, ROWS * COLUMNS].
     """
     i = tl.program_id(0)
-    row = logits + tl.load(draw_rows + i).to(tl.int64) * V
+    row = logits + tl.load(draws.draw_rows + i).to(tl.int64) * V
     best, top, token = largest(row, V, ROWS, COLUMNS)
-    status = status_of(top, tl.load(draw_edited + i))
-    scale = tl.load(draw_scales + i)
+    status = status_of(top, tl.load(draws.draw_edited + i))
+    scale = tl.load(draws.draw_scales + i)
     if (status == FINE) & (scale > 0):
-        top_k, least = tl.load(draw_top_ks + i), tl.load(draw_min_ps + i)
-        share, bits = tl.load(draw_top_ps + i), tl.load(draw_bits + i)
+        top_k, least = tl.load(draws.draw_top_ks + i), tl.load(draws.draw_min_ps + i)
+        share, bits = tl.load(draws.draw_top_ps + i), tl.load(draws.draw_bits + i)
         peak, room = number_of(top), i.to(tl.int64) * (ROWS * COLUMNS)
         source, count, goal = likely(
             row, listed_logits + room, listed_tokens + room, best, peak, scale, top_k, least,

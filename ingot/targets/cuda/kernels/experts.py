@@ -6,31 +6,88 @@ Sums are those of `product`: in a step of few rows the splits are for programs o
 second stage, in one of many a program does all of them.
 """
 
+from typing import NamedTuple
+
 import triton
 import triton.language as tl
 
-from ingot.targets.cuda.kernels.finish import completed, summed
+from ingot.targets.cuda.kernels.finish import summed
 from ingot.targets.cuda.kernels.math import gated
+from ingot.targets.cuda.kernels.operands import Bias, Rows, with_bias
 from ingot.targets.cuda.kernels.product import halves, sums
+from ingot.targets.cuda.kernels.product_step import Cut, Matrix, Tile
+
+
+class Stack(NamedTuple):
+    """The matrices of experts, each so many bytes after the one before it."""
+
+    first: Matrix
+    MATRIX_BYTES: tl.constexpr
+
+
+class Picking(NamedTuple):
+    """The shares of rows in EXPERTS, which are filled up to SLOTS, a power of two."""
+
+    shares: Rows
+    EXPERTS: tl.constexpr
+    PICKS: tl.constexpr
+    SLOTS: tl.constexpr
+
+
+class Lists(NamedTuple):
+    """The picks of each expert, and how many there are, if they are listed."""
+
+    lists: tl.tensor
+    counts: tl.tensor
+    LISTED: tl.constexpr
+
+
+class Gate(NamedTuple):
+    """What is made of the two halves of a product."""
+
+    KIND: tl.constexpr
+    LIMIT: tl.constexpr
+
+
+class Gated(NamedTuple):
+    """What `_store_gated` makes tiles of."""
+
+    x: Rows
+    bias: Bias
+    out: tl.tensor
+    rows: tl.tensor
+    PICKS: tl.constexpr
+    HALF: tl.constexpr
+    cut: Cut
+    gate: Gate
+
+
+class Parts(NamedTuple):
+    """What `_store_parts` makes tiles of."""
+
+    x: Rows
+    out: tl.tensor
+    rows: tl.tensor
+    PICKS: tl.constexpr
+    SHARING: tl.constexpr
+    WIDTH: tl.constexpr
+    cut: Cut
+    LISTED: tl.constexpr
 
 
 @triton.jit
-def list_picks(
-    shares, picks, out,
-    SHARES_STRIDE: tl.constexpr, EXPERTS: tl.constexpr, PICKS: tl.constexpr,
-    WIDTH: tl.constexpr, SLOTS: tl.constexpr, COLUMNS: tl.constexpr,
-):  # fmt: skip
+def list_picks(picking: Picking, picks, out, WIDTH: tl.constexpr, COLUMNS: tl.constexpr):
     """picks [rows, PICKS] = the experts of a row, ascending, and EXPERTS behind them. There out
     [rows, PICKS, WIDTH] is 0, as no expert stores anything. Grid (rows)."""
     row = tl.program_id(0).to(tl.int64)
-    _, rank = _ranked(shares, row, SHARES_STRIDE, EXPERTS, SLOTS)
+    _, rank = _ranked(picking, row)
     has = rank > 0
-    at = picks + row * PICKS + rank - 1
-    tl.store(at, tl.arange(0, SLOTS), mask=has & (rank <= PICKS))
-    for missing in range(tl.sum(has.to(tl.int32), 0), PICKS):
-        tl.store(picks + row * PICKS + missing, EXPERTS)
+    at = picks + row * picking.PICKS + rank - 1
+    tl.store(at, tl.arange(0, picking.SLOTS), mask=has & (rank <= picking.PICKS))
+    for missing in range(tl.sum(has.to(tl.int32), 0), picking.PICKS):
+        tl.store(picks + row * picking.PICKS + missing, picking.EXPERTS)
         if WIDTH > 0:
-            _clear(out + (row * PICKS + missing) * WIDTH, WIDTH, COLUMNS)
+            _clear(out + (row * picking.PICKS + missing) * WIDTH, WIDTH, COLUMNS)
 
 
 @triton.jit
@@ -58,54 +115,27 @@ def list_rows(picks, lists, counts, rows, PICKS: tl.constexpr, COLUMNS: tl.const
 
 @triton.jit
 def multiply_gated(
-    x, w, multipliers, scales, shares, lists, counts, bias, out, rows,
-    EXPERTS: tl.constexpr, PICKS: tl.constexpr, HALF: tl.constexpr, DEPTH: tl.constexpr,
-    MATRIX_BYTES: tl.constexpr, X_STRIDE: tl.constexpr, SHARES_STRIDE: tl.constexpr,
-    ROW_BYTES: tl.constexpr, BITS: tl.constexpr, BLOCK: tl.constexpr, GROUP: tl.constexpr,
-    SPLITS: tl.constexpr, STEPS: tl.constexpr, KIND: tl.constexpr, LIMIT: tl.constexpr,
-    WITH_BIAS: tl.constexpr, LISTED: tl.constexpr, SLOTS: tl.constexpr, TILE_ROWS: tl.constexpr,
-    TILE_OUTPUTS: tl.constexpr, TILE_COLUMNS: tl.constexpr,
+    x: Rows, stack: Stack, picking: Picking, listed: Lists, bias: Bias, out, rows,
+    HALF: tl.constexpr, cut: Cut, gate: Gate,
+    TILE_ROWS: tl.constexpr, TILE_OUTPUTS: tl.constexpr,
 ):  # fmt: skip
     """out [rows, PICKS, HALF] = the gated halves of the products of x [rows, DEPTH].
 
     Grid (picks, HALF / TILE_OUTPUTS), or where picks are LISTED (programs that share the picks of
     an expert, HALF / TILE_OUTPUTS, experts).
     """
-    if LISTED:
-        expert = tl.program_id(2)
-        for first in range(
-            tl.program_id(0) * TILE_ROWS, tl.load(counts + expert), tl.num_programs(0) * TILE_ROWS
-        ):
-            pick = _listed(lists, counts, expert, first, rows, PICKS, TILE_ROWS)
-            _store_gated(
-                x, w, multipliers, scales, bias, out, rows, expert, pick, PICKS, HALF, DEPTH,
-                MATRIX_BYTES, X_STRIDE, ROW_BYTES, BITS, BLOCK, GROUP, SPLITS, STEPS, KIND, LIMIT,
-                WITH_BIAS, TILE_OUTPUTS, TILE_COLUMNS,
-            )  # fmt: skip
-    else:
-        only = tl.program_id(0)
-        _, rank = _ranked(shares, only // PICKS, SHARES_STRIDE, EXPERTS, SLOTS)
-        expert, there = _picked(rank, only % PICKS)
-        if there > 0:
-            pick = tl.where(tl.arange(0, TILE_ROWS) == 0, only, rows * PICKS)
-            _store_gated(
-                x, w, multipliers, scales, bias, out, rows, expert, pick, PICKS, HALF, DEPTH,
-                MATRIX_BYTES, X_STRIDE, ROW_BYTES, BITS, BLOCK, GROUP, SPLITS, STEPS, KIND, LIMIT,
-                WITH_BIAS, TILE_OUTPUTS, TILE_COLUMNS,
-            )  # fmt: skip
-        else:
-            _clear(out + only.to(tl.int64) * HALF, HALF, TILE_OUTPUTS)
+    _store(
+        _store_gated,
+        Gated(x, bias, out, rows, picking.PICKS, HALF, cut, gate),
+        stack, picking, listed, rows, TILE_ROWS, TILE_OUTPUTS, HALF,
+    )  # fmt: skip
 
 
 @triton.jit
 def multiply(
-    x, w, multipliers, scales, shares, lists, counts, parts, rows,
-    EXPERTS: tl.constexpr, PICKS: tl.constexpr, SHARING: tl.constexpr, WIDTH: tl.constexpr,
-    DEPTH: tl.constexpr, MATRIX_BYTES: tl.constexpr, X_STRIDE: tl.constexpr,
-    SHARES_STRIDE: tl.constexpr, ROW_BYTES: tl.constexpr, BITS: tl.constexpr, BLOCK: tl.constexpr,
-    GROUP: tl.constexpr, SPLITS: tl.constexpr, STEPS: tl.constexpr, LISTED: tl.constexpr,
-    SLOTS: tl.constexpr, TILE_ROWS: tl.constexpr, TILE_OUTPUTS: tl.constexpr,
-    TILE_COLUMNS: tl.constexpr,
+    x: Rows, stack: Stack, picking: Picking, listed: Lists, parts, rows,
+    SHARING: tl.constexpr, WIDTH: tl.constexpr, cut: Cut,
+    TILE_ROWS: tl.constexpr, TILE_OUTPUTS: tl.constexpr,
 ):  # fmt: skip
     """parts [SPLITS, rows, PICKS, WIDTH] float32 = the products of x [rows * PICKS / SHARING,
     DEPTH]; what no expert computes stays as it is.
@@ -113,36 +143,62 @@ def multiply(
     SHARING picks, all of a row or 1, have one row of x. Grid (picks, WIDTH / TILE_OUTPUTS, SPLITS),
     or where picks are LISTED as of `multiply_gated`, with parts [rows, PICKS, WIDTH].
     """
-    if LISTED:
+    _store(
+        _store_parts,
+        Parts(x, parts, rows, picking.PICKS, SHARING, WIDTH, cut, listed.LISTED),
+        stack, picking, listed, rows, TILE_ROWS, TILE_OUTPUTS, 0,
+    )  # fmt: skip
+
+
+@triton.jit
+def _store(
+    store: tl.constexpr, made, stack: Stack, picking: Picking, listed: Lists, rows,
+    TILE_ROWS: tl.constexpr, TILE_OUTPUTS: tl.constexpr, CLEARED: tl.constexpr,
+):  # fmt: skip
+    """Has the tiles of a program stored, each of picks of one expert; clears so many columns of a
+    pick that there is not."""
+    if listed.LISTED:
         expert = tl.program_id(2)
         for first in range(
-            tl.program_id(0) * TILE_ROWS, tl.load(counts + expert), tl.num_programs(0) * TILE_ROWS
+            tl.program_id(0) * TILE_ROWS,
+            tl.load(listed.counts + expert),
+            tl.num_programs(0) * TILE_ROWS,
         ):
-            pick = _listed(lists, counts, expert, first, rows, PICKS, TILE_ROWS)
-            _store_parts(
-                x, w, multipliers, scales, parts, rows * PICKS, expert, pick, 0, SHARING, WIDTH,
-                DEPTH, MATRIX_BYTES, X_STRIDE, ROW_BYTES, BITS, BLOCK, GROUP, SPLITS, STEPS, True,
-                TILE_OUTPUTS, TILE_COLUMNS,
-            )  # fmt: skip
+            pick = _listed(listed, expert, first, rows, picking.PICKS, TILE_ROWS)
+            _store_tile(store, made, stack, expert, pick, 0, TILE_OUTPUTS)
     else:
         only = tl.program_id(0)
-        _, rank = _ranked(shares, only // PICKS, SHARES_STRIDE, EXPERTS, SLOTS)
-        expert, there = _picked(rank, only % PICKS)
+        _, rank = _ranked(picking, only // picking.PICKS)
+        expert, there = _picked(rank, only % picking.PICKS)
         if there > 0:
-            pick = tl.where(tl.arange(0, TILE_ROWS) == 0, only, rows * PICKS)
-            _store_parts(
-                x, w, multipliers, scales, parts, rows * PICKS, expert, pick, tl.program_id(2),
-                SHARING, WIDTH, DEPTH, MATRIX_BYTES, X_STRIDE, ROW_BYTES, BITS, BLOCK, GROUP,
-                SPLITS, STEPS, SPLITS == 1, TILE_OUTPUTS, TILE_COLUMNS,
-            )  # fmt: skip
+            pick = tl.where(tl.arange(0, TILE_ROWS) == 0, only, rows * picking.PICKS)
+            _store_tile(store, made, stack, expert, pick, tl.program_id(2), TILE_OUTPUTS)
+        elif CLEARED > 0:
+            _clear(made.out + only.to(tl.int64) * CLEARED, CLEARED, TILE_OUTPUTS)
+
+
+@triton.jit
+def _store_tile(
+    store: tl.constexpr, made, stack: Stack, expert, pick, split, TILE_OUTPUTS: tl.constexpr
+):  # fmt: skip
+    """Has a tile of picks of one expert stored: of a split, or of all TOGETHER."""
+    begin = tl.program_id(1) * TILE_OUTPUTS
+    o = begin + tl.arange(0, TILE_OUTPUTS)
+    w, multipliers, scales = _places(stack, expert)
+    store(
+        made,
+        Matrix(
+            w, multipliers, scales,
+            stack.first.ROW_BYTES, stack.first.BITS, stack.first.BLOCK, stack.first.GROUP,
+        ),
+        expert, pick, split, o, begin,
+    )  # fmt: skip
 
 
 @triton.jit
 def gate_picks(
-    parts, bias, shares, out, rows,
-    EXPERTS: tl.constexpr, PICKS: tl.constexpr, HALF: tl.constexpr, PARTS: tl.constexpr,
-    SHARES_STRIDE: tl.constexpr, KIND: tl.constexpr, LIMIT: tl.constexpr,
-    WITH_BIAS: tl.constexpr, SLOTS: tl.constexpr, COLUMNS: tl.constexpr,
+    parts, bias: Bias, picking: Picking, out, rows,
+    HALF: tl.constexpr, PARTS: tl.constexpr, gate: Gate, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """out [rows, PICKS, HALF] = the gated halves of sums: parts [PARTS, rows, PICKS, 2 * HALF].
 
@@ -150,33 +206,31 @@ def gate_picks(
     """
     pick = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    _, rank = _ranked(shares, pick // PICKS, SHARES_STRIDE, EXPERTS, SLOTS)
-    expert, there = _picked(rank, pick % PICKS)
+    _, rank = _ranked(picking, pick // picking.PICKS)
+    expert, there = _picked(rank, pick % picking.PICKS)
     inside, mask = columns < HALF, columns < HALF * there
-    gate = _half(parts, bias, pick, rows * PICKS, expert, columns, mask, 0, HALF, PARTS, WITH_BIAS)
-    up = _half(parts, bias, pick, rows * PICKS, expert, columns, mask, 1, HALF, PARTS, WITH_BIAS)
-    y = tl.where(mask, gated(gate, up, KIND, LIMIT), 0.0)
+    picks = rows * picking.PICKS
+    first = _half(parts, bias, pick, picks, expert, columns, mask, 0, HALF, PARTS)
+    second = _half(parts, bias, pick, picks, expert, columns, mask, 1, HALF, PARTS)
+    y = tl.where(mask, gated(first, second, gate.KIND, gate.LIMIT), 0.0)
     tl.store(out + pick * HALF + columns, y.to(out.dtype.element_ty), mask=inside)
 
 
 @triton.jit
 def _half(
-    parts, bias, pick, picks, expert, columns, mask, half,
-    HALF: tl.constexpr, PARTS: tl.constexpr, WITH_BIAS: tl.constexpr,
+    parts, bias: Bias, pick, picks, expert, columns, mask, half,
+    HALF: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
     """The complete sums of a pick in the first or the second half of its columns."""
     o = half * HALF + columns
     total = summed(parts, pick * (2 * HALF) + o, picks, mask, 2 * HALF, PARTS)
-    at = expert * (2 * HALF) + o
-    return completed(total, bias, bias, at, at, mask, mask, 0, WITH_BIAS, False)
+    return with_bias(total, bias, expert * (2 * HALF) + o, mask)
 
 
 @triton.jit
 def add_picks(
-    parts, bias, shares, out, rows,
-    EXPERTS: tl.constexpr, PICKS: tl.constexpr, WIDTH: tl.constexpr, PARTS: tl.constexpr,
-    SHARES_STRIDE: tl.constexpr, OUT_STRIDE: tl.constexpr, WITH_BIAS: tl.constexpr,
-    SLOTS: tl.constexpr, COLUMNS: tl.constexpr,
+    parts, bias: Bias, picking: Picking, out: Rows, rows,
+    WIDTH: tl.constexpr, PARTS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """out [rows, WIDTH] = the sum of share * product over the picks of a row, experts ascending.
 
@@ -187,25 +241,24 @@ def add_picks(
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     total = tl.zeros([COLUMNS], tl.float32)
-    shares_of_row, rank = _ranked(shares, row, SHARES_STRIDE, EXPERTS, SLOTS)
-    for place in tl.static_range(PICKS):
+    shares_of_row, rank = _ranked(picking, row)
+    for place in tl.static_range(picking.PICKS):
         expert, there = _picked(rank, place)
         share = tl.sum(tl.where(rank == place + 1, shares_of_row, 0.0), 0)
         mask = columns < WIDTH * there
-        at = (row * PICKS + place) * WIDTH + columns
-        made = summed(parts, at, rows * PICKS, mask, WIDTH, PARTS)
-        at = expert * WIDTH + columns
-        total += share * completed(made, bias, bias, at, at, mask, mask, 0, WITH_BIAS, False)
-    y = total.to(out.dtype.element_ty)
-    tl.store(out + row * OUT_STRIDE + columns, y, mask=columns < WIDTH)
+        at = (row * picking.PICKS + place) * WIDTH + columns
+        made = summed(parts, at, rows * picking.PICKS, mask, WIDTH, PARTS)
+        total += share * with_bias(made, bias, expert * WIDTH + columns, mask)
+    y = total.to(out.at.dtype.element_ty)
+    tl.store(out.at + row * out.STRIDE + columns, y, mask=columns < WIDTH)
 
 
 @triton.jit
-def _ranked(shares, row, SHARES_STRIDE: tl.constexpr, EXPERTS: tl.constexpr, SLOTS: tl.constexpr):
+def _ranked(picking: Picking, row):
     """The shares of a row, and which of its picks each expert is, from 1 on; 0 for the others."""
-    expert = tl.arange(0, SLOTS)
-    at = shares + row.to(tl.int64) * SHARES_STRIDE + expert
-    share = tl.load(at, mask=expert < EXPERTS, other=0.0)
+    expert = tl.arange(0, picking.SLOTS)
+    at = picking.shares.at + row.to(tl.int64) * picking.shares.STRIDE + expert
+    share = tl.load(at, mask=expert < picking.EXPERTS, other=0.0)
     has = share != 0
     return share, tl.where(has, tl.cumsum(has.to(tl.int32), 0), 0)
 
@@ -219,75 +272,52 @@ def _picked(rank, place):
 
 
 @triton.jit
-def _listed(lists, counts, expert, first, rows, PICKS: tl.constexpr, TILE_ROWS: tl.constexpr):
+def _listed(
+    listed: Lists, expert, first, rows, PICKS: tl.constexpr, TILE_ROWS: tl.constexpr
+):  # fmt: skip
     """The picks of an expert in its list, from one on; beyond its end those of no row."""
     i = first + tl.arange(0, TILE_ROWS)
-    own = lists + expert.to(tl.int64) * rows
-    return tl.load(own + i, mask=i < tl.load(counts + expert), other=rows * PICKS)
+    own = listed.lists + expert.to(tl.int64) * rows
+    return tl.load(own + i, mask=i < tl.load(listed.counts + expert), other=rows * PICKS)
 
 
 @triton.jit
-def _store_gated(
-    x, w, multipliers, scales, bias, out, rows, expert, pick,
-    PICKS: tl.constexpr, HALF: tl.constexpr, DEPTH: tl.constexpr, MATRIX_BYTES: tl.constexpr,
-    X_STRIDE: tl.constexpr, ROW_BYTES: tl.constexpr, BITS: tl.constexpr, BLOCK: tl.constexpr,
-    GROUP: tl.constexpr, SPLITS: tl.constexpr, STEPS: tl.constexpr, KIND: tl.constexpr,
-    LIMIT: tl.constexpr, WITH_BIAS: tl.constexpr, TILE_OUTPUTS: tl.constexpr,
-    TILE_COLUMNS: tl.constexpr,
-):  # fmt: skip
-    """Stores a tile of picks of one expert."""
-    begin = tl.program_id(1) * TILE_OUTPUTS
-    o = begin + tl.arange(0, TILE_OUTPUTS)
-    w, multipliers, scales = _matrix(
-        w, multipliers, scales, expert, MATRIX_BYTES, BITS, BLOCK, GROUP
-    )
-    gate, up = halves(
-        x, w, multipliers, scales, pick // PICKS, o, begin, rows, HALF, DEPTH, X_STRIDE, ROW_BYTES,
-        BITS, BLOCK, GROUP, SPLITS, STEPS, TILE_COLUMNS,
-    )  # fmt: skip
+def _store_gated(made: Gated, matrix: Matrix, expert, pick, split, o, begin):
+    HALF: tl.constexpr = made.HALF
+    tile = Tile(pick // made.PICKS, made.rows, o, begin)
+    gate, up = halves(made.x, matrix, tile, HALF, made.cut)
     column, inside = o[:, None], (o < HALF)[:, None]
     at = expert * (2 * HALF) + column
-    gate = completed(gate, bias, bias, at, at, inside, inside, 0, WITH_BIAS, False)
-    up = completed(up, bias, bias, HALF + at, at, inside, inside, 0, WITH_BIAS, False)
-    y = gated(gate, up, KIND, LIMIT).to(out.dtype.element_ty)
-    place = out + pick.to(tl.int64)[None, :] * HALF + column
-    tl.store(place, y, mask=inside & (pick < rows * PICKS)[None, :])
+    gate = with_bias(gate, made.bias, at, inside)
+    up = with_bias(up, made.bias, HALF + at, inside)
+    y = gated(gate, up, made.gate.KIND, made.gate.LIMIT).to(made.out.dtype.element_ty)
+    place = made.out + pick.to(tl.int64)[None, :] * HALF + column
+    tl.store(place, y, mask=inside & (pick < made.rows * made.PICKS)[None, :])
 
 
 @triton.jit
-def _store_parts(
-    x, w, multipliers, scales, parts, picks, expert, pick, split,
-    SHARING: tl.constexpr, WIDTH: tl.constexpr, DEPTH: tl.constexpr, MATRIX_BYTES: tl.constexpr,
-    X_STRIDE: tl.constexpr, ROW_BYTES: tl.constexpr, BITS: tl.constexpr, BLOCK: tl.constexpr,
-    GROUP: tl.constexpr, SPLITS: tl.constexpr, STEPS: tl.constexpr, TOGETHER: tl.constexpr,
-    TILE_OUTPUTS: tl.constexpr, TILE_COLUMNS: tl.constexpr,
-):  # fmt: skip
-    """Stores a tile of picks of one expert."""
-    begin = tl.program_id(1) * TILE_OUTPUTS
-    o = begin + tl.arange(0, TILE_OUTPUTS)
-    w, multipliers, scales = _matrix(
-        w, multipliers, scales, expert, MATRIX_BYTES, BITS, BLOCK, GROUP
-    )
+def _store_parts(made: Parts, matrix: Matrix, expert, pick, split, o, begin):
+    picks = made.rows * made.PICKS
+    TOGETHER: tl.constexpr = made.LISTED or made.cut.SPLITS == 1
+    tile = Tile(pick // made.SHARING, picks // made.SHARING, o, begin)
     total = sums(
-        x, w, multipliers, scales, pick // SHARING, o, begin, split, picks // SHARING, WIDTH, DEPTH,
-        X_STRIDE, ROW_BYTES, BITS, BLOCK, GROUP, SPLITS, STEPS, TOGETHER, TILE_COLUMNS,
+        made.x, matrix, tile, split, made.WIDTH,
+        Cut(made.cut.DEPTH, made.cut.TILE_COLUMNS, made.cut.SPLITS, made.cut.STEPS, TOGETHER),
     )  # fmt: skip
-    place = parts + (tl.cast(split, tl.int64) * picks + pick)[None, :] * WIDTH + o[:, None]
-    tl.store(place, total, mask=(o < WIDTH)[:, None] & (pick < picks)[None, :])
+    place = made.out + (tl.cast(split, tl.int64) * picks + pick)[None, :] * made.WIDTH + o[:, None]
+    tl.store(place, total, mask=(o < made.WIDTH)[:, None] & (pick < picks)[None, :])
 
 
 @triton.jit
-def _matrix(
-    w, multipliers, scales, expert,
-    MATRIX_BYTES: tl.constexpr, BITS: tl.constexpr, BLOCK: tl.constexpr, GROUP: tl.constexpr,
-):  # fmt: skip
+def _places(stack: Stack, expert):
     """Where the parts of an expert's matrix lie."""
-    nbytes = expert.to(tl.int64) * MATRIX_BYTES
-    if BITS > 8:
-        w += expert.to(tl.int64) * (MATRIX_BYTES * 8 // BITS)
+    w, multipliers, scales = stack.first.w, stack.first.multipliers, stack.first.scales
+    nbytes = expert.to(tl.int64) * stack.MATRIX_BYTES
+    if stack.first.BITS > 8:
+        w += expert.to(tl.int64) * (stack.MATRIX_BYTES * 8 // stack.first.BITS)
     else:
         w += nbytes
-        scales += expert.to(tl.int64) * (MATRIX_BYTES // 2)
-        if GROUP < BLOCK:
+        scales += expert.to(tl.int64) * (stack.MATRIX_BYTES // 2)
+        if stack.first.GROUP < stack.first.BLOCK:
             multipliers += nbytes
     return w, multipliers, scales

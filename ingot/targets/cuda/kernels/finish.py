@@ -3,29 +3,37 @@
 Parts are float32 [PARTS, rows, WIDTH]. A stage of 0 parts takes sums that are complete.
 """
 
+from typing import NamedTuple
+
 import triton
 import triton.language as tl
 
 from ingot.targets.cuda.kernels.dependent import wait_for_last
 from ingot.targets.cuda.kernels.math import activated, soft_capped
 from ingot.targets.cuda.kernels.norm import normalized
+from ingot.targets.cuda.kernels.operands import Bias, Rows, with_bias
+
+
+class Added(NamedTuple):
+    """What is added to sums, and their soft cap if CAP is above 0."""
+
+    bias: Bias
+    residual: Rows
+    WITH_RESIDUAL: tl.constexpr = True
+    CAP: tl.constexpr = 0.0
 
 
 @triton.jit
-def completed(
-    total, bias, residual, outputs, place, inside, mask,
-    CAP: tl.constexpr, WITH_BIAS: tl.constexpr, WITH_RESIDUAL: tl.constexpr,
-):  # fmt: skip
-    """A sum with what is added to it, and its soft cap if CAP is above 0.
+def completed(total, added: Added, outputs, place, inside, mask):
+    """A sum with what is added to it, capped.
 
-    bias is read at `outputs` where `inside`, residual at `place` where `mask`.
+    The bias is read at `outputs` where `inside`, the residual at `place` where `mask`.
     """
-    if WITH_BIAS:
-        total += tl.load(bias + outputs, mask=inside, other=0.0).to(tl.float32)
-    if WITH_RESIDUAL:
-        total += tl.load(residual + place, mask=mask, other=0.0).to(tl.float32)
-    if CAP > 0:
-        total = soft_capped(total, CAP)
+    total = with_bias(total, added.bias, outputs, inside)
+    if added.WITH_RESIDUAL:
+        total += tl.load(added.residual.at + place, mask=mask, other=0.0).to(tl.float32)
+    if added.CAP > 0:
+        total = soft_capped(total, added.CAP)
     return total
 
 
@@ -41,10 +49,9 @@ def summed(parts, place, rows, mask, WIDTH: tl.constexpr, PARTS: tl.constexpr):
 
 @triton.jit
 def finish(
-    parts, bias, residual, out, rows,
-    WIDTH: tl.constexpr, RESIDUAL_STRIDE: tl.constexpr, OUT_STRIDE: tl.constexpr,
-    PARTS: tl.constexpr, CAP: tl.constexpr, WITH_BIAS: tl.constexpr,
-    WITH_RESIDUAL: tl.constexpr, COLUMNS: tl.constexpr, DEPENDENT: tl.constexpr = False,
+    parts, added: Added, out: Rows, rows,
+    WIDTH: tl.constexpr, PARTS: tl.constexpr, COLUMNS: tl.constexpr,
+    DEPENDENT: tl.constexpr = False,
 ):  # fmt: skip
     """out [rows, WIDTH] = what is complete; grid (rows, WIDTH / COLUMNS)."""
     if DEPENDENT:
@@ -53,18 +60,16 @@ def finish(
     columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     mask = columns < WIDTH
     total = summed(parts, row * WIDTH + columns, rows, mask, WIDTH, PARTS)
-    place = row * RESIDUAL_STRIDE + columns
-    total = completed(
-        total, bias, residual, columns, place, mask, mask, CAP, WITH_BIAS, WITH_RESIDUAL
-    )
-    tl.store(out + row * OUT_STRIDE + columns, total.to(out.dtype.element_ty), mask=mask)
+    place = row * added.residual.STRIDE + columns
+    total = completed(total, added, columns, place, mask, mask).to(out.at.dtype.element_ty)
+    tl.store(out.at + row * out.STRIDE + columns, total, mask=mask)
 
 
 @triton.jit
 def gate(
-    parts, bias, out, rows,
-    HALF: tl.constexpr, OUT_STRIDE: tl.constexpr, KIND: tl.constexpr, PARTS: tl.constexpr,
-    WITH_BIAS: tl.constexpr, COLUMNS: tl.constexpr, DEPENDENT: tl.constexpr = False,
+    parts, bias: Bias, out: Rows, rows,
+    HALF: tl.constexpr, KIND: tl.constexpr, PARTS: tl.constexpr, COLUMNS: tl.constexpr,
+    DEPENDENT: tl.constexpr = False,
 ):  # fmt: skip
     """out [rows, HALF] = activation(gate) * up, the halves of a sum; grid (rows, HALF / COLUMNS)"""
     if DEPENDENT:
@@ -72,30 +77,28 @@ def gate(
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     mask = columns < HALF
-    first = _half(parts, bias, row, rows, columns, mask, 0, 2 * HALF, PARTS, WITH_BIAS)
-    second = _half(parts, bias, row, rows, columns, mask, HALF, 2 * HALF, PARTS, WITH_BIAS)
+    first = _half(parts, bias, row, rows, columns, mask, 0, 2 * HALF, PARTS)
+    second = _half(parts, bias, row, rows, columns, mask, HALF, 2 * HALF, PARTS)
     y = activated(first, KIND) * second
-    tl.store(out + row * OUT_STRIDE + columns, y.to(out.dtype.element_ty), mask=mask)
+    tl.store(out.at + row * out.STRIDE + columns, y.to(out.at.dtype.element_ty), mask=mask)
 
 
 @triton.jit
 def _half(
-    parts, bias, row, rows, columns, mask,
-    BEGIN: tl.constexpr, WIDTH: tl.constexpr, PARTS: tl.constexpr, WITH_BIAS: tl.constexpr,
+    parts, bias: Bias, row, rows, columns, mask,
+    BEGIN: tl.constexpr, WIDTH: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
     """The columns of a sum that lie from BEGIN on."""
     outputs = BEGIN + columns
     total = summed(parts, row * WIDTH + outputs, rows, mask, WIDTH, PARTS)
-    return completed(total, bias, bias, outputs, outputs, mask, mask, 0, WITH_BIAS, False)
+    return with_bias(total, bias, outputs, mask)
 
 
 @triton.jit
 def norm(
-    parts, bias, residual, weight, total, out, rows,
-    WIDTH: tl.constexpr, RESIDUAL_STRIDE: tl.constexpr, TOTAL_STRIDE: tl.constexpr,
-    OUT_STRIDE: tl.constexpr, PARTS: tl.constexpr, WITH_BIAS: tl.constexpr,
-    EPS: tl.constexpr, OFFSET: tl.constexpr, COLUMNS: tl.constexpr,
-    DEPENDENT: tl.constexpr = False,
+    parts, added: Added, weight, total: Rows, out: Rows, rows,
+    WIDTH: tl.constexpr, PARTS: tl.constexpr, EPS: tl.constexpr, OFFSET: tl.constexpr,
+    COLUMNS: tl.constexpr, DEPENDENT: tl.constexpr = False,
 ):  # fmt: skip
     """total [rows, WIDTH] = the sum with its residual, and out = its rms norm; grid (rows).
 
@@ -106,14 +109,13 @@ def norm(
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, COLUMNS)
     outputs, mask = columns[None, :], (columns < WIDTH)[None, :]
-    at = total + row * TOTAL_STRIDE + outputs
+    at = total.at + row * total.STRIDE + outputs
     if PARTS > 0:
         y = summed(parts, row * WIDTH + outputs, rows, mask, WIDTH, PARTS)
-        place = row * RESIDUAL_STRIDE + outputs
-        y = completed(y, bias, residual, outputs, place, mask, mask, 0, WITH_BIAS, True)
-        rounded = y.to(total.dtype.element_ty)
+        place = row * added.residual.STRIDE + outputs
+        rounded = completed(y, added, outputs, place, mask, mask).to(total.at.dtype.element_ty)
         tl.store(at, rounded, mask=mask)
     else:
         rounded = tl.load(at, mask=mask, other=0.0)
     normed = normalized(rounded.to(tl.float32), weight, columns, WIDTH, EPS, OFFSET)
-    tl.store(out + row * OUT_STRIDE + outputs, normed.to(out.dtype.element_ty), mask=mask)
+    tl.store(out.at + row * out.STRIDE + outputs, normed.to(out.at.dtype.element_ty), mask=mask)

@@ -3,16 +3,15 @@
 import triton
 import triton.language as tl
 
-from ingot.targets.cuda.kernels.product_step import scales_of, with_step
+from ingot.targets.cuda.kernels.operands import Rows
+from ingot.targets.cuda.kernels.product_step import Cut, Matrix, Tile, scales_of, with_step
 
 
 @triton.jit
 def multiply_heads(
-    x, w, multipliers, scales, out, rows,
-    WIDTH: tl.constexpr, OUTPUTS: tl.constexpr, DEPTH: tl.constexpr,  # of all matrices, of each one
-    X_STRIDE: tl.constexpr, OUT_STRIDE: tl.constexpr, ROW_BYTES: tl.constexpr,
-    BITS: tl.constexpr, BLOCK: tl.constexpr, GROUP: tl.constexpr,
-    TILE_ROWS: tl.constexpr, TILE_OUTPUTS: tl.constexpr, TILE_COLUMNS: tl.constexpr,
+    x: Rows, matrix: Matrix, out: Rows, rows,
+    WIDTH: tl.constexpr, OUTPUTS: tl.constexpr, cut: Cut,  # of all matrices, of each one
+    TILE_ROWS: tl.constexpr, TILE_OUTPUTS: tl.constexpr,
 ):  # fmt: skip
     """out [rows, heads, OUTPUTS] = x [rows, heads, DEPTH] with w [heads, OUTPUTS, DEPTH].
 
@@ -23,17 +22,14 @@ def multiply_heads(
     head = tl.program_id(2)
     begin, end = head * OUTPUTS + tl.program_id(1) * TILE_OUTPUTS, (head + 1) * OUTPUTS
     o = begin + tl.arange(0, TILE_OUTPUTS)
-    ALL: tl.constexpr = (DEPTH + TILE_COLUMNS - 1) // TILE_COLUMNS
-    numbers = x + head * DEPTH
+    tile = Tile(r, rows, o, begin)
+    numbers = x.at + head * cut.DEPTH
     total = tl.zeros([TILE_OUTPUTS, TILE_ROWS], tl.float32)
-    scale, by = scales_of(
-        multipliers, scales, o, begin, 0, ALL, WIDTH, BITS, BLOCK, GROUP, TILE_COLUMNS
-    )
-    for step in range(0, ALL):
+    scale, by = scales_of(matrix, tile, 0, WIDTH, cut)
+    for step in range(0, triton.cdiv(cut.DEPTH, cut.TILE_COLUMNS)):
         total, scale, by = with_step(
-            total, numbers, w, multipliers, scales, scale, by, r, o, begin, step, rows, ALL, WIDTH,
-            DEPTH, X_STRIDE, ROW_BYTES, BITS, BLOCK, GROUP, TILE_COLUMNS,
-        )  # fmt: skip
-    place = r.to(tl.int64)[None, :] * OUT_STRIDE + o[:, None]
+            total, scale, by, step, Rows(numbers, x.STRIDE), matrix, tile, WIDTH, cut
+        )
+    place = r.to(tl.int64)[None, :] * out.STRIDE + o[:, None]
     mask = (o < end)[:, None] & (r < rows)[None, :]
-    tl.store(out + place, total.to(out.dtype.element_ty), mask=mask)
+    tl.store(out.at + place, total.to(out.at.dtype.element_ty), mask=mask)

@@ -3,6 +3,8 @@
 import triton
 import triton.language as tl
 
+from ingot.targets.cuda.kernels.operands import Bias, Rows, with_bias
+
 
 @triton.jit
 def normalized(x, weight, columns, SIZE: tl.constexpr, EPS: tl.constexpr, OFFSET: tl.constexpr):
@@ -14,9 +16,9 @@ def normalized(x, weight, columns, SIZE: tl.constexpr, EPS: tl.constexpr, OFFSET
 
 @triton.jit
 def rms_norm(
-    x, weight, out,
-    X_STRIDE: tl.constexpr, OUT_STRIDE: tl.constexpr, HEADS: tl.constexpr, SIZE: tl.constexpr,
-    EPS: tl.constexpr, OFFSET: tl.constexpr, BLOCK_HEADS: tl.constexpr, COLUMNS: tl.constexpr,
+    x: Rows, weight, out: Rows,
+    HEADS: tl.constexpr, SIZE: tl.constexpr, EPS: tl.constexpr, OFFSET: tl.constexpr,
+    BLOCK_HEADS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """out [rows, HEADS, SIZE] = the norm of each head of x; grid (rows, HEADS / BLOCK_HEADS)."""
     row = tl.program_id(0).to(tl.int64)
@@ -24,35 +26,32 @@ def rms_norm(
     columns = tl.arange(0, COLUMNS)
     mask = (heads < HEADS)[:, None] & (columns < SIZE)[None, :]
     place = heads[:, None] * SIZE + columns[None, :]
-    numbers = tl.load(x + row * X_STRIDE + place, mask=mask, other=0.0).to(tl.float32)
+    numbers = tl.load(x.at + row * x.STRIDE + place, mask=mask, other=0.0).to(tl.float32)
     y = normalized(numbers, weight, columns, SIZE, EPS, OFFSET)
-    tl.store(out + row * OUT_STRIDE + place, y.to(out.dtype.element_ty), mask=mask)
+    tl.store(out.at + row * out.STRIDE + place, y.to(out.at.dtype.element_ty), mask=mask)
 
 
 @triton.jit
 def add_rms_norm(
-    x, y, weight, total, out,
-    X_STRIDE: tl.constexpr, Y_STRIDE: tl.constexpr, TOTAL_STRIDE: tl.constexpr,
-    OUT_STRIDE: tl.constexpr, SIZE: tl.constexpr,
-    EPS: tl.constexpr, OFFSET: tl.constexpr, COLUMNS: tl.constexpr,
+    x: Rows, y: Rows, weight, total: Rows, out: Rows,
+    SIZE: tl.constexpr, EPS: tl.constexpr, OFFSET: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """total [rows, SIZE] = x + y, and out = its norm; grid (rows)."""
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, COLUMNS)
     place, mask = columns[None, :], (columns < SIZE)[None, :]
-    first = tl.load(x + row * X_STRIDE + place, mask=mask, other=0.0).to(tl.float32)
-    second = tl.load(y + row * Y_STRIDE + place, mask=mask, other=0.0).to(tl.float32)
-    summed = (first + second).to(total.dtype.element_ty)
-    tl.store(total + row * TOTAL_STRIDE + place, summed, mask=mask)
+    first = tl.load(x.at + row * x.STRIDE + place, mask=mask, other=0.0).to(tl.float32)
+    second = tl.load(y.at + row * y.STRIDE + place, mask=mask, other=0.0).to(tl.float32)
+    summed = (first + second).to(total.at.dtype.element_ty)
+    tl.store(total.at + row * total.STRIDE + place, summed, mask=mask)
     normed = normalized(summed.to(tl.float32), weight, columns, SIZE, EPS, OFFSET)
-    tl.store(out + row * OUT_STRIDE + place, normed.to(out.dtype.element_ty), mask=mask)
+    tl.store(out.at + row * out.STRIDE + place, normed.to(out.at.dtype.element_ty), mask=mask)
 
 
 @triton.jit
 def layer_norm(
-    x, weight, bias, out,
-    X_STRIDE: tl.constexpr, OUT_STRIDE: tl.constexpr, HEADS: tl.constexpr, SIZE: tl.constexpr,
-    WEIGHT_STRIDE: tl.constexpr, EPS: tl.constexpr, WITH_BIAS: tl.constexpr,
+    x: Rows, weight: Rows, bias: Bias, out: Rows,
+    HEADS: tl.constexpr, SIZE: tl.constexpr, EPS: tl.constexpr,
     BLOCK_HEADS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """out [rows, HEADS, SIZE] = the layer norm of each head of x.
@@ -64,11 +63,10 @@ def layer_norm(
     columns = tl.arange(0, COLUMNS)
     mask = (heads < HEADS)[:, None] & (columns < SIZE)[None, :]
     place = heads[:, None] * SIZE + columns[None, :]
-    own = heads[:, None] * WEIGHT_STRIDE + columns[None, :]
-    numbers = tl.load(x + row * X_STRIDE + place, mask=mask, other=0.0).to(tl.float32)
+    own = heads[:, None] * weight.STRIDE + columns[None, :]
+    numbers = tl.load(x.at + row * x.STRIDE + place, mask=mask, other=0.0).to(tl.float32)
     centred = tl.where(mask, numbers - (tl.sum(numbers, 1) / SIZE)[:, None], 0.0)
     spread = tl.rsqrt(tl.sum(centred * centred, 1) / SIZE + EPS)[:, None]
-    y = centred * spread * tl.load(weight + own, mask=mask, other=0.0).to(tl.float32)
-    if WITH_BIAS:
-        y += tl.load(bias + own, mask=mask, other=0.0).to(tl.float32)
-    tl.store(out + row * OUT_STRIDE + place, y.to(out.dtype.element_ty), mask=mask)
+    y = centred * spread * tl.load(weight.at + own, mask=mask, other=0.0).to(tl.float32)
+    y = with_bias(y, bias, own, mask)
+    tl.store(out.at + row * out.STRIDE + place, y.to(out.at.dtype.element_ty), mask=mask)

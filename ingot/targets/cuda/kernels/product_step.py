@@ -4,99 +4,134 @@ Every product adds the columns of a sum in these steps, so that its bits are the
 them. Weights are the left operand.
 """
 
+from typing import NamedTuple
+
 import triton
 import triton.language as tl
 
+from ingot.targets.cuda.kernels.operands import Rows
+
+
+class Matrix(NamedTuple):
+    """A matrix as it is stored. A GROUP of 0 says that zeros are in the place of multipliers."""
+
+    w: tl.tensor
+    multipliers: tl.tensor
+    scales: tl.tensor
+    ROW_BYTES: tl.constexpr
+    BITS: tl.constexpr  # of a weight: 8 and 4 are integers with scales
+    BLOCK: tl.constexpr  # columns that share a scale
+    GROUP: tl.constexpr  # columns that share a multiplier
+
+
+class Cut(NamedTuple):
+    """How DEPTH columns are cut: into SPLITS, each of STEPS tiles of columns."""
+
+    DEPTH: tl.constexpr
+    TILE_COLUMNS: tl.constexpr
+    SPLITS: tl.constexpr = 1
+    STEPS: tl.constexpr = 0
+    TOGETHER: tl.constexpr = True  # whether a program does all splits
+
+
+class Tile(NamedTuple):
+    """Where sums [outputs, rows] lie: rows `r` of so many, and outputs `o` from `begin` on."""
+
+    r: tl.tensor
+    rows: tl.tensor
+    o: tl.tensor
+    begin: tl.tensor
+
 
 @triton.jit
-def scales_of(
-    multipliers, scales, o, begin, step, ALL: tl.constexpr, WIDTH: tl.constexpr,
-    BITS: tl.constexpr, BLOCK: tl.constexpr, GROUP: tl.constexpr, TILE_COLUMNS: tl.constexpr,
-):  # fmt: skip
-    """The scales of a tile of weights, [outputs], and its multipliers as they lie in memory.
-
-    o are the outputs from `begin` on. A GROUP of 0 says that zeros, [outputs], are in the place of
-    multipliers.
-    """
+def scales_of(matrix: Matrix, tile: Tile, step, WIDTH: tl.constexpr, cut: Cut):
+    """The scales of a tile of weights, [outputs], and its multipliers as they lie in memory."""
+    o = tile.o
     scale, by = o, o
-    step = tl.minimum(step, ALL - 1)  # beyond the last tile is the last once more
-    if BITS <= 8:
-        at = step * TILE_COLUMNS // BLOCK * WIDTH + o
-        scale = tl.load(scales + at, mask=o < WIDTH, other=0.0)
-        if GROUP == 0:
-            by = tl.load(multipliers + at, mask=o < WIDTH, other=0)
-        elif GROUP < BLOCK:
-            BYTES: tl.constexpr = TILE_COLUMNS // GROUP // 2
-            i = begin * BYTES + tl.arange(0, o.shape[0] * BYTES)
-            by = tl.load(multipliers + step * (WIDTH * BYTES) + i, mask=i < WIDTH * BYTES, other=0)
+    LAST: tl.constexpr = triton.cdiv(cut.DEPTH, cut.TILE_COLUMNS) - 1
+    step = tl.minimum(step, LAST)  # beyond the last tile is the last once more
+    if matrix.BITS <= 8:
+        at = step * cut.TILE_COLUMNS // matrix.BLOCK * WIDTH + o
+        scale = tl.load(matrix.scales + at, mask=o < WIDTH, other=0.0)
+        if matrix.GROUP == 0:
+            by = tl.load(matrix.multipliers + at, mask=o < WIDTH, other=0)
+        elif matrix.GROUP < matrix.BLOCK:
+            BYTES: tl.constexpr = cut.TILE_COLUMNS // matrix.GROUP // 2
+            i = tile.begin * BYTES + tl.arange(0, o.shape[0] * BYTES)
+            by = tl.load(
+                matrix.multipliers + step * (WIDTH * BYTES) + i, mask=i < WIDTH * BYTES, other=0
+            )
     return scale, by
 
 
 @triton.jit
 def with_step(
-    total, x, w, multipliers, scales, scale, by, r, o, begin, step, rows,
-    ALL: tl.constexpr, WIDTH: tl.constexpr, DEPTH: tl.constexpr, X_STRIDE: tl.constexpr,
-    ROW_BYTES: tl.constexpr, BITS: tl.constexpr, BLOCK: tl.constexpr, GROUP: tl.constexpr,
-    TILE_COLUMNS: tl.constexpr,
+    total, scale, by, step, x: Rows, matrix: Matrix, tile: Tile, WIDTH: tl.constexpr, cut: Cut
 ):  # fmt: skip
     """The sum with one more tile of columns, and the scales of the next.
 
     Scales are too small for an asynchronous load: they are under way for a step.
     """
-    next_scale, next_by = scales_of(
-        multipliers, scales, o, begin, step + 1, ALL, WIDTH, BITS, BLOCK, GROUP, TILE_COLUMNS
-    )
-    k = step * TILE_COLUMNS + tl.arange(0, TILE_COLUMNS)
-    if BITS > 8:
-        numbers = _columns(x, r, k, rows, DEPTH, X_STRIDE, TILE_COLUMNS)
-        weights = _columns(w, o, k, WIDTH, DEPTH, DEPTH, TILE_COLUMNS)
+    next_scale, next_by = scales_of(matrix, tile, step + 1, WIDTH, cut)
+    k = step * cut.TILE_COLUMNS + tl.arange(0, cut.TILE_COLUMNS)
+    if matrix.BITS > 8:
+        numbers = _numbers(x, k, tile, cut)
+        weights = _columns(matrix.w, tile.o, k, WIDTH, cut.DEPTH, cut.DEPTH, cut.TILE_COLUMNS)
         total = _dot_on(total, weights, numbers)
     else:
-        if BITS == 8:
-            numbers = _columns(x, r, k, rows, DEPTH, X_STRIDE, TILE_COLUMNS)
-            integers = _columns(w, o, k, WIDTH, ROW_BYTES, ROW_BYTES, TILE_COLUMNS)
-            weights = _in_order(integers, o.shape[0], TILE_COLUMNS).to(numbers.dtype)
-            if GROUP == 0:
+        if matrix.BITS == 8:
+            numbers = _numbers(x, k, tile, cut)
+            integers = _integers(matrix, k, tile, WIDTH, cut.TILE_COLUMNS)
+            weights = _in_order(integers, tile.o.shape[0], cut.TILE_COLUMNS).to(numbers.dtype)
+            if matrix.GROUP == 0:
                 weights -= by.to(numbers.dtype)[:, None]
             dot = _dot(weights, numbers)
         else:
-            dot = _dot4(
-                x, w, by, r, o, step, rows, WIDTH, DEPTH, X_STRIDE, ROW_BYTES, BLOCK, GROUP,
-                TILE_COLUMNS,
-            )  # fmt: skip
+            dot = _dot4(by, step, x, matrix, tile, WIDTH, cut)
         total += dot * scale.to(tl.float32)[:, None]
     return total, next_scale, next_by
 
 
 @triton.jit
-def _dot4(
-    x, w, by, r, o, step, rows,
-    WIDTH: tl.constexpr, DEPTH: tl.constexpr, X_STRIDE: tl.constexpr, ROW_BYTES: tl.constexpr,
-    BLOCK: tl.constexpr, GROUP: tl.constexpr, TILE_COLUMNS: tl.constexpr,
-):  # fmt: skip
+def _dot4(by, step, x: Rows, matrix: Matrix, tile: Tile, WIDTH: tl.constexpr, cut: Cut):
     """A tile of weights in 4 bits, times x. The halves of the tile share bytes."""
-    HALF: tl.constexpr = TILE_COLUMNS // 2
+    HALF: tl.constexpr = cut.TILE_COLUMNS // 2
+    OUTPUTS: tl.constexpr = tile.o.shape[0]
     i = tl.arange(0, HALF)
-    x_low = _columns(x, r, step * TILE_COLUMNS + i, rows, DEPTH, X_STRIDE, TILE_COLUMNS)
-    x_high = _columns(x, r, step * TILE_COLUMNS + HALF + i, rows, DEPTH, X_STRIDE, TILE_COLUMNS)
-    pairs = _columns(w, o, step * HALF + i, WIDTH, ROW_BYTES, ROW_BYTES, HALF)
+    x_low = _numbers(x, step * cut.TILE_COLUMNS + i, tile, cut)
+    x_high = _numbers(x, step * cut.TILE_COLUMNS + HALF + i, tile, cut)
+    pairs = _integers(matrix, step * HALF + i, tile, WIDTH, HALF)
     # What is done to bytes before they are numbers stays within four of them at a time, as `&`.
     low = (pairs & 0x0F).to(tl.int8).to(x_low.dtype)
     high = (pairs & 0xF0).to(tl.int8, bitcast=True).to(x_low.dtype)  # 16 times its value
-    low, high = _in_order(low, o.shape[0], HALF), _in_order(high, o.shape[0], HALF)
-    if GROUP == 0:
+    low, high = _in_order(low, OUTPUTS, HALF), _in_order(high, OUTPUTS, HALF)
+    if matrix.GROUP == 0:
         zero = by.to(x_low.dtype)[:, None]
         low, high = low - (zero + 8.0), high * 0.0625 - zero
-    elif GROUP == BLOCK:
+    elif matrix.GROUP == matrix.BLOCK:
         low, high = low - 8.0, high * 0.0625
     else:
-        GROUPS: tl.constexpr = HALF // GROUP
-        nibbles = tl.reshape(by, o.shape[0], GROUPS)
+        GROUPS: tl.constexpr = HALF // matrix.GROUP
+        nibbles = tl.reshape(by, OUTPUTS, GROUPS)
         own_low = (nibbles & 15).to(x_low.dtype) - 8.0
         own_high = (nibbles >> 4).to(x_low.dtype) * 0.0625 - 0.5
-        low = (low - 8.0) * _wide(own_low, o.shape[0], GROUPS, GROUP)
-        high *= _wide(own_high, o.shape[0], GROUPS, GROUP)
+        low = (low - 8.0) * _wide(own_low, OUTPUTS, GROUPS, matrix.GROUP)
+        high *= _wide(own_high, OUTPUTS, GROUPS, matrix.GROUP)
     return _dot_on(_dot(low, x_low), high, x_high)
+
+
+@triton.jit
+def _numbers(x: Rows, columns, tile: Tile, cut: Cut):
+    """Some columns of the rows of a tile."""
+    return _columns(x.at, tile.r, columns, tile.rows, cut.DEPTH, x.STRIDE, cut.TILE_COLUMNS)
+
+
+@triton.jit
+def _integers(matrix: Matrix, places, tile: Tile, WIDTH: tl.constexpr, AT_ONCE: tl.constexpr):
+    """Some bytes of the outputs of a tile, so many."""
+    return _columns(
+        matrix.w, tile.o, places, WIDTH, matrix.ROW_BYTES, matrix.ROW_BYTES, AT_ONCE
+    )  # fmt: skip
 
 
 @triton.jit

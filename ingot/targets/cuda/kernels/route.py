@@ -3,43 +3,62 @@
 The experts of a row are [groups, experts of a group], both filled up to a power of two.
 """
 
+from typing import NamedTuple
+
 import triton
 import triton.language as tl
+
+from ingot.targets.cuda.kernels.operands import Bias, Rows, with_bias
 
 LOWEST: tl.constexpr = tl.constexpr(-3.4028234663852886e38)  # candidates are at least that
 
 
+class Picks(NamedTuple):
+    """Which experts are picked: PICKS of those in the best groups. TOP2: a group scores the sum of
+    its two largest."""
+
+    GROUPS: tl.constexpr
+    SIZE: tl.constexpr  # experts of a group
+    PICKS: tl.constexpr
+    KEPT_GROUPS: tl.constexpr
+    TOP2: tl.constexpr
+
+
+class Shares(NamedTuple):
+    """What the shares of picked experts are made of."""
+
+    SIGMOID: tl.constexpr  # of each score, or the softmax of all
+    NORMALISE: tl.constexpr
+    EPS: tl.constexpr
+    SCALE: tl.constexpr
+
+
 @triton.jit
 def route(
-    logits, bias, shares,
-    LOGITS_STRIDE: tl.constexpr, SHARES_STRIDE: tl.constexpr, GROUPS: tl.constexpr,
-    SIZE: tl.constexpr, PICKS: tl.constexpr, KEPT_GROUPS: tl.constexpr, TOP2: tl.constexpr,
-    SIGMOID: tl.constexpr, NORMALISE: tl.constexpr, EPS: tl.constexpr, SCALE: tl.constexpr,
-    WITH_BIAS: tl.constexpr, BLOCK_GROUPS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+    logits: Rows, bias: Bias, shares: Rows, picks: Picks, made: Shares,
+    BLOCK_GROUPS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
 ):  # fmt: skip
     """shares [rows, GROUPS * SIZE] of the PICKS experts with the largest score + bias, else 0.
 
-    Grid (rows). Among equals the first is picked, and NaN counts as the largest. TOP2: a group
-    scores the sum of its two largest.
+    Grid (rows). Among equals the first is picked, and NaN counts as the largest.
     """
     row = tl.program_id(0).to(tl.int64)
     group, place = tl.arange(0, BLOCK_GROUPS)[:, None], tl.arange(0, BLOCK_SIZE)[None, :]
-    expert, there = group * SIZE + place, (group < GROUPS) & (place < SIZE)
-    x = tl.load(logits + row * LOGITS_STRIDE + expert, mask=there, other=float("-inf"))
-    scores = _scores(x.to(tl.float32), SIGMOID)
-    wanted = scores
-    if WITH_BIAS:
-        wanted += tl.load(bias + expert, mask=there, other=0.0).to(tl.float32)
+    expert = group * picks.SIZE + place
+    there = (group < picks.GROUPS) & (place < picks.SIZE)
+    x = tl.load(logits.at + row * logits.STRIDE + expert, mask=there, other=float("-inf"))
+    scores = _scores(x.to(tl.float32), made.SIGMOID)
+    wanted = with_bias(scores, bias, expert, there)
     wanted = tl.where(wanted == wanted, tl.maximum(wanted, LOWEST), float("inf"))
     wanted = tl.where(there, wanted, float("-inf"))
-    if KEPT_GROUPS < GROUPS:
-        wanted = _within_groups(wanted, place, KEPT_GROUPS, TOP2)
-    picked = _largest(wanted, expert, there, PICKS)
+    if picks.KEPT_GROUPS < picks.GROUPS:
+        wanted = _within_groups(wanted, place, picks.KEPT_GROUPS, picks.TOP2)
+    picked = _largest(wanted, expert, there, picks.PICKS)
     share = tl.where(picked, scores, 0.0)
-    if NORMALISE:
-        share = tl.div_rn(share, tl.sum(tl.sum(share, 1), 0) + EPS)
-    share = tl.where(picked, share * SCALE, 0.0)
-    tl.store(shares + row * SHARES_STRIDE + expert, share, mask=there)
+    if made.NORMALISE:
+        share = tl.div_rn(share, tl.sum(tl.sum(share, 1), 0) + made.EPS)
+    share = tl.where(picked, share * made.SCALE, 0.0)
+    tl.store(shares.at + row * shares.STRIDE + expert, share, mask=there)
 
 
 @triton.jit

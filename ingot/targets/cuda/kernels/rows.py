@@ -4,6 +4,8 @@ import triton
 import triton.language as tl
 
 from ingot.targets.cuda.kernels.math import activated, soft_capped
+from ingot.targets.cuda.kernels.operands import Rows
+from ingot.targets.cuda.kernels.product_step import Matrix
 
 
 @triton.jit
@@ -36,31 +38,29 @@ def select_rows(
 
 @triton.jit
 def scaled_rows(
-    w, multipliers, scales, indices, out,
-    HEIGHT: tl.constexpr, WIDTH: tl.constexpr, OUT_STRIDE: tl.constexpr, ROW_BYTES: tl.constexpr,
-    BITS: tl.constexpr, BLOCK: tl.constexpr, GROUP: tl.constexpr, TILE: tl.constexpr,
-    COLUMNS: tl.constexpr,
+    table: Matrix, indices, out: Rows,
+    HEIGHT: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """out[row] = row indices[row] of a table of integers with scales, which has HEIGHT rows."""
     row, columns, mask = _place(COLUMNS, WIDTH)
     source = tl.load(indices + row).to(tl.int64)
-    at, half = _byte(columns, BITS, TILE)
-    integers = tl.load(w + source * ROW_BYTES + at, mask=mask, other=0).to(tl.int32)
-    if BITS == 4:
+    at, half = _byte(columns, table.BITS, TILE)
+    integers = tl.load(table.w + source * table.ROW_BYTES + at, mask=mask, other=0).to(tl.int32)
+    if table.BITS == 4:
         nibbles = (integers >> (half * 4)) & 15
         integers = tl.where(half == 0, nibbles, nibbles ^ 8) - 8
-    block = (columns // BLOCK).to(tl.int64)
-    if GROUP == 0:
-        integers -= tl.load(multipliers + block * HEIGHT + source, mask=mask, other=0)
-    elif GROUP < BLOCK:
-        HALF_GROUPS: tl.constexpr = TILE // GROUP // 2
-        group = columns % (TILE // 2) // GROUP
+    block = (columns // table.BLOCK).to(tl.int64)
+    if table.GROUP == 0:
+        integers -= tl.load(table.multipliers + block * HEIGHT + source, mask=mask, other=0)
+    elif table.GROUP < table.BLOCK:
+        HALF_GROUPS: tl.constexpr = TILE // table.GROUP // 2
+        group = columns % (TILE // 2) // table.GROUP
         at = ((columns // TILE).to(tl.int64) * HEIGHT + source) * HALF_GROUPS + group
-        nibbles = tl.load(multipliers + at, mask=mask, other=0).to(tl.int32)
+        nibbles = tl.load(table.multipliers + at, mask=mask, other=0).to(tl.int32)
         integers *= ((nibbles >> (half * 4)) & 15) - 8
-    scale = tl.load(scales + block * HEIGHT + source, mask=mask, other=0.0)
+    scale = tl.load(table.scales + block * HEIGHT + source, mask=mask, other=0.0)
     y = integers.to(tl.float32) * scale.to(tl.float32)
-    _put(out, y, row, columns, mask, OUT_STRIDE)
+    _put(out.at, y, row, columns, mask, out.STRIDE)
 
 
 @triton.jit

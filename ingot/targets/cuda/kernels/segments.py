@@ -7,11 +7,27 @@ program nor other segments change a bit. Columns of a head are taken in two part
 72 are not filled up to 128.
 """
 
+from typing import NamedTuple
+
 import triton
 import triton.language as tl
 
-from ingot.targets.cuda.kernels.attention import COLUMNS_OF_ONES, LOG2_E, NEVER, weights_of
-from ingot.targets.cuda.kernels.math import soft_capped
+from ingot.targets.cuda.kernels.attention import (
+    COLUMNS_OF_ONES,
+    NEVER,
+    Scoring,
+    scaled,
+    weights_of,
+)
+from ingot.targets.cuda.kernels.operands import Rows
+
+
+class Parts(NamedTuple):
+    """The D columns of a head in two tiles: MAIN columns, and TAIL or less, which may be 0."""
+
+    D: tl.constexpr
+    MAIN: tl.constexpr
+    TAIL: tl.constexpr
 
 
 @triton.jit
@@ -34,21 +50,15 @@ def store_columns(out, begins, exists, values, D: tl.constexpr, FIRST: tl.conste
 
 
 @triton.jit
-def masked(
-    x, keys, queries, end, SCALE: tl.constexpr, SOFTCAP: tl.constexpr, WINDOW: tl.constexpr,
-    CAUSAL: tl.constexpr,
-):  # fmt: skip
+def masked(x, keys, queries, end, scoring: Scoring, CAUSAL: tl.constexpr):
     """Scores of products [rows, keys] in units of log2; -inf where a row does not see a key."""
-    if SOFTCAP > 0:
-        x = soft_capped(x * SCALE, SOFTCAP) * LOG2_E
-    else:
-        x = x * (SCALE * LOG2_E)
+    x = scaled(x, scoring)
     behind = keys[None, :] - queries[:, None]
     seen = (keys < end)[None, :] & (queries >= 0)[:, None]
     if CAUSAL:
         seen = seen & (behind <= 0)
-    if WINDOW > 0:
-        seen = seen & (behind > -WINDOW) & (behind < WINDOW)
+    if scoring.WINDOW > 0:
+        seen = seen & (behind > -scoring.WINDOW) & (behind < scoring.WINDOW)
     return tl.where(seen, x, NEVER)
 
 
@@ -66,16 +76,17 @@ def seen_keys(
 
 @triton.jit
 def attend_segments(
-    q, k, v, spans, out,
-    Q_STRIDE: tl.constexpr, K_STRIDE: tl.constexpr, V_STRIDE: tl.constexpr,
-    OUT_STRIDE: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, MAIN: tl.constexpr,
-    TAIL: tl.constexpr, SCALE: tl.constexpr, SOFTCAP: tl.constexpr, WINDOW: tl.constexpr,
-    CAUSAL: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
+    q: Rows, k: Rows, v: Rows, spans, out: Rows,
+    GROUP: tl.constexpr, parts: Parts, scoring: Scoring, CAUSAL: tl.constexpr,
+    ROWS: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
     """out [N, H, D] of q [N, H, D], k and v [N, K, D]: a head has MAIN columns, and TAIL or less.
 
     Grid: (S, KV heads, tiles of the most rows).
     """
+    D: tl.constexpr = parts.D
+    MAIN: tl.constexpr = parts.MAIN
+    TAIL: tl.constexpr = parts.TAIL
     s, head, tile = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     begin = tl.load(spans + 3 * s)
     length = tl.load(spans + 3 * s + 1) - begin
@@ -85,33 +96,33 @@ def attend_segments(
     queries, live = members // GROUP, members < length * GROUP
     heads = (head * GROUP + members % GROUP) * D
     places = (begin + queries).to(tl.int64)
-    q_main = columns_of(q, places * Q_STRIDE + heads, live, D, 0, MAIN)
+    q_main = columns_of(q.at, places * q.STRIDE + heads, live, D, 0, MAIN)
     values, sums = tl.zeros([ROWS, MAIN], tl.float32), tl.zeros([ROWS, COLUMNS_OF_ONES], tl.float32)
     highest = tl.full([ROWS], NEVER, tl.float32)
     ones = tl.full([KEYS, COLUMNS_OF_ONES], 1.0, tl.float32).to(q_main.dtype)
     if TAIL > 0:
-        q_tail = columns_of(q, places * Q_STRIDE + heads, live, D, MAIN, TAIL)
+        q_tail = columns_of(q.at, places * q.STRIDE + heads, live, D, MAIN, TAIL)
         tails = tl.zeros([ROWS, TAIL], tl.float32)
     last = (tile * ROWS + ROWS - 1) // GROUP
-    low, end = seen_keys(tile * ROWS // GROUP, last, length, WINDOW, CAUSAL, KEYS)
+    low, end = seen_keys(tile * ROWS // GROUP, last, length, scoring.WINDOW, CAUSAL, KEYS)
     for start in tl.range(low, end, KEYS):
         keys = start + tl.arange(0, KEYS)
         exists, rows = keys < end, (begin + keys).to(tl.int64)
-        k_begins, v_begins = rows * K_STRIDE + head * D, rows * V_STRIDE + head * D
-        k_main = columns_of(k, k_begins, exists, D, 0, MAIN)
+        k_begins, v_begins = rows * k.STRIDE + head * D, rows * v.STRIDE + head * D
+        k_main = columns_of(k.at, k_begins, exists, D, 0, MAIN)
         x = tl.dot(q_main, tl.trans(k_main), input_precision="ieee")
         if TAIL > 0:
-            k_tail = columns_of(k, k_begins, exists, D, MAIN, TAIL)
+            k_tail = columns_of(k.at, k_begins, exists, D, MAIN, TAIL)
             x = tl.dot(q_tail, tl.trans(k_tail), x, input_precision="ieee")
-        x = masked(x, keys, queries, end, SCALE, SOFTCAP, WINDOW, CAUSAL)
+        x = masked(x, keys, queries, end, scoring, CAUSAL)
         weights, highest, old = weights_of(x, highest, q_main.dtype)
         sums = tl.dot(weights, ones, sums * old, input_precision="ieee")
-        v_main = columns_of(v, v_begins, exists, D, 0, MAIN)
+        v_main = columns_of(v.at, v_begins, exists, D, 0, MAIN)
         values = tl.dot(weights, v_main, values * old, input_precision="ieee")
         if TAIL > 0:
-            v_tail = columns_of(v, v_begins, exists, D, MAIN, TAIL)
+            v_tail = columns_of(v.at, v_begins, exists, D, MAIN, TAIL)
             tails = tl.dot(weights, v_tail, tails * old, input_precision="ieee")
     inverse = tl.div_rn(1.0, tl.max(sums, 1))[:, None]  # its columns are equal
-    store_columns(out, places * OUT_STRIDE + heads, live, values * inverse, D, 0)
+    store_columns(out.at, places * out.STRIDE + heads, live, values * inverse, D, 0)
     if TAIL > 0:
-        store_columns(out, places * OUT_STRIDE + heads, live, tails * inverse, D, MAIN)
+        store_columns(out.at, places * out.STRIDE + heads, live, tails * inverse, D, MAIN)
