@@ -27,6 +27,8 @@ from ingot.runtime.scheduler import AGING, Scheduler
 from ingot.runtime.sequence import Sequence, SharedRequest, first_of_request
 from ingot.runtime.speculation import Speculation, check_speculation
 
+Receive = Callable[[list[Sequence]], None]
+
 
 class Engine:
     """Advances all sequences by steps. For one thread only.
@@ -48,12 +50,9 @@ class Engine:
         eos_token_ids: tokens that end a sequence unless it ignores them.
         seed: draws of requests without a seed of their own depend on it.
         config: the switches; `config` can be replaced between steps.
-
-    `receive` is called with the sequences that got a token or ended together; it may end any of
-    them with `finish`.
+        receive: called with the sequences that got a token or ended together; it may end any of
+            them with `finish`.
     """
-
-    receive: Callable[[list[Sequence]], None] | None = None
 
     def __init__(
         self,
@@ -63,10 +62,12 @@ class Engine:
         eos_token_ids: Iterable[int] = (),
         seed: int = 0,
         config: EngineConfig | None = None,
+        receive: Receive = lambda sequences: None,
     ) -> None:
         limits, most_tokens = executor.limits, executor.limits.max_num_batched_tokens
         self.eos_token_ids = tuple(eos_token_ids)
         self.seed = seed
+        self._receive = receive
         self.pages = PageTable(
             executor.num_pages, limits.page_size, window=executor.window, step_tokens=most_tokens
         )
@@ -85,6 +86,7 @@ class Engine:
             max_num_seqs=min(limits.max_num_seqs, self._max_num_rows),
             max_num_tokens=most_tokens,
             max_num_rows=self._max_num_rows,
+            drafter=self._drafts,
         )
         self._tally = Tally(int)
         self._logits_cache = LogitsCache(0)
@@ -107,7 +109,6 @@ class Engine:
         self._prepared = None
         self.scheduler.configure(config)
         self._speculation = None if config.speculative is None else Speculation(config)
-        self.scheduler.drafter = None if self._speculation is None else self._speculation.drafts
         if config.logits_cache_bytes != self._logits_cache.max_bytes:
             self._logits_cache.resize(config.logits_cache_bytes)
         self._overlaps = (
@@ -220,8 +221,8 @@ class Engine:
     def deliver(self, changed: Iterable[Sequence] = ()) -> None:
         """Calls `receive` with the sequences that it has not seen since they changed."""
         sequences, self._undelivered = [*self._undelivered, *changed], []
-        if sequences and self.receive is not None:
-            self.receive(sequences)
+        if sequences:
+            self._receive(sequences)
 
     def counters(self) -> EngineCounters:
         """How the engine fares, now and since it was opened."""
@@ -330,6 +331,9 @@ class Engine:
             if self._executor.can_follow(recipients.wants):
                 self._prepared = None
                 self._flights.submit(batch, recipients, beside=True)
+
+    def _drafts(self, sequences: list[Sequence], room: int) -> list[list[int]]:
+        return [] if self._speculation is None else self._speculation.drafts(sequences, room)
 
     def _forget(self, sequence: Sequence) -> None:
         self.scheduler.remove(sequence)

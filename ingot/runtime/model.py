@@ -77,17 +77,20 @@ class Model(Refusals):
             num_threads=num_threads,
         )
         try:
-            self._engine = Engine(
+            make_engine = partial(
+                Engine,
                 executor,
                 max_model_len=self.max_model_len,
                 eos_token_ids=self.artifact.manifest.model.eos_token_ids,
                 seed=seed,
                 config=config,
             )
+            session = Session(make_engine, on_step)
         except BaseException:  # switches that the executor cannot have
             executor.close()
             raise
-        self._thread = EngineThread(Session(self._engine, on_step))
+        self._engine = session.engine
+        self._thread = EngineThread(session)
         # Runs at Python's exit, too, so that the threads of the kernels are always joined.
         weakref.finalize(self, self._thread.close)
 

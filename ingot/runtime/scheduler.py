@@ -66,8 +66,6 @@ class Scheduler:
     also compute what the `drafter` guesses, where there is room: nobody gives up a page for it.
     """
 
-    drafter: Drafter | None = None
-
     def __init__(
         self,
         residence: Residence,
@@ -76,8 +74,10 @@ class Scheduler:
         max_num_tokens: int,
         max_num_rows: int,
         config: EngineConfig,
+        drafter: Drafter | None = None,
     ) -> None:
         self.residence, self.pages = residence, residence.pages
+        self._drafter = drafter
         self.max_num_rows = max_num_rows
         self._most_seqs, self._most_tokens = max_num_seqs, max_num_tokens
         self.configure(config)
@@ -162,8 +162,8 @@ class Scheduler:
         only_decodes = len(chunks) == num_decoding
         # A sequence that had room may have lost it to another.
         chunks = [chunk for chunk in chunks if chunk.sequence.is_running]
-        if self.drafter is not None and chunks and only_decodes:
-            self._add_drafts(chunks, self.drafter, min(tokens, rows))
+        if self._drafter is not None and chunks and only_decodes:
+            self._add_drafts(chunks, self._drafter, min(tokens, rows))
         return chunks
 
     def advance(self, chunks: list[Chunk]) -> None:

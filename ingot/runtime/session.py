@@ -21,6 +21,7 @@ from ingot.runtime.request import Request
 from ingot.runtime.sequence import Sequence
 from ingot.runtime.tokenizer import Tokenizer
 
+MakeEngine = Callable[..., Engine]
 OnStep = Callable[[EngineCounters], None]
 Listener = Callable[[Request], None]
 
@@ -41,10 +42,13 @@ class Ticket:
 
 
 class Session:
-    """The requests of an engine. Everything here runs in the engine's thread."""
+    """The requests of an engine. Everything here runs in the engine's thread.
 
-    def __init__(self, engine: Engine, on_step: OnStep | None = None) -> None:
-        self._engine = engine
+    `make_engine` makes the engine, which delivers to the function that it is given as `receive`.
+    """
+
+    def __init__(self, make_engine: MakeEngine, on_step: OnStep | None = None) -> None:
+        self.engine = make_engine(receive=self._receive)
         self._on_step = on_step
         self.closed = False
         self._requests: dict[str, Request] = {}
@@ -52,7 +56,6 @@ class Session:
         self._claims: dict[int, tuple[ref[object], list[Request]]] = {}
         self._names = map(str, itertools.count())
         self._after_news: list[WeakMethod[Callable[[], None]]] = []
-        engine.receive = self._receive
 
     def after_news(self, call: Callable[[], None]) -> None:
         """Has a method called when all listeners have been told what came at once.
@@ -63,7 +66,7 @@ class Session:
 
     @property
     def has_unfinished(self) -> bool:
-        return self._engine.has_unfinished
+        return self.engine.has_unfinished
 
     def add(self, claim: ref[object], tickets: list[Ticket], listen: Listener) -> list[Request]:
         """Adds all requests or, with an error, none."""
@@ -71,7 +74,7 @@ class Session:
         try:
             self.refuse_closed()
             self._refuse_used([t.request_id for t in tickets if t.request_id is not None])
-            self._engine.scheduler.check_room(sum(ticket.params.n for ticket in tickets))
+            self.engine.scheduler.check_room(sum(ticket.params.n for ticket in tickets))
             for ticket in tickets:
                 added.append(self._add(ticket, listen))
         except BaseException as error:
@@ -90,7 +93,7 @@ class Session:
         """Ends a request and tells its listener. An unknown or finished one does nothing."""
         request = self._requests.get(request_id)
         if request is not None:
-            self._engine.deliver()
+            self.engine.deliver()
             request.abort()
             self._tell(request)
             self._end_of_news()
@@ -98,7 +101,7 @@ class Session:
     def step(self) -> None:
         """Runs a step. If it fails, all requests fail, and the engine serves later ones."""
         try:
-            self._engine.step()
+            self.engine.step()
         except BaseException as error:
             _log.exception("a step failed")
             self.fail_all(
@@ -106,19 +109,19 @@ class Session:
             )
         if self._on_step is not None:
             try:
-                self._on_step(self._engine.counters())
+                self._on_step(self.engine.counters())
             except BaseException:  # it serves no request, so none fails by it
                 _log.exception("on_step raised; it is not called again")
                 self._on_step = None
 
     def touch_ahead(self) -> bool:
         """Takes a piece of the memory that the next prompts will fill; False: none is left."""
-        return self._engine.touch_ahead()
+        return self.engine.touch_ahead()
 
     def fail_all(self, error: IngotError) -> None:
         """Ends every request with an error."""
-        self._engine.deliver()
-        self._engine.fail_all(error)
+        self.engine.deliver()
+        self.engine.fail_all(error)
         for request in list(self._requests.values()):
             if not request.finished:
                 for completion in request.completions:
@@ -135,7 +138,7 @@ class Session:
     ) -> list[Float32]:
         """Logits of each sequence from a position on; see `Engine.logits`."""
         self.refuse_closed()
-        return self._engine.logits(sequences, chunk_tokens, stopped, first)
+        return self.engine.logits(sequences, chunk_tokens, stopped, first)
 
     def rows(
         self,
@@ -148,21 +151,21 @@ class Session:
     ) -> None:
         """Gives what a program returns for each sequence; see `Engine.rows`."""
         self.refuse_closed()
-        self._engine.rows(program, sequences, first, takes, chunk_tokens, stopped)
+        self.engine.rows(program, sequences, first, takes, chunk_tokens, stopped)
 
     def output(self, request: Request) -> RequestOutput:
         """The request so far. Raises the error that ended it."""
-        self._engine.deliver()
+        self.engine.deliver()
         return request.output()
 
     def counters(self) -> EngineCounters:
         """How the engine fares."""
-        return self._engine.counters()
+        return self.engine.counters()
 
     def configure(self, config: EngineConfig) -> None:
         """Replaces the engine's switches."""
         self.refuse_closed()
-        self._engine.config = config
+        self.engine.config = config
 
     def close(self) -> None:
         """Ends all requests with an error, then closes the engine; a second call does nothing."""
@@ -171,7 +174,7 @@ class Session:
             try:
                 self.fail_all(_closed_error())
             finally:
-                self._engine.close()
+                self.engine.close()
 
     def refuse_closed(self) -> None:
         """Raises UsageError after `close`."""
@@ -179,14 +182,14 @@ class Session:
             raise _closed_error()
 
     def _add(self, ticket: Ticket, listen: Listener) -> Request:
-        first = self._engine.add(
+        first = self.engine.add(
             ticket.token_ids, ticket.params, priority=ticket.priority, salt=ticket.salt
         )
         try:
             sequences = [first, *first.siblings]
-            completions = [CompletionReader(self._engine, s, ticket.tokenizer) for s in sequences]
+            completions = [CompletionReader(self.engine, s, ticket.tokenizer) for s in sequences]
         except BaseException:
-            self._engine.abort(first)
+            self.engine.abort(first)
             raise
         name = ticket.request_id or next(n for n in self._names if n not in self._requests)
         request = Request(name, ticket.prompt, completions, listen)
@@ -207,7 +210,7 @@ class Session:
         try:
             completion.advance()
         except BaseException as error:  # what a tokenizer raises is its request's trouble alone
-            self._engine.fail(
+            self.engine.fail(
                 sequence, RequestError(f"its tokens cannot be turned into text: {describe(error)}")
             )
             completion.finished = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from weakref import ref
 
 import pytest
@@ -23,12 +24,12 @@ class Owner:
 
 
 @pytest.fixture
-def engine(fake_artifact):
+def session(fake_artifact):
     artifact = Artifact.open(fake_artifact)
     executor = CpuExecutor(artifact, max_model_len=40, kv_cache_bytes=NUM_PAGES * PAGE_BYTES)
-    engine = Engine(executor, max_model_len=40)
-    yield engine
-    engine.close()
+    session = Session(partial(Engine, executor, max_model_len=40))
+    yield session
+    session.close()
 
 
 def ticket(*token_ids: int, name: str | None = None) -> Ticket:
@@ -38,14 +39,14 @@ def ticket(*token_ids: int, name: str | None = None) -> Ticket:
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])
-def test_one_refused_request_takes_all_of_its_list_back(engine, place):
+def test_one_refused_request_takes_all_of_its_list_back(session, place):
     """Nothing runs, holds pages or keeps its name, wherever in the list it is."""
-    session, owner = Session(engine), Owner()
+    owner = Owner()
     tickets = [ticket(1, 2, 3, name="a"), ticket(4, 5, name="b")]
     tickets.insert(place, ticket(VOCAB))
     with pytest.raises(RequestError, match=f"token {VOCAB}"):
         session.add(ref(owner), tickets, lambda request: None)
-    assert not session.has_unfinished and engine.pages.num_free == NUM_PAGES
+    assert not session.has_unfinished and session.engine.pages.num_free == NUM_PAGES
     added = session.add(ref(owner), [t for t in tickets if t.request_id], lambda request: None)
     while session.has_unfinished:
         session.step()

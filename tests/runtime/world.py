@@ -59,10 +59,9 @@ class World:
             self.residence, max_num_seqs=max_num_seqs, max_num_tokens=max_num_tokens,
             max_num_rows=max_num_seqs + 4 * drafts,
             config=EngineConfig(chunk_tokens=chunk_tokens, prefix_cache=uses_prefixes),
+            drafter=self._guess if drafts else None,
         )  # fmt: skip
         self.drafts, self.num_kept = drafts, 0
-        if drafts:
-            self.scheduler.drafter = self._guess
         self.slots: dict[int, int] = {}
         self.records: dict[int, int] = {}
         self.alive: list[Sequence] = []

@@ -38,6 +38,7 @@ from ingot.serve.isolated.spawn import Spawn, end_of, spawned
 from ingot.serve.settings import ModelSettings
 
 AGAIN = "What it was computing is lost. It is being started again."
+Lost = Callable[[], None]
 _LAST_SECONDS = 1.0  # for a process to end by itself once its socket is closed
 
 _log = logging.getLogger(__name__)
@@ -59,11 +60,11 @@ class EngineProcess(asyncio.Protocol):
     """
 
     facts: ModelFacts
-    lost: Callable[[], None] = staticmethod(lambda: None)
 
-    def __init__(self, name: str, child: subprocess.Popen[bytes]) -> None:
+    def __init__(self, name: str, child: subprocess.Popen[bytes], lost: Lost) -> None:
         self._name = name
         self._child = child
+        self._lost = lost
         self._transport: Any = None
         self._loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[Death] = self._loop.create_future()
@@ -84,6 +85,7 @@ class EngineProcess(asyncio.Protocol):
         settings: ModelSettings,
         spawn: Spawn = spawned,
         check: Check = "fast",
+        lost: Lost = lambda: None,
     ) -> EngineProcess:
         """Starts a process that opens an artifact, and waits until it is ready.
 
@@ -91,7 +93,7 @@ class EngineProcess(asyncio.Protocol):
         a process that ends.
         """
         child, connection = spawn()
-        process = cls(name, child)
+        process = cls(name, child, lost)
         try:
             await process._loop.create_unix_connection(lambda: process, sock=connection)
             process._send(Open(path, settings, check))
@@ -168,7 +170,7 @@ class EngineProcess(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         if not self._dead:
             self._dead = True
-            self.lost()
+            self._lost()
             self._burial = self._loop.create_task(self._bury())
 
     def _take(self, message: FromEngine) -> None:

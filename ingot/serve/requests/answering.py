@@ -52,8 +52,8 @@ async def answering(
         order = make_order() if _is_small(request, body) else await off_loop(make_order)
         asked = asked_of(order, key, server.models.name_of(name), engine)
         async with (
-            server.gate.enter(asked) as watch,
-            aclosing(steps_of(engine, order.jobs, watch)) as steps,
+            server.gate.enter(asked) as admitted,
+            aclosing(steps_of(engine, order.jobs, admitted)) as steps,
         ):
             yield Answering(name, caller, engine, order, steps)
 

@@ -3,42 +3,40 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from typing import cast
 
 from msgspec.structs import replace
 
 from ingot.serve.engine import Engine, Job, Progress
-from ingot.serve.requests.gate import Watch
+from ingot.serve.requests.gate import Admitted
 
 Steps = AsyncGenerator[tuple[int, Progress], None]
-Seat = Callable[[], AbstractAsyncContextManager[None]]
 
 
-async def steps_of(engine: Engine, jobs: Sequence[Job], watch: Watch) -> Steps:
-    """What the steps of the engine do for the jobs, each with the job's number. The watch seats
-    each job and sees every step."""
+async def steps_of(engine: Engine, jobs: Sequence[Job], admitted: Admitted) -> Steps:
+    """What the steps of the engine do for the jobs of a request, each with the job's number."""
     if len(jobs) > 1:
-        async with aclosing(_together(engine, jobs, watch.seat)) as several:
+        async with aclosing(_together(engine, jobs, admitted)) as several:
             async for number, progress in several:
-                watch.see(progress, number)
+                admitted.see(progress, number)
                 yield number, progress
         return
-    async with watch.seat(), _asking(engine, jobs[0]) as asked:
+    async with admitted.seat(), _asking(engine, jobs[0]) as asked:
         async for progress in asked:
-            watch.see(progress)
+            admitted.see(progress, 0)
             yield 0, progress
 
 
-async def _together(engine: Engine, jobs: Sequence[Job], seat: Seat) -> Steps:
+async def _together(engine: Engine, jobs: Sequence[Job], admitted: Admitted) -> Steps:
     """The steps of several jobs, as they come: one request, which has finished when all have. The
     first error ends all."""
     queue: asyncio.Queue[tuple[int, Progress] | Exception] = asyncio.Queue()
 
     async def run(number: int, job: Job) -> None:
         try:
-            async with seat(), _asking(engine, job) as asked:
+            async with admitted.seat(), _asking(engine, job) as asked:
                 async for progress in asked:
                     queue.put_nowait((number, progress))
         except Exception as error:
