@@ -1,9 +1,8 @@
-"""A sequence: the tokens of one completion and how far they have come."""
+"""A sequence: the tokens of one completion and how far they have come. Chunks are parts of it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from time import perf_counter
 
 from ingot.errors import IngotError
 from ingot.runtime.metrics import Times
@@ -11,8 +10,6 @@ from ingot.runtime.output import FinishReason, Logprob
 from ingot.runtime.params import SamplingParams
 from ingot.runtime.prompt_lookup import PromptLookup
 from ingot.runtime.sampling_state import SamplingState
-
-INDEX_BITS = 16  # of a sequence's key; the rest is the request's number
 
 
 @dataclass(slots=True, eq=False)
@@ -96,42 +93,31 @@ class Sequence:
         return self.finish_reason is not None or self.error is not None
 
 
-@dataclass(frozen=True, slots=True)
-class SharedRequest:
-    """What the completions of a request share; `seed` is for one whose parameters have none."""
+@dataclass(slots=True)
+class Chunk:
+    """Tokens `start` to `end` of a sequence; its last `num_rows` tokens get logits.
 
-    number: int
-    token_ids: list[int]
-    params: SamplingParams
-    max_len: int
-    rank: int
-    seed: int
-    salt: bytes
-    stop_ids: frozenset[int]
+    `draws`: the chunk ends with the sequence's last token, so the next one is drawn. `draft` may
+    be what follows; it is computed as well, and each of its tokens gets logits.
+    """
 
+    sequence: Sequence
+    start: int
+    end: int
+    num_rows: int
+    draws: bool
+    draft: list[int] = field(default_factory=list)
 
-def first_of_request(request: SharedRequest, first_id: int) -> Sequence:
-    """The sequence of a request's first completion; those of the others are its siblings."""
-    arrived = perf_counter()
-    params = request.params
-    first, *siblings = (
-        Sequence(
-            first_id + index,
-            list(request.token_ids),
-            params,
-            request.max_len,
-            seed=request.seed if params.seed is None else params.seed,
-            # With a seed of its own a request draws the same wherever and whenever it runs.
-            key=(0 if params.seed is not None else request.number + 1) << INDEX_BITS | index,
-            index=index,
-            rank=(request.rank, first_id + index),
-            salt=request.salt,
-            stop_ids=request.stop_ids,
-            times=Times(arrived),
-        )
-        for index in range(params.n)
-    )
-    first.siblings = siblings
-    for sibling in siblings:
-        sibling.parent = first
-    return first
+    @property
+    def num_tokens(self) -> int:
+        """The tokens that the step computes."""
+        return self.end - self.start + len(self.draft)
+
+    @property
+    def num_drawn(self) -> int:
+        """The tokens that were drawn after the chunk."""
+        return len(self.sequence.token_ids) - self.end
+
+    @property
+    def decodes(self) -> bool:
+        return self.draws and self.end - self.start == 1

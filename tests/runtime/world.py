@@ -11,8 +11,8 @@ from ingot.runtime.page_table import PageTable
 from ingot.runtime.params import SamplingParams
 from ingot.runtime.prefix_cache import PrefixCache
 from ingot.runtime.residence import Residence
-from ingot.runtime.scheduler import AGING, Chunk, Scheduler
-from ingot.runtime.sequence import Sequence
+from ingot.runtime.scheduler import AGING, Scheduler
+from ingot.runtime.sequence import Chunk, Sequence
 from ingot.runtime.slot_table import Copy
 
 PARAMS = SamplingParams()

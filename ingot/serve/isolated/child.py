@@ -28,9 +28,9 @@ from ingot.errors import (
     ResourceError,
     describe,
 )
-from ingot.runtime.feed import Feed, News
 from ingot.runtime.llm import LLM
 from ingot.runtime.metrics import EngineCounters
+from ingot.runtime.subscription import Feed, News
 from ingot.runtime.verify import replay_shortest
 from ingot.serve.engine import Job, Progress
 from ingot.serve.garbage import search_rarely

@@ -11,7 +11,7 @@ from ingot.errors import ArtifactError, TokenizerError
 from ingot.runtime.metrics import EngineCounters
 from ingot.runtime.tokenizer import Tokenizer
 from ingot.runtime.tokenizer_files import TokenizerFiles
-from ingot.serve.engine import Job, ModelFacts, Progress
+from ingot.serve.engine import Job, ModelFacts, Progress, joined
 from ingot.serve.isolated.process import EngineProcess, Lost
 from ingot.serve.isolated.spawn import Spawn, spawned
 from ingot.serve.isolated.supervisor import Changed, Patience, Supervisor
@@ -82,10 +82,10 @@ class IsolatedEngine:
         suspects = self.supervisor.suspects
         async with suspects.admitted(job.fingerprint):
             process = await self.supervisor.process()
-            number, inbox = process.begin(job)
+            number, mailbox = process.begin(job)
             try:
                 while True:
-                    progress = await inbox.get()
+                    progress = joined(await mailbox.get())
                     yield progress
                     if progress.finished:
                         suspects.acquit(job.fingerprint)
