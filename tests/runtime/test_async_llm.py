@@ -97,6 +97,7 @@ def test_a_slow_reader_gets_every_token(fake_artifact, name):
         outputs = llm.generate([5, 6], params)
         first = await anext(outputs)
         await until(lambda: llm.counters().num_finished)
+        await asyncio.sleep(0)  # what the engine has told by then arrives
         return [first, *[output async for output in outputs]]
 
     found = use(fake_artifact, scenario)
