@@ -184,8 +184,7 @@ class Feed:
         """
         request = self._make_request(prompt, params, priority)
         subscription = self._subscriptions[number] = Subscription(self._thread)
-        listen = self._listen if stream else self._listen_for_end
-        work = subscription.adding([request], partial(listen, number))
+        work = subscription.adding([request], partial(self._listen, number, stream))
         self._thread.call(work, partial(self._added, number))
 
     def drop(self, number: int) -> None:
@@ -205,11 +204,8 @@ class Feed:
             self._news[number] = known
             self._flush()
 
-    def _listen(self, number: int, request: Request) -> None:
-        self._news[number] = request
-
-    def _listen_for_end(self, number: int, request: Request) -> None:
-        if request.finished or request.error is not None:
+    def _listen(self, number: int, stream: bool, request: Request) -> None:
+        if stream or request.finished or request.error is not None:
             self._news[number] = request
 
     def _flush(self) -> None:

@@ -26,7 +26,7 @@ from ingot.serve.edge.settings import EdgeSettings
 from ingot.serve.metrics.speed import WINDOW_SECONDS
 from ingot.serve.metrics.telemetry import Poll, Telemetry, no_engines
 from ingot.serve.metrics.tracing import Tracer
-from ingot.serve.refusal import Draining, Refusal
+from ingot.serve.refusal import Draining
 from ingot.serve.requests.gate import Admitted
 from ingot.version import __version__
 
@@ -222,7 +222,7 @@ class Edge:
         logger.warning("cutting requests", extra={"fields": {"requests": self._num_awaited}})
         for record in self._open:
             if record.awaited:
-                record.cut(_cut_short())
+                record.cut(Draining("the server ended before the answer did", retry_after=1))
 
     def _reload_keys(self) -> None:
         """Reads the keys again. Bad ones are logged, and change nothing."""
@@ -253,7 +253,3 @@ class Edge:
             if now - judged >= WINDOW_SECONDS:
                 self.telemetry.judge()
                 judged = now
-
-
-def _cut_short() -> Refusal:
-    return Draining("the server ended before the answer did", retry_after=1)
