@@ -27,7 +27,7 @@ from ingot.runtime.devices.cpu_kernels import Kernels, ModelStruct
 from ingot.runtime.devices.sampler import Sampler
 from ingot.runtime.limits import READ
 from ingot.runtime.params import SamplingParams
-from ingot.runtime.sampling_state import SamplingState
+from ingot.runtime.sequence import SamplingState
 from ingot.targets.cpu.generate import step_sources
 from ingot.targets.cpu.levels import native_target
 from ingot.targets.cpu.toolchain import build

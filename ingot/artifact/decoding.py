@@ -1,4 +1,4 @@
-"""Decoders of JSON, which threads share.
+"""Decoders of JSON and of what it says, which threads share.
 
 msgspec learns a type when it first decodes one, without a lock and in Python code that lets other
 threads run. A second thread that decodes the same type meanwhile takes what is half learnt, and the
@@ -26,6 +26,12 @@ def json_decoder(kind: Any) -> msgspec.json.Decoder[Any]:
         if kind not in _decoders:
             _decoders[kind] = msgspec.json.Decoder(kind)
         return _decoders[kind]
+
+
+def converted(value: Any, kind: type[T]) -> T:
+    """What JSON has said, as a value of that type. Raises what `msgspec.convert` raises."""
+    json_decoder(kind)  # has learnt the type
+    return msgspec.convert(value, kind, str_keys=True)
 
 
 def decode_json(data: bytes | msgspec.Raw, kind: type[T]) -> T:

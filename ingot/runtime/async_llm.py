@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar, cast
 
-from ingot.runtime.claim import Claim
 from ingot.runtime.config import EngineConfig, engine_config
+from ingot.runtime.mailbox import Mailbox, call_in
 from ingot.runtime.model import Model
 from ingot.runtime.output import RequestOutput
 from ingot.runtime.params import RequestOutputKind, SamplingParams
 from ingot.runtime.prompts import Messages, Prompt, list_of_params
 from ingot.runtime.request import Request
+from ingot.runtime.subscription import Subscription
 from ingot.runtime.vllm_arguments import CALLS, choose
 
 T = TypeVar("T")
@@ -49,15 +48,18 @@ class AsyncLLM(Model):
         """
         choose(vllm, CALLS)
         params = list_of_params(sampling_params, 1, self.get_default_sampling_params)[0]
-        inbox = _Inbox(asyncio.get_running_loop(), params.output_kind)
-        ticket = await asyncio.to_thread(self._ticket, prompt, params, priority, request_id)
-        with Claim(self._thread) as claim:
-            await self._ask(claim.adding([ticket], inbox.put))
+        kind = params.output_kind
+        mailbox: Mailbox[RequestOutput] = Mailbox(
+            asyncio.get_running_loop(), latest=kind is not RequestOutputKind.DELTA
+        )
+        request = await asyncio.to_thread(self._request, prompt, params, priority, request_id)
+        with Subscription(self._thread) as subscription:
+            await self._ask(subscription.adding([request], partial(_post, mailbox, kind)))
             while True:
-                output = await inbox.get()
-                yield output
-                if output.finished:
-                    return
+                for output in await mailbox.get():
+                    yield output
+                    if output.finished:
+                        return
 
     async def chat(
         self,
@@ -96,45 +98,16 @@ class AsyncLLM(Model):
         """Has the engine's thread do something between two steps."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[T] = loop.create_future()
-        self._thread.call(work, partial(_call, loop, _settle, done))
+        self._thread.call(work, partial(call_in, loop, _settle, done))
         return await done
 
 
-class _Inbox:
-    """Outputs of one request on their way from the engine's thread to an event loop."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, kind: RequestOutputKind) -> None:
-        self._loop = loop
-        self._kind = kind
-        self._items: deque[RequestOutput | Exception] = deque()
-        self._news = asyncio.Event()
-
-    def put(self, request: Request) -> None:
-        """Takes what is new of a request; called in the engine's thread."""
-        item: RequestOutput | Exception
-        if request.error is not None:
-            item = request.error
-        elif self._kind is RequestOutputKind.FINAL_ONLY and not request.finished:
-            return
-        else:
-            item = request.output(delta=self._kind is RequestOutputKind.DELTA)
-        _call(self._loop, self._take, item)
-
-    async def get(self) -> RequestOutput:
-        """The next output. Raises the error that ended the request."""
-        while not self._items:
-            self._news.clear()
-            await self._news.wait()
-        item = self._items.popleft()
-        if isinstance(item, Exception):
-            raise item
-        return item
-
-    def _take(self, item: RequestOutput | Exception) -> None:
-        if self._kind is not RequestOutputKind.DELTA:
-            self._items.clear()  # the later one has all that the earlier one has
-        self._items.append(item)
-        self._news.set()
+def _post(mailbox: Mailbox[RequestOutput], kind: RequestOutputKind, request: Request) -> None:
+    """Sends what is new of a request to its reader; called in the engine's thread."""
+    if request.error is not None:
+        mailbox.post(request.error)
+    elif kind is not RequestOutputKind.FINAL_ONLY or request.finished:
+        mailbox.post(request.output(delta=kind is RequestOutputKind.DELTA))
 
 
 def _settle(done: asyncio.Future[T], result: T | None, error: BaseException | None) -> None:
@@ -144,8 +117,3 @@ def _settle(done: asyncio.Future[T], result: T | None, error: BaseException | No
         done.set_result(cast(T, result))
     else:
         done.set_exception(error)
-
-
-def _call(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *arguments: Any) -> None:
-    with suppress(RuntimeError):  # a loop that is closed: nobody waits
-        loop.call_soon_threadsafe(function, *arguments)

@@ -9,8 +9,7 @@ import numpy as np
 
 from ingot.runtime.arrays import StepInputs
 from ingot.runtime.residence import Residence
-from ingot.runtime.sampling_state import SampledSequence
-from ingot.runtime.scheduler import Chunk
+from ingot.runtime.sequence import Chunk, SampledSequence
 
 
 @dataclass(slots=True)

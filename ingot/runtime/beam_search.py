@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from ingot.runtime.field_checks import flag, integer, number, plain, refuse, refuse_unknown
 from ingot.runtime.output import FinishReason, Logprob, RequestOutput
 from ingot.runtime.params import MAX_LOGPROBS, UNLIMITED, SamplingParams
-from ingot.runtime.session import Ticket
+from ingot.runtime.request import Request
 
 MAX_BEAMS = MAX_LOGPROBS // 2
 MAX_LENGTH_PENALTY = 30.0  # no length to this power, or to its negative, is beyond a float
@@ -113,30 +113,30 @@ class Search:
     """The beams of one prompt: `live` go on, and `found` are the best that have ended.
 
     Args:
-        ticket: asks for the first token of the prompt, by `BeamSearchParams.step`.
+        request: asks for the first token of the prompt, by `BeamSearchParams.step`.
         max_model_len: the most tokens of a beam, whatever `params` say.
         eos_token_ids: tokens that end a beam unless `params` ignore them.
     """
 
     def __init__(
         self,
-        ticket: Ticket,
+        request: Request,
         params: BeamSearchParams,
         *,
         max_model_len: int,
         eos_token_ids: Collection[int] = (),
     ) -> None:
-        self._ticket = ticket
+        self._request = request
         self._width, self._penalty = params.beam_width, params.length_penalty
         self._ends = () if params.ignore_eos else eos_token_ids
-        self._num_left = min(params.max_tokens, max_model_len - len(ticket.token_ids))
-        self.live = [BeamSearchSequence(tokens=ticket.token_ids, logprobs=[])]
+        self._num_left = min(params.max_tokens, max_model_len - len(request.token_ids))
+        self.live = [BeamSearchSequence(tokens=request.token_ids, logprobs=[])]
         self.found: list[BeamSearchSequence] = []
 
     @property
-    def tickets(self) -> list[Ticket]:
+    def requests(self) -> list[Request]:
         """What asks for the next tokens of each live beam."""
-        return [replace(self._ticket, token_ids=beam.tokens) for beam in self.live]
+        return [replace(self._request, token_ids=beam.tokens) for beam in self.live]
 
     def grow(self, following: list[dict[int, Logprob]]) -> None:
         """Gives each live beam its likeliest next tokens, and keeps the best of all."""
@@ -164,11 +164,11 @@ class Search:
 
 
 def run_to_ends(
-    searches: list[Search], run: Callable[[list[Ticket]], list[RequestOutput]]
+    searches: list[Search], run: Callable[[list[Request]], list[RequestOutput]]
 ) -> list[list[BeamSearchSequence]]:
-    """What each search finds. All of their beams grow together, by what `run` makes of tickets."""
-    while tickets := [ticket for each in searches for ticket in each.tickets]:
-        following = map(_first_logprobs, run(tickets))
+    """What each search finds. All of their beams grow together, by what `run` makes of requests."""
+    while requests := [request for each in searches for request in each.requests]:
+        following = map(_first_logprobs, run(requests))
         for each in searches:
             each.grow(list(islice(following, len(each.live))))
     return [each.found for each in searches]

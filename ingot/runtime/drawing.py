@@ -1,8 +1,12 @@
-"""What a step must draw, and what follows from its tokens."""
+"""What steps must draw, those that are under way, and what follows from their tokens."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections import deque
 from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Protocol
 
@@ -11,12 +15,13 @@ import numpy as np
 from ingot.artifact.programs import LOGITS
 from ingot.errors import IngotError
 from ingot.runtime.arrays import Float32
-from ingot.runtime.executor import Executor, Scoring, StepResult, StepWants, TokenScore
+from ingot.runtime.batch import Batch
+from ingot.runtime.executor import Executor, Pending, Scoring, StepResult, StepWants, TokenScore
 from ingot.runtime.logits_cache import LogitsCache
-from ingot.runtime.metrics import Tally
+from ingot.runtime.metrics import NO_STEPS, STEP_SIZES, Tally
 from ingot.runtime.output import FinishReason
-from ingot.runtime.scheduler import Chunk, Scheduler
-from ingot.runtime.sequence import Sequence
+from ingot.runtime.scheduler import Scheduler
+from ingot.runtime.sequence import Chunk, Sequence
 
 MAX_KNOWN = 16  # requests whose known logits are drawn from before a step
 
@@ -53,7 +58,7 @@ class Drawing:
                 self._known.append((sequence, logits))
 
     def draw_known(self) -> list[Sequence]:
-        """StepWants the first tokens of sequences whose prompts' logits were cached."""
+        """Draws the first tokens of sequences whose prompts' logits were cached."""
         if not self._known:
             return []
         # Not all at once: their logits are copied.
@@ -233,6 +238,73 @@ class Recipients:
             tokens = sequence.token_ids[begin + 1 : end + 1]
             count = sequence.params.prompt_logprobs or 0
             self.wants.scorings.append(Scoring(first_row + begin - first, tokens, count))
+
+
+@dataclass(frozen=True, slots=True)
+class Flight:
+    """A step that is under way."""
+
+    chunks: list[Chunk]
+    recipients: Recipients
+    pending: Pending
+    began: float
+
+
+class Flights:
+    """At most two steps, in the order of submission: the second where it `can_follow` the first."""
+
+    def __init__(
+        self, scheduler: Scheduler, executor: Executor, drawing: Drawing, tally: Tally
+    ) -> None:
+        self._scheduler = scheduler
+        self._executor = executor
+        self._drawing = drawing
+        self._tally = tally
+        self._flights: deque[Flight] = deque()
+        self._landed = 0.0
+        self.landed: list[Chunk] = []  # by the last step
+        self.steps_by_size = [*NO_STEPS]
+
+    def __bool__(self) -> bool:
+        return bool(self._flights)
+
+    @property
+    def first(self) -> Recipients:
+        """Who gets what of the step that lands next."""
+        return self._flights[0].recipients
+
+    def submit(self, batch: Batch, recipients: Recipients, *, beside: bool) -> None:
+        began = perf_counter()
+        batch.inputs.copies = self._scheduler.residence.take_copies()
+        self._scheduler.advance(batch.chunks)
+        for chunk in batch.chunks:
+            if not chunk.sequence.times.started:
+                chunk.sequence.times.started = began
+        num_tokens = sum(chunk.num_tokens for chunk in batch.chunks)
+        self._tally["num_computed_tokens"] += num_tokens
+        self.steps_by_size[bisect_left(STEP_SIZES, num_tokens)] += 1
+        began = perf_counter()
+        pending = self._executor.submit(batch.inputs, recipients.wants, beside=beside)
+        self._flights.append(Flight(batch.chunks, recipients, pending, began))
+
+    def land(self) -> list[Sequence]:
+        """Waits for the first step, and takes what it has drawn; see `Drawing.take`."""
+        flight = self._flights.popleft()
+        for sequence in flight.recipients.drawing:  # beside the kernels, where they run already
+            sequence.sampling.advance(sequence.token_ids, sequence.num_prompt)
+        result = flight.pending.wait()
+        began, self._landed = max(flight.began, self._landed), perf_counter()
+        self._tally["kernel_seconds"] += self._landed - began - result.seconds
+        self._tally["num_steps"] += 1
+        self._scheduler.complete(flight.chunks)
+        self.landed = flight.chunks
+        return self._drawing.take(flight.recipients, result)
+
+    def abandon(self) -> None:
+        """Waits for all steps, whatever comes of them: an earlier error tells of it."""
+        while self._flights:
+            with suppress(BaseException):
+                self._flights.popleft().pending.wait()
 
 
 def _is_right(chunk: Chunk) -> bool:

@@ -9,23 +9,24 @@ import numpy as np
 
 from ingot.artifact.programs import PROGRAMS, STEP
 from ingot.errors import IngotError, InternalError
-from ingot.runtime.admission import RequestChecks, check_priority
 from ingot.runtime.arrays import Float32
 from ingot.runtime.batch import Batch, BatchBuilder
 from ingot.runtime.config import EngineConfig, engine_config
-from ingot.runtime.drawing import Drawing, Recipients
+from ingot.runtime.drawing import Drawing, Flights, Recipients
 from ingot.runtime.executor import Executor
-from ingot.runtime.flights import Flights
 from ingot.runtime.forced import ForcedSteps, Take
 from ingot.runtime.logits_cache import LogitsCache
 from ingot.runtime.metrics import EngineCounters, Tally
 from ingot.runtime.output import FinishReason
 from ingot.runtime.page_table import PageTable
 from ingot.runtime.params import SamplingParams
+from ingot.runtime.request import Request, RequestChecks, check_priority, sequence_of
 from ingot.runtime.residence import Residence
 from ingot.runtime.scheduler import AGING, Scheduler
-from ingot.runtime.sequence import Sequence, SharedRequest, first_of_request
+from ingot.runtime.sequence import Sequence
 from ingot.runtime.speculation import Speculation, check_speculation
+
+Receive = Callable[[list[Sequence]], None]
 
 
 class Engine:
@@ -48,12 +49,9 @@ class Engine:
         eos_token_ids: tokens that end a sequence unless it ignores them.
         seed: draws of requests without a seed of their own depend on it.
         config: the switches; `config` can be replaced between steps.
-
-    `receive` is called with the sequences that got a token or ended together; it may end any of
-    them with `finish`.
+        receive: called with the sequences that got a token or ended together; it may end any of
+            them with `finish`.
     """
-
-    receive: Callable[[list[Sequence]], None] | None = None
 
     def __init__(
         self,
@@ -63,15 +61,17 @@ class Engine:
         eos_token_ids: Iterable[int] = (),
         seed: int = 0,
         config: EngineConfig | None = None,
+        receive: Receive = lambda sequences: None,
     ) -> None:
         limits, most_tokens = executor.limits, executor.limits.max_num_batched_tokens
         self.eos_token_ids = tuple(eos_token_ids)
         self.seed = seed
+        self._receive = receive
         self.pages = PageTable(
             executor.num_pages, limits.page_size, window=executor.window, step_tokens=most_tokens
         )
         self._residence = Residence(self.pages, executor.num_slots)
-        self._admission = RequestChecks(
+        self._checks = RequestChecks(
             vocab_size=executor.vocab_size, max_model_len=max_model_len, pages=self.pages
         )
         self._executor = executor
@@ -85,6 +85,7 @@ class Engine:
             max_num_seqs=min(limits.max_num_seqs, self._max_num_rows),
             max_num_tokens=most_tokens,
             max_num_rows=self._max_num_rows,
+            drafter=self._drafts,
         )
         self._tally = Tally(int)
         self._logits_cache = LogitsCache(0)
@@ -107,7 +108,6 @@ class Engine:
         self._prepared = None
         self.scheduler.configure(config)
         self._speculation = None if config.speculative is None else Speculation(config)
-        self.scheduler.drafter = None if self._speculation is None else self._speculation.drafts
         if config.logits_cache_bytes != self._logits_cache.max_bytes:
             self._logits_cache.resize(config.logits_cache_bytes)
         self._overlaps = (
@@ -121,33 +121,41 @@ class Engine:
 
     def check(self, token_ids: list[int], params: SamplingParams | None = None) -> None:
         """Raises RequestError for a prompt that can never be served."""
-        self._admission.check(token_ids, params)
+        self._checks.check(token_ids, params)
 
     def add(
         self, token_ids: list[int], params: SamplingParams, *, priority: int = 0, salt: bytes = b""
     ) -> Sequence:
-        """Adds a request and returns the sequence of its first completion.
-
-        The sequences of the others are its siblings. A smaller `priority` comes first. Requests
-        of the same `salt` share prefixes. Raises RequestError or QueueFullError.
-        """
+        """Checks a request and starts it; see `start`. Raises RequestError or QueueFullError."""
         self.check(token_ids, params)
-        check_priority(priority)
+        return self.start(
+            Request(
+                token_ids=token_ids,
+                params=params.for_model(self._executor.vocab_size),
+                priority=check_priority(priority),
+                salt=salt,
+            )
+        )
+
+    def start(self, request: Request) -> Sequence:
+        """Starts a request that was checked; returns the sequence of its first completion.
+
+        The sequences of the others are its siblings. Raises QueueFullError.
+        """
+        token_ids, params = request.token_ids, request.params
         self.scheduler.check_room(params.n)
         number, first_id = self._num_requests, self._num_sequences
         self._num_requests, self._num_sequences = number + 1, first_id + params.n
-        stop_ids = {*params.stop_token_ids, *(() if params.ignore_eos else self.eos_token_ids)}
-        request = SharedRequest(
+        eos_token_ids = () if params.ignore_eos else self.eos_token_ids
+        first = sequence_of(
+            request,
             number,
-            token_ids,
-            params,
-            max_len=self._admission.max_len(token_ids, params),
-            rank=number + AGING * priority,
+            first_id,
+            rank=number + AGING * request.priority,
+            max_len=self._checks.max_len(token_ids, params),
             seed=self.seed,
-            salt=salt,
-            stop_ids=frozenset(stop_ids),
+            stop_ids=frozenset([*params.stop_token_ids, *eos_token_ids]),
         )
-        first = first_of_request(request, first_id)
         self._prepared = None
         self._drawing.look_up(first)
         self.scheduler.add(first)
@@ -220,8 +228,8 @@ class Engine:
     def deliver(self, changed: Iterable[Sequence] = ()) -> None:
         """Calls `receive` with the sequences that it has not seen since they changed."""
         sequences, self._undelivered = [*self._undelivered, *changed], []
-        if sequences and self.receive is not None:
-            self.receive(sequences)
+        if sequences:
+            self._receive(sequences)
 
     def counters(self) -> EngineCounters:
         """How the engine fares, now and since it was opened."""
@@ -330,6 +338,9 @@ class Engine:
             if self._executor.can_follow(recipients.wants):
                 self._prepared = None
                 self._flights.submit(batch, recipients, beside=True)
+
+    def _drafts(self, sequences: list[Sequence], room: int) -> list[list[int]]:
+        return [] if self._speculation is None else self._speculation.drafts(sequences, room)
 
     def _forget(self, sequence: Sequence) -> None:
         self.scheduler.remove(sequence)

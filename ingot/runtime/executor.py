@@ -12,7 +12,7 @@ from ingot.artifact.reader import Artifact
 from ingot.errors import ArtifactError, IngotError, UsageError
 from ingot.runtime.arrays import Float32, StepInputs
 from ingot.runtime.output import Logprob
-from ingot.runtime.sampling_state import SampledSequence
+from ingot.runtime.sequence import SampledSequence
 
 
 @dataclass(slots=True)

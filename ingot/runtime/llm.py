@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from ingot.artifact.programs import HIDDEN
 from ingot.errors import RequestError
 from ingot.runtime.arrays import Float32
-from ingot.runtime.claim import complete, end_progress, show_progress
 from ingot.runtime.config import EngineConfig, engine_config
 from ingot.runtime.embedding import (
     EmbeddingOutput,
@@ -36,7 +35,8 @@ from ingot.runtime.prompts import (
     list_of_tokens,
     prompt_parts,
 )
-from ingot.runtime.stream import TextStream
+from ingot.runtime.request import Request
+from ingot.runtime.subscription import TextStream, complete, end_progress, show_progress
 from ingot.runtime.vllm_arguments import CALLS, choose
 
 if TYPE_CHECKING:
@@ -73,8 +73,8 @@ class LLM(Model):
         items = list_of_prompts(prompts)
         params = list_of_params(sampling_params, len(items), self.get_default_sampling_params)
         priorities = list_of_priorities(priority, len(items))
-        tickets = [self._ticket(*each) for each in zip(items, params, priorities, strict=True)]
-        return complete(self._thread, tickets, progress=use_tqdm)
+        requests = [self._request(*each) for each in zip(items, params, priorities, strict=True)]
+        return complete(self._thread, requests, progress=use_tqdm)
 
     def chat(
         self,
@@ -134,14 +134,20 @@ class LLM(Model):
             raise RequestError(f"params is {params!r:.80}", hint="Give BeamSearchParams.")
         searches = [
             Search(
-                self._ticket(prompt, params.step, 0),
+                self._request(prompt, params.step, 0),
                 params,
                 max_model_len=self.max_model_len,
                 eos_token_ids=self.artifact.manifest.model.eos_token_ids,
             )
             for prompt in list_of_prompts(prompts)
         ]
-        found = run_to_ends(searches, partial(complete, self._thread, progress=False))
+
+        def run(requests: list[Request]) -> list[RequestOutput]:
+            for each in requests:  # they have grown since their search began
+                self._engine.check(each.token_ids, each.params)
+            return complete(self._thread, requests, progress=False)
+
+        found = run_to_ends(searches, run)
         for beam in chain.from_iterable(found):
             beam.text = self.get_tokenizer().decode(beam.tokens, skip_special_tokens=False)
         return [BeamSearchOutput(sequences=beams) for beams in found]
@@ -155,7 +161,7 @@ class LLM(Model):
     ) -> TextStream:
         """Completes one prompt piece by piece; closing the stream early aborts the request."""
         params = list_of_params(sampling_params, 1, self.get_default_sampling_params)[0]
-        return TextStream(self._thread, self._ticket(prompt, params, priority), self)
+        return TextStream(self._thread, self._request(prompt, params, priority), self)
 
     def logits(
         self, token_ids: Sequence[int], *, chunk_tokens: int | None = None, first: int = 0

@@ -13,15 +13,15 @@ from ingot.errors import RequestError, UsageError
 from ingot.runtime.config import EngineConfig, engine_config
 from ingot.runtime.devices import open_executor
 from ingot.runtime.engine import Engine
-from ingot.runtime.engine_thread import EngineThread
-from ingot.runtime.feed import Feed, Tell
 from ingot.runtime.generation_config import Source, read_generation_config
 from ingot.runtime.marks import Marks, encode_marked, without_marks
 from ingot.runtime.metrics import EngineCounters
 from ingot.runtime.params import SamplingParams
 from ingot.runtime.prompts import Messages, Prompt, integer_option, prompt_parts
-from ingot.runtime.session import OnStep, Session, Ticket
+from ingot.runtime.request import Request, check_priority
+from ingot.runtime.session import EngineThread, OnStep, Session
 from ingot.runtime.structured.compiler import GrammarCompiler
+from ingot.runtime.subscription import Feed, Tell
 from ingot.runtime.tokenizer import Tokenizer
 from ingot.runtime.tokenizer_files import TokenizerFiles
 from ingot.runtime.vllm_methods import Refusals
@@ -77,17 +77,20 @@ class Model(Refusals):
             num_threads=num_threads,
         )
         try:
-            self._engine = Engine(
+            make_engine = partial(
+                Engine,
                 executor,
                 max_model_len=self.max_model_len,
                 eos_token_ids=self.artifact.manifest.model.eos_token_ids,
                 seed=seed,
                 config=config,
             )
+            session = Session(make_engine, on_step)
         except BaseException:  # switches that the executor cannot have
             executor.close()
             raise
-        self._thread = EngineThread(Session(self._engine, on_step))
+        self._engine = session.engine
+        self._thread = EngineThread(session)
         # Runs at Python's exit, too, so that the threads of the kernels are always joined.
         weakref.finalize(self, self._thread.close)
 
@@ -127,7 +130,7 @@ class Model(Refusals):
     def feed(self, tell: Tell, interval: float = 0.0) -> Feed:
         """A way to ask for many requests at once, which hands on their news by `tell`; what lies
         between first tokens and ends may wait for `interval` seconds."""
-        return Feed(self._thread, self._ticket, tell, interval)
+        return Feed(self._thread, self._request, tell, interval)
 
     def get_tokenizer(self) -> Tokenizer:
         """The model's tokenizer, parsed when first asked for. Raises TokenizerError."""
@@ -154,10 +157,10 @@ class Model(Refusals):
         files, model = self._tokenizer_files, self.artifact.manifest.model
         return GrammarCompiler(lambda: files.tokenizer, model.vocab_size, model.eos_token_ids)
 
-    def _ticket(
+    def _request(
         self, prompt: Prompt, params: SamplingParams, priority: int, request_id: str | None = None
-    ) -> Ticket:
-        """Checks a prompt and turns it into tokens. Raises RequestError."""
+    ) -> Request:
+        """Checks all that is asked, once, and turns the prompt into tokens. Raises RequestError."""
         text, token_ids, salt = prompt_parts(prompt)
         tokenizer = self.get_tokenizer() if token_ids is None or params.detokenize else None
         if token_ids is None:
@@ -168,14 +171,14 @@ class Model(Refusals):
             self._grammars.compile,
         )
         self._engine.check(token_ids, params)
-        return Ticket(
+        return Request(
             prompt=text,
             token_ids=token_ids,
             params=params,
             tokenizer=tokenizer if params.detokenize else None,
-            priority=priority,
+            priority=check_priority(priority),
             salt=salt,
-            request_id=request_id,
+            request_id=request_id or "",
         )
 
 

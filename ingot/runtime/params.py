@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ingot.runtime.structured.guide import Grammar
 
 MAX_N = 16384
+MAX_PRIORITY = 1000  # of a request, and its negative
 MAX_LOGPROBS = 1000
 MAX_STOPS = 64
 MAX_BAD_WORDS = 1024
@@ -228,10 +229,7 @@ class SamplingParams:
         Raises RequestError for tokens that the vocabulary lacks, for bad words without a
         tokenizer, and as `compile_grammar` does.
         """
-        for name in ("stop_token_ids", "allowed_token_ids", "logit_bias"):
-            for token in getattr(self, name) or ():
-                if token >= vocab_size:
-                    refuse(name, token, f"below {vocab_size}, the size of the vocabulary")
+        self.check_tokens(vocab_size)
         params = self
         if self.bad_words and not self.bad_word_ids:
             if encode is None:
@@ -246,6 +244,13 @@ class SamplingParams:
             params = params.clone()
             params._set("grammar", compile_grammar(outputs))
         return params
+
+    def check_tokens(self, vocab_size: int) -> None:
+        """Raises RequestError for tokens that a vocabulary lacks."""
+        for name in ("stop_token_ids", "allowed_token_ids", "logit_bias"):
+            for token in getattr(self, name) or ():
+                if token >= vocab_size:
+                    refuse(name, token, f"below {vocab_size}, the size of the vocabulary")
 
     def clone(self) -> SamplingParams:
         """A copy."""

@@ -8,7 +8,6 @@ from typing import Any, NotRequired, TypedDict
 import numpy as np
 
 from ingot.errors import RequestError, UsageError
-from ingot.runtime.admission import check_priority
 from ingot.runtime.field_checks import plain
 from ingot.runtime.params import SamplingParams
 
@@ -144,9 +143,7 @@ def list_of_priorities(priority: int | Sequence[int] | None, count: int) -> list
             f"{len(result)} priorities for {count} prompts",
             hint="Give one priority, or a list with one for each prompt.",
         )
-    for each in result:
-        check_priority(each)
-    return [int(each) for each in result]
+    return result
 
 
 def list_of_tokens(tokens: object) -> list[int]:

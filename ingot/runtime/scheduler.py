@@ -4,49 +4,18 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from operator import attrgetter
 
 from ingot.errors import QueueFullError
 from ingot.runtime.config import EngineConfig
 from ingot.runtime.residence import Residence
-from ingot.runtime.sequence import Sequence
+from ingot.runtime.sequence import Chunk, Sequence
 
 # A request of one level lower priority counts as one that arrived this many requests later. So
 # every request is overtaken by a limited number of others, and none waits for ever.
 AGING = 64
 
 _rank = attrgetter("rank")
-
-
-@dataclass(slots=True)
-class Chunk:
-    """Tokens `start` to `end` of a sequence; its last `num_rows` tokens get logits.
-
-    `draws`: the chunk ends with the sequence's last token, so the next one is drawn. `draft` may
-    be what follows; it is computed as well, and each of its tokens gets logits.
-    """
-
-    sequence: Sequence
-    start: int
-    end: int
-    num_rows: int
-    draws: bool
-    draft: list[int] = field(default_factory=list)
-
-    @property
-    def num_tokens(self) -> int:
-        """The tokens that the step computes."""
-        return self.end - self.start + len(self.draft)
-
-    @property
-    def num_drawn(self) -> int:
-        """The tokens that were drawn after the chunk."""
-        return len(self.sequence.token_ids) - self.end
-
-    @property
-    def decodes(self) -> bool:
-        return self.draws and self.end - self.start == 1
 
 
 # Guesses what follows the tokens of each sequence, in so many tokens at most; or nothing at all.
@@ -66,8 +35,6 @@ class Scheduler:
     also compute what the `drafter` guesses, where there is room: nobody gives up a page for it.
     """
 
-    drafter: Drafter | None = None
-
     def __init__(
         self,
         residence: Residence,
@@ -76,8 +43,10 @@ class Scheduler:
         max_num_tokens: int,
         max_num_rows: int,
         config: EngineConfig,
+        drafter: Drafter | None = None,
     ) -> None:
         self.residence, self.pages = residence, residence.pages
+        self._drafter = drafter
         self.max_num_rows = max_num_rows
         self._most_seqs, self._most_tokens = max_num_seqs, max_num_tokens
         self.configure(config)
@@ -162,8 +131,8 @@ class Scheduler:
         only_decodes = len(chunks) == num_decoding
         # A sequence that had room may have lost it to another.
         chunks = [chunk for chunk in chunks if chunk.sequence.is_running]
-        if self.drafter is not None and chunks and only_decodes:
-            self._add_drafts(chunks, self.drafter, min(tokens, rows))
+        if self._drafter is not None and chunks and only_decodes:
+            self._add_drafts(chunks, self._drafter, min(tokens, rows))
         return chunks
 
     def advance(self, chunks: list[Chunk]) -> None:

@@ -1,18 +1,24 @@
-"""A sequence: the tokens of one completion and how far they have come."""
+"""A sequence: the tokens of one completion, how far they have come, and what it asks of the next.
+
+Chunks are parts of it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from time import perf_counter
+from typing import Protocol
+
+import numpy as np
 
 from ingot.errors import IngotError
+from ingot.runtime.arrays import Int32
+from ingot.runtime.bad_words import BadWords
 from ingot.runtime.metrics import Times
 from ingot.runtime.output import FinishReason, Logprob
 from ingot.runtime.params import SamplingParams
 from ingot.runtime.prompt_lookup import PromptLookup
-from ingot.runtime.sampling_state import SamplingState
-
-INDEX_BITS = 16  # of a sequence's key; the rest is the request's number
+from ingot.runtime.structured.guide import Allowed, Guide
 
 
 @dataclass(slots=True, eq=False)
@@ -96,42 +102,140 @@ class Sequence:
         return self.finish_reason is not None or self.error is not None
 
 
-@dataclass(frozen=True, slots=True)
-class SharedRequest:
-    """What the completions of a request share; `seed` is for one whose parameters have none."""
+@dataclass(slots=True)
+class Chunk:
+    """Tokens `start` to `end` of a sequence; its last `num_rows` tokens get logits.
 
-    number: int
-    token_ids: list[int]
+    `draws`: the chunk ends with the sequence's last token, so the next one is drawn. `draft` may
+    be what follows; it is computed as well, and each of its tokens gets logits.
+    """
+
+    sequence: Sequence
+    start: int
+    end: int
+    num_rows: int
+    draws: bool
+    draft: list[int] = field(default_factory=list)
+
+    @property
+    def num_tokens(self) -> int:
+        """The tokens that the step computes."""
+        return self.end - self.start + len(self.draft)
+
+    @property
+    def num_drawn(self) -> int:
+        """The tokens that were drawn after the chunk."""
+        return len(self.sequence.token_ids) - self.end
+
+    @property
+    def decodes(self) -> bool:
+        return self.draws and self.end - self.start == 1
+
+
+class SampledSequence(Protocol):
+    """What drawing a sequence's next token needs of it."""
+
     params: SamplingParams
-    max_len: int
-    rank: int
+    token_ids: list[int]
+    num_prompt: int
+    key: int
     seed: int
-    salt: bytes
-    stop_ids: frozenset[int]
+    sampling: SamplingState
 
 
-def first_of_request(request: SharedRequest, first_id: int) -> Sequence:
-    """The sequence of a request's first completion; those of the others are its siblings."""
-    arrived = perf_counter()
-    params = request.params
-    first, *siblings = (
-        Sequence(
-            first_id + index,
-            list(request.token_ids),
-            params,
-            request.max_len,
-            seed=request.seed if params.seed is None else params.seed,
-            # With a seed of its own a request draws the same wherever and whenever it runs.
-            key=(0 if params.seed is not None else request.number + 1) << INDEX_BITS | index,
-            index=index,
-            rank=(request.rank, first_id + index),
-            salt=request.salt,
-            stop_ids=request.stop_ids,
-            times=Times(arrived),
+class SamplingState:
+    """The edits that a sequence asks for; `advance` brings them up to date with its tokens.
+
+    `stop_ids` are the tokens that end it, which are not drawn before its `min_tokens`.
+    `seen` and `times` are the tokens that penalties look at, and how often each was generated;
+    the first `num_seen` entries count. `version` changes whenever anything but `times` does.
+    Unless `follows_tokens`, the edits are the same after every token. `guide` follows the grammar,
+    if there is one.
+    """
+
+    def __init__(self, params: SamplingParams, stop_ids: Iterable[int] = ()) -> None:
+        self.params = params
+        self._stops = tuple(stop_ids)
+        bias = params.logit_bias or {}
+        self.guide = None if params.grammar is None else Guide(params.grammar)
+        self._may = None if params.allowed_token_ids is None else _ids(params.allowed_token_ids)
+        self.allowed = self._may
+        self.biased = _ids(bias)
+        self.bias = np.fromiter(bias.values(), np.float32, len(bias))
+        self.banned = _ids(())
+        self.seen, self.times = _ids(()), _ids(())
+        self.num_seen = 0
+        self.version = 0
+        self.record: tuple[int, bytes] | None = None  # the kernels' view of a version
+        self._bad_words = BadWords(params.bad_word_ids)
+        self._banned: tuple[int, ...] = ()
+        self._guided: Allowed | None = None
+        self._slots: dict[int, int] = {}  # of a token in `seen`
+        self._num_counted = 0
+        repeats = params.repetition_penalty != 1
+        self._penalizes = repeats or (params.presence_penalty, params.frequency_penalty) != (0, 0)
+        # Edits of this request can turn finite logits into others: they must not be blamed on the
+        # model. A penalty that is not tiny leaves any logit below 2^64 finite.
+        self.may_spoil = bool(params.logits_processors) or params.repetition_penalty < 2**-64
+        self.follows_tokens = bool(
+            self._penalizes or params.min_tokens or params.bad_word_ids or self.guide
         )
-        for index in range(params.n)
-    )
-    first.siblings = siblings
-    for sibling in siblings:
-        sibling.parent = first
-    return first
+
+    @property
+    def has_edits(self) -> bool:
+        arrays = (self.biased, self.banned, self.seen[: self.num_seen])
+        return self.allowed is not None or any(array.size for array in arrays)
+
+    def advance(self, token_ids: list[int], num_prompt: int) -> None:
+        """Takes in the tokens that have come since the last call."""
+        if not self.follows_tokens:
+            return
+        few = len(token_ids) - num_prompt < self.params.min_tokens
+        completions = self._bad_words.completions(token_ids, num_prompt)
+        banned = (*self._bad_words.always, *completions, *(self._stops if few else ()))
+        guided = None if self.guide is None else self.guide.allowed(token_ids, num_prompt)
+        if banned != self._banned or guided is not self._guided:
+            self._banned, self._guided = banned, guided
+            self._restrict(banned, guided)
+            self.version += 1
+        if self._penalizes:
+            self._count(token_ids, num_prompt)
+
+    def _restrict(self, banned: tuple[int, ...], guided: Allowed | None) -> None:
+        """Sets `allowed` and `banned`, by the request and by its grammar."""
+        self.banned = _ids(banned)
+        if self.guide is None or guided is None:
+            return
+        # An end that does not end this sequence would only spoil its text.
+        dead_ends = self.guide.vocabulary.eos_token_ids.difference(self._stops)
+        self.banned = np.concatenate([self.banned, guided.never, _ids(sorted(dead_ends))])
+        if guided.only is not None:
+            self.allowed = guided.only
+            if self._may is not None:
+                self.allowed = np.intersect1d(guided.only, self._may)
+        else:
+            self.allowed = self._may
+
+    def _count(self, token_ids: list[int], num_prompt: int) -> None:
+        if len(token_ids) < self._num_counted:  # some were taken back
+            self._slots.clear()
+            self.num_seen = self._num_counted = 0
+        for place in range(self._num_counted, len(token_ids)):
+            slot = self._slots.setdefault(token_ids[place], self.num_seen)
+            if slot == self.num_seen:
+                self._append(token_ids[place])
+            self.times[slot] += place >= num_prompt
+        self._num_counted = len(token_ids)
+
+    def _append(self, token: int) -> None:
+        if self.num_seen == self.seen.size:
+            more = (0, max(64, self.seen.size))
+            self.seen, self.times = np.pad(self.seen, more), np.pad(self.times, more)
+        self.seen[self.num_seen] = token
+        self.times[self.num_seen] = 0
+        self.num_seen += 1
+        self.version += 1
+
+
+def _ids(tokens: Iterable[int]) -> Int32:
+    return np.array(tuple(tokens), np.int32)

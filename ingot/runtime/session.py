@@ -1,58 +1,68 @@
-"""Requests on an engine: who asked for which sequence, and who is told. One thread only."""
+"""Requests on an engine, and the one thread that touches it: who asked for what, and who is told.
+
+All other threads post jobs to it, and only ever wait. Python runs signal handlers in the main
+thread alone, so no Ctrl-C can fall into a step. Whoever posts a job holds no lock meanwhile:
+`SimpleQueue` is written in C, and an interrupted caller leaves nothing behind that the engine's
+thread could wait for.
+"""
 
 from __future__ import annotations
 
 import itertools
 import logging
+import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import TypeVar, cast
 from weakref import WeakMethod, ref
 
-from ingot.errors import IngotError, InternalError, RequestError, UsageError, describe
+from ingot.errors import (
+    IngotError,
+    InternalError,
+    RequestError,
+    ResourceError,
+    UsageError,
+    describe,
+)
 from ingot.runtime.arrays import Float32
-from ingot.runtime.completion import CompletionReader
 from ingot.runtime.config import EngineConfig
 from ingot.runtime.engine import Engine
 from ingot.runtime.forced import Take
 from ingot.runtime.metrics import EngineCounters
 from ingot.runtime.output import RequestOutput
-from ingot.runtime.params import SamplingParams
-from ingot.runtime.request import Request
+from ingot.runtime.process import Process
+from ingot.runtime.request import CompletionReader, Request
 from ingot.runtime.sequence import Sequence
-from ingot.runtime.tokenizer import Tokenizer
 
+MakeEngine = Callable[..., Engine]
 OnStep = Callable[[EngineCounters], None]
 Listener = Callable[[Request], None]
+T = TypeVar("T")
+Job = Callable[[], object]
+# A reference instead of a job: the subscription that it names is given up.
+Inbox = SimpleQueue[Job | ref[object] | None]
+
+IDLE_SECONDS = 0.05  # after which nobody is expected to come at once
 
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ticket:
-    """What a request asks for, checked. `tokenizer` None: its outputs have no text."""
-
-    prompt: str | None
-    token_ids: list[int]
-    params: SamplingParams
-    tokenizer: Tokenizer | None
-    priority: int = 0
-    salt: bytes = b""
-    request_id: str | None = None
-
-
 class Session:
-    """The requests of an engine. Everything here runs in the engine's thread."""
+    """The requests of an engine. Everything here runs in the engine's thread.
 
-    def __init__(self, engine: Engine, on_step: OnStep | None = None) -> None:
-        self._engine = engine
+    `make_engine` makes the engine, which delivers to the function that it is given as `receive`.
+    """
+
+    def __init__(self, make_engine: MakeEngine, on_step: OnStep | None = None) -> None:
+        self.engine = make_engine(receive=self._receive)
         self._on_step = on_step
         self.closed = False
-        self._requests: dict[str, Request] = {}
+        self._requests: dict[str, tuple[Request, Listener]] = {}
         self._owners: dict[int, tuple[Request, CompletionReader]] = {}
-        self._claims: dict[int, tuple[ref[object], list[Request]]] = {}
+        self._taken: dict[int, tuple[ref[object], list[Request]]] = {}  # by subscription
         self._names = map(str, itertools.count())
         self._after_news: list[WeakMethod[Callable[[], None]]] = []
-        engine.receive = self._receive
 
     def after_news(self, call: Callable[[], None]) -> None:
         """Has a method called when all listeners have been told what came at once.
@@ -63,34 +73,34 @@ class Session:
 
     @property
     def has_unfinished(self) -> bool:
-        return self._engine.has_unfinished
+        return self.engine.has_unfinished
 
-    def add(self, claim: ref[object], tickets: list[Ticket], listen: Listener) -> list[Request]:
-        """Adds all requests or, with an error, none."""
+    def add(self, key: ref[object], requests: list[Request], listen: Listener) -> None:
+        """Adds all requests of a subscription or, with an error, none."""
         added: list[Request] = []
         try:
             self.refuse_closed()
-            self._refuse_used([t.request_id for t in tickets if t.request_id is not None])
-            self._engine.scheduler.check_room(sum(ticket.params.n for ticket in tickets))
-            for ticket in tickets:
-                added.append(self._add(ticket, listen))
+            self._refuse_used([each.request_id for each in requests if each.request_id])
+            self.engine.scheduler.check_room(sum(each.params.n for each in requests))
+            for request in requests:
+                self._add(request, listen)
+                added.append(request)
         except BaseException as error:
             self._forget(added)
             if isinstance(error, IngotError):
                 raise
             raise InternalError(describe(error)) from error
-        self._claims[id(claim)] = claim, added
-        return added
+        self._taken[id(key)] = key, added
 
-    def give_up(self, claim: ref[object]) -> None:
-        """Aborts the requests of a claim that are not finished, and forgets all of them."""
-        self._forget(self._claims.pop(id(claim), (claim, []))[1])
+    def give_up(self, key: ref[object]) -> None:
+        """Aborts the requests of a subscription that are not finished, and forgets all of them."""
+        self._forget(self._taken.pop(id(key), (key, []))[1])
 
     def abort(self, request_id: str) -> None:
         """Ends a request and tells its listener. An unknown or finished one does nothing."""
-        request = self._requests.get(request_id)
+        request, _ = self._requests.get(request_id, (None, None))
         if request is not None:
-            self._engine.deliver()
+            self.engine.deliver()
             request.abort()
             self._tell(request)
             self._end_of_news()
@@ -98,7 +108,7 @@ class Session:
     def step(self) -> None:
         """Runs a step. If it fails, all requests fail, and the engine serves later ones."""
         try:
-            self._engine.step()
+            self.engine.step()
         except BaseException as error:
             _log.exception("a step failed")
             self.fail_all(
@@ -106,20 +116,20 @@ class Session:
             )
         if self._on_step is not None:
             try:
-                self._on_step(self._engine.counters())
+                self._on_step(self.engine.counters())
             except BaseException:  # it serves no request, so none fails by it
                 _log.exception("on_step raised; it is not called again")
                 self._on_step = None
 
     def touch_ahead(self) -> bool:
         """Takes a piece of the memory that the next prompts will fill; False: none is left."""
-        return self._engine.touch_ahead()
+        return self.engine.touch_ahead()
 
     def fail_all(self, error: IngotError) -> None:
         """Ends every request with an error."""
-        self._engine.deliver()
-        self._engine.fail_all(error)
-        for request in list(self._requests.values()):
+        self.engine.deliver()
+        self.engine.fail_all(error)
+        for request, _ in list(self._requests.values()):
             if not request.finished:
                 for completion in request.completions:
                     completion.finished = True
@@ -135,7 +145,7 @@ class Session:
     ) -> list[Float32]:
         """Logits of each sequence from a position on; see `Engine.logits`."""
         self.refuse_closed()
-        return self._engine.logits(sequences, chunk_tokens, stopped, first)
+        return self.engine.logits(sequences, chunk_tokens, stopped, first)
 
     def rows(
         self,
@@ -148,21 +158,21 @@ class Session:
     ) -> None:
         """Gives what a program returns for each sequence; see `Engine.rows`."""
         self.refuse_closed()
-        self._engine.rows(program, sequences, first, takes, chunk_tokens, stopped)
+        self.engine.rows(program, sequences, first, takes, chunk_tokens, stopped)
 
     def output(self, request: Request) -> RequestOutput:
         """The request so far. Raises the error that ended it."""
-        self._engine.deliver()
+        self.engine.deliver()
         return request.output()
 
     def counters(self) -> EngineCounters:
         """How the engine fares."""
-        return self._engine.counters()
+        return self.engine.counters()
 
     def configure(self, config: EngineConfig) -> None:
         """Replaces the engine's switches."""
         self.refuse_closed()
-        self._engine.config = config
+        self.engine.config = config
 
     def close(self) -> None:
         """Ends all requests with an error, then closes the engine; a second call does nothing."""
@@ -171,29 +181,25 @@ class Session:
             try:
                 self.fail_all(_closed_error())
             finally:
-                self._engine.close()
+                self.engine.close()
 
     def refuse_closed(self) -> None:
         """Raises UsageError after `close`."""
         if self.closed:
             raise _closed_error()
 
-    def _add(self, ticket: Ticket, listen: Listener) -> Request:
-        first = self._engine.add(
-            ticket.token_ids, ticket.params, priority=ticket.priority, salt=ticket.salt
-        )
+    def _add(self, request: Request, listen: Listener) -> None:
+        first = self.engine.start(request)
         try:
-            sequences = [first, *first.siblings]
-            completions = [CompletionReader(self._engine, s, ticket.tokenizer) for s in sequences]
+            request.follow(self.engine, first)
         except BaseException:
-            self._engine.abort(first)
+            self.engine.abort(first)
             raise
-        name = ticket.request_id or next(n for n in self._names if n not in self._requests)
-        request = Request(name, ticket.prompt, completions, listen)
-        self._requests[name] = request
-        for completion in completions:
+        if not request.request_id:
+            request.request_id = next(n for n in self._names if n not in self._requests)
+        self._requests[request.request_id] = request, listen
+        for completion in request.completions:
             self._owners[completion.sequence.sequence_id] = request, completion
-        return request
 
     def _receive(self, sequences: list[Sequence]) -> None:
         for sequence in sequences:
@@ -207,15 +213,16 @@ class Session:
         try:
             completion.advance()
         except BaseException as error:  # what a tokenizer raises is its request's trouble alone
-            self._engine.fail(
+            self.engine.fail(
                 sequence, RequestError(f"its tokens cannot be turned into text: {describe(error)}")
             )
             completion.finished = True
         self._tell(request)
 
     def _tell(self, request: Request) -> None:
+        _, listen = self._requests[request.request_id]
         try:
-            request.listen(request)
+            listen(request)
         except BaseException:  # an event loop that is gone: nobody listens
             _log.exception("who listened to request %s raised", request.request_id)
 
@@ -242,6 +249,132 @@ class Session:
                     f"request_id {name!r:.80} is in use",
                     hint="Give every request an id of its own, or none.",
                 )
+
+
+class EngineThread:
+    """Does the jobs that it is given, in order, and runs steps while there are requests.
+
+    Raises ResourceError where no thread can be started; then the session is closed.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self.inbox: Inbox = SimpleQueue()
+        self.session = session
+        self.process = Process()
+        # A daemon, or Python would wait for it before the model's finalizer can end it.
+        self._thread = threading.Thread(
+            target=_serve, args=(session, self.inbox), name="ingot-engine", daemon=True
+        )
+        try:
+            self._thread.start()
+        except RuntimeError as error:  # the only one that it raises of a thread that is new
+            session.close()
+            raise ResourceError(
+                "no thread can be started for the engine",
+                hint="Raise the limit of processes, or free some memory.",
+            ) from error
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the caller runs inside a step: in `on_step` or a logits processor."""
+        return threading.current_thread() is self._thread
+
+    def refuse_current(self) -> None:
+        """Raises UsageError inside a step, which cannot wait for its own end."""
+        if self.is_current:
+            raise UsageError(
+                "a step waits for this call, and the call would wait for the step",
+                hint="on_step and logits processors may call counters() and close(), and set "
+                "config. Do the rest in another thread.",
+            )
+
+    def post(self, job: Job) -> None:
+        """Has the thread do something before its next step. What it raises is logged.
+
+        Raises UsageError in a forked child, which has none of its parent's threads.
+        """
+        self.process.refuse_fork()
+        self.inbox.put(job)
+        if self.session.closed:  # the thread may have looked into its inbox for the last time
+            _drain(self.session, self.inbox)
+
+    def call(
+        self, work: Callable[[], T], answer: Callable[[T | None, BaseException | None], object]
+    ) -> None:
+        """Posts a job; `answer` gets what it returned and what it raised. Not inside a step."""
+        self.refuse_current()
+
+        def job() -> None:
+            try:
+                answer(work(), None)
+            except BaseException as error:
+                answer(None, error)
+
+        self.post(job)
+
+    def ask(self, work: Callable[[], T]) -> T:
+        """Posts a job, waits for it, and returns or raises what it did. Not inside a step."""
+        answers: SimpleQueue[tuple[T | None, BaseException | None]] = SimpleQueue()
+        self.call(work, lambda *answer: answers.put(answer))
+        result, error = answers.get()
+        if error is not None:
+            raise error
+        return cast(T, result)
+
+    def close(self) -> None:
+        """Ends all requests with an error, closes the engine and ends the thread.
+
+        May be called twice. Inside a step, all that comes true when the step is over; in a
+        forked child, where nothing of it lives, nothing happens.
+        """
+        if self.process.is_current:
+            self.inbox.put(None)
+            if not self.is_current:
+                self._thread.join()
+
+
+def _serve(session: Session, inbox: Inbox) -> None:
+    try:
+        while True:
+            if session.has_unfinished and inbox.empty():
+                session.step()
+                continue
+            item = _wait(session, inbox)
+            if item is None:
+                return
+            _do(session, item)
+            del item  # it may hold the model, which can be forgotten while this thread waits
+    finally:
+        session.close()
+        _drain(session, inbox)
+
+
+def _wait(session: Session, inbox: Inbox) -> Job | ref[object] | None:
+    """The next item. What comes while memory is taken ahead waits for a piece of it at most."""
+    with suppress(Empty):
+        return inbox.get(timeout=IDLE_SECONDS)
+    while inbox.empty() and session.touch_ahead():
+        pass
+    return inbox.get()
+
+
+def _drain(session: Session, inbox: Inbox) -> None:
+    """Does what is left: jobs that need an open engine learn that it is closed."""
+    with suppress(Empty):
+        while True:
+            item = inbox.get(block=False)
+            if item is not None:
+                _do(session, item)
+
+
+def _do(session: Session, item: Job | ref[object]) -> None:
+    try:
+        if isinstance(item, ref):
+            session.give_up(item)
+        else:
+            item()
+    except BaseException:
+        _log.exception("a job of the engine's thread raised")
 
 
 def _closed_error() -> UsageError:

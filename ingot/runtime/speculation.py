@@ -14,8 +14,7 @@ from ingot.errors import UsageError
 from ingot.runtime.config import EngineConfig
 from ingot.runtime.executor import Executor
 from ingot.runtime.prompt_lookup import PromptLookup
-from ingot.runtime.scheduler import Chunk
-from ingot.runtime.sequence import Sequence
+from ingot.runtime.sequence import Chunk, Sequence
 
 GAIN = 1.05  # a draft must promise that many times the tokens a second
 LOSS = 1 / 64  # of the time may go into drafts in vain,

@@ -6,7 +6,8 @@ crosses it is a struct of plain data, so that it can cross a socket as well.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
+from operator import attrgetter
 from typing import Any, Protocol
 
 from msgspec import Struct, field
@@ -113,3 +114,40 @@ class Engine(Protocol):
     async def close(self) -> None:
         """Ends all jobs with an error and frees everything. May be called twice."""
         ...
+
+
+def joined(parts: list[Progress]) -> Progress:
+    """Progress in a row as one."""
+    if len(parts) == 1:
+        return parts[0]
+    by_index: dict[int, list[Piece]] = {}
+    for part in parts:
+        for piece in part.pieces:
+            by_index.setdefault(piece.index, []).append(piece)
+    first, last = parts[0], parts[-1]
+    return Progress(
+        [_joined(pieces) for pieces in by_index.values()],
+        last.finished,
+        first.num_cached_tokens,
+        first.prompt_logprobs,
+        last.metrics,
+    )
+
+
+def _joined(pieces: list[Piece]) -> Piece:
+    last = pieces[-1]
+    if len(pieces) == 1:
+        return last
+    return Piece(
+        last.index,
+        "".join(map(attrgetter("text"), pieces)),
+        [token for piece in pieces for token in piece.token_ids],
+        _joined_logprobs(pieces),
+        last.finish_reason,
+        last.stop_reason,
+    )
+
+
+def _joined_logprobs(pieces: Iterable[Piece]) -> list[list[Scored]] | None:
+    found = [piece.logprobs for piece in pieces if piece.logprobs is not None]
+    return [scores for each in found for scores in each] if found else None

@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncGenerator
-from contextlib import suppress
-from typing import Any
 
 from ingot.errors import EngineDeadError, IngotError
-from ingot.runtime.feed import News
+from ingot.runtime.mailbox import Mailbox, call_in
 from ingot.runtime.metrics import EngineCounters
 from ingot.runtime.model import Model
+from ingot.runtime.subscription import News
 from ingot.runtime.tokenizer import Tokenizer
-from ingot.serve.engine import Job, ModelFacts, Progress
-from ingot.serve.inbox import Inbox
+from ingot.serve.engine import Job, ModelFacts, Progress, joined
 from ingot.serve.progress import add_job, facts_of, told
 from ingot.serve.settings import ModelSettings
 
@@ -33,7 +31,7 @@ class LocalEngine:
         self._model = model
         self._feed = model.feed(self._tell, settings.stream_interval)
         self._numbers = itertools.count()
-        self._inboxes: dict[int, Inbox] = {}
+        self._mailboxes: dict[int, Mailbox[Progress]] = {}
         self._closed = False
 
     @property
@@ -45,17 +43,17 @@ class LocalEngine:
         """Runs a job; see `Engine`."""
         if self._closed:
             raise _closed_error()
-        number, inbox = next(self._numbers), Inbox(asyncio.get_running_loop())
-        self._inboxes[number] = inbox
+        number = next(self._numbers)
+        mailbox = self._mailboxes[number] = Mailbox(asyncio.get_running_loop())
         try:
             await asyncio.to_thread(self._add, number, job)
             while True:
-                progress = await inbox.get()
+                progress = joined(await mailbox.get())
                 yield progress
                 if progress.finished:
                     return
         finally:
-            del self._inboxes[number]
+            del self._mailboxes[number]
             self._feed.drop(number)
 
     async def counters(self) -> EngineCounters:
@@ -67,37 +65,32 @@ class LocalEngine:
     async def close(self) -> None:
         """Ends all jobs with EngineDeadError and closes the model. May be called twice."""
         self._closed = True
-        for inbox in [*self._inboxes.values()]:
-            _call(inbox.loop, inbox.put, _closed_error())
+        for mailbox in [*self._mailboxes.values()]:
+            mailbox.post(_closed_error())
         await asyncio.to_thread(self._model.close)
 
     def _add(self, number: int, job: Job) -> None:
         add_job(self._feed, number, job)
-        if number not in self._inboxes:  # its reader left meanwhile
+        if number not in self._mailboxes:  # its reader left meanwhile
             self._feed.drop(number)
 
     def _tell(self, news: News) -> None:
         """Hands what is new to each event loop in one call. In the engine's thread."""
         loops: dict[asyncio.AbstractEventLoop, Letters] = {}
         for number, request in news:
-            inbox = self._inboxes.get(number)
-            if inbox is not None:
-                loops.setdefault(inbox.loop, []).append((number, told(request)))
+            mailbox = self._mailboxes.get(number)
+            if mailbox is not None:
+                loops.setdefault(mailbox.loop, []).append((number, told(request)))
         for loop, letters in loops.items():
-            _call(loop, self._deliver, letters)
+            call_in(loop, self._deliver, letters)
 
     def _deliver(self, letters: Letters) -> None:
         for number, item in letters:
-            inbox = self._inboxes.get(number)
-            if inbox is not None:
+            mailbox = self._mailboxes.get(number)
+            if mailbox is not None:
                 failed = isinstance(item, IngotError)
-                inbox.put(_closed_error() if failed and self._closed else item)
+                mailbox.put(_closed_error() if failed and self._closed else item)
 
 
 def _closed_error() -> EngineDeadError:
     return EngineDeadError("the engine was closed", hint="Load the model again.")
-
-
-def _call(loop: asyncio.AbstractEventLoop, function: Any, *arguments: Any) -> None:
-    with suppress(RuntimeError):  # a loop that is closed: nobody waits
-        loop.call_soon_threadsafe(function, *arguments)

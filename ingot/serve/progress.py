@@ -12,13 +12,12 @@ import msgspec
 from ingot.artifact.reader import Artifact
 from ingot.artifact.tree import MANIFEST
 from ingot.errors import IngotError, InternalError, RequestError, describe
-from ingot.runtime.completion import CompletionReader
-from ingot.runtime.feed import Feed
 from ingot.runtime.generation_config import read_generation_config
 from ingot.runtime.model import Model
 from ingot.runtime.output import Logprob
 from ingot.runtime.params import SamplingParams
-from ingot.runtime.request import Request, metrics_of
+from ingot.runtime.request import CompletionReader, Request, metrics_of
+from ingot.runtime.subscription import Feed
 from ingot.serve.engine import Job, ModelFacts, Piece, Progress, Scored
 from ingot.serve.settings import ModelSettings
 from ingot.version import __version__
@@ -61,7 +60,7 @@ def _progress(request: Request) -> Progress:
     if request.error is not None:
         raise request.error
     completions = request.completions
-    first = request.is_untold
+    first = request.nothing_delivered
     pieces = [_piece(completion) for completion in completions if completion.has_news]
     if not first and not request.finished:
         return Progress(pieces)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
@@ -84,23 +84,23 @@ async def serve(
     UsageError for settings that cannot be, and what the models raise if none can be loaded.
     """
     _refuse_unknown(serving.own, models)
-    edge, spares = Edge(settings), spares or Spares(0)
+    spares = spares or Spares(0)
     opener = LocalOpener() if serving.in_process else IsolatedOpener(spawn=spares.take)
     async with ModelRegistry(opener, memory_bytes=serving.memory_bytes) as registry:
+        edge = Edge(settings, registry.counters)
         for name, source, aliases in models:
             kept, pinned, _ = serving.own.get(name, serving.model)
             registry.register(name, source, kept, aliases=aliases, pinned=pinned)
         http = http_settings(serving, settings)
         server = ServerContext(models=registry, gate=edge, settings=http)
         server.starting.update([] if serving.lazy else [model.name for model in models])
-        edge.telemetry.poll = registry.counters
         noting = asyncio.create_task(_note_events(registry, server, edge))
         loading = asyncio.create_task(_load(registry, server, edge))
         loading.add_done_callback(lambda _: spares.close())
         search_rarely()
         try:
-            async with _grpc_beside(server, edge, serving.grpc_port):
-                code = await edge.serve(edge.wrap(app_of(server)))
+            async with _grpc_beside(server, edge, serving.grpc_port) as on_ready:
+                code = await edge.serve(edge.wrap(app_of(server)), on_ready)
         finally:
             noting.cancel()
             loading.cancel()
@@ -130,19 +130,21 @@ def _refuse_unknown(own: Mapping[str, Kept], models: Sequence[Named]) -> None:
 
 
 @asynccontextmanager
-async def _grpc_beside(server: ServerContext, edge: Edge, port: int | None) -> AsyncIterator[None]:
-    """Serves gRPC inside the block, if it is asked for."""
+async def _grpc_beside(
+    server: ServerContext, edge: Edge, port: int | None
+) -> AsyncIterator[Callable[[], None]]:
+    """Serves gRPC inside the block, if it is asked for. Gives what is to be called once HTTP is
+    served as well."""
     if port is None:
-        yield
+        yield lambda: None
         return
     from ingot.serve.grpc.server import GrpcServer, GrpcSettings
 
     beside = GrpcServer(server, edge, GrpcSettings.of(edge.settings, port))
     await beside.start()
     fields = {"grpc_port": beside.port}
-    edge.on_ready = lambda: _log.info("listening", extra={"fields": fields})
     try:
-        yield
+        yield lambda: _log.info("listening", extra={"fields": fields})
     finally:
         await beside.stop(ENDING_SECONDS)
 

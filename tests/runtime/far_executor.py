@@ -10,7 +10,7 @@ from ingot.runtime.arrays import StepInputs
 from ingot.runtime.devices.cpu import CpuExecutor
 from ingot.runtime.executor import StepResult, StepWants
 from ingot.runtime.params import SamplingParams
-from ingot.runtime.sampling_state import SampledSequence, SamplingState
+from ingot.runtime.sequence import SampledSequence, SamplingState
 
 
 @dataclass

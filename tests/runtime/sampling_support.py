@@ -13,7 +13,7 @@ from ingot.runtime.devices.cpu_kernels import Kernels, ModelStruct
 from ingot.runtime.devices.native_sampler import ROW, pack
 from ingot.runtime.devices.sampler import Sampler
 from ingot.runtime.params import SamplingParams
-from ingot.runtime.sampling_state import SamplingState
+from ingot.runtime.sequence import SamplingState
 from ingot.targets.target import requires, target_named
 from tests.targets.cpu.native import build_library, step_of
 

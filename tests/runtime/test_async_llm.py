@@ -15,6 +15,7 @@ from ingot.runtime.config import EngineConfig
 from ingot.runtime.params import RequestOutputKind, SamplingParams
 from tests.runtime.fake_model import NAN_TOKEN, greedy
 from tests.runtime.gate import is_idle
+from tests.support.until import until
 
 GREEDY = SamplingParams(temperature=0, max_tokens=10, ignore_eos=True)
 LONG = SamplingParams(temperature=0, max_tokens=90, ignore_eos=True)
@@ -84,6 +85,27 @@ def test_the_output_kinds_hold_the_same_text(fake_artifact):
     assert [t for o in deltas for t in o.outputs[0].token_ids] == greedy([5, 6], 20)
     texts = [o.outputs[0].text for o in whole]
     assert all(later.startswith(former) for former, later in itertools.pairwise(texts))
+
+
+@pytest.mark.parametrize("name", ["DELTA", "CUMULATIVE"])
+def test_a_slow_reader_gets_every_token(fake_artifact, name):
+    """Each delta, or of outputs that hold all so far, the last one alone."""
+    kind = RequestOutputKind[name]
+    params = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True, output_kind=kind)
+
+    async def scenario(llm):
+        outputs = llm.generate([5, 6], params)
+        first = await anext(outputs)
+        await until(lambda: llm.counters().num_finished)
+        await asyncio.sleep(0)  # what the engine has told by then arrives
+        return [first, *[output async for output in outputs]]
+
+    found = use(fake_artifact, scenario)
+    tokens = [output.outputs[0].token_ids for output in found]
+    is_delta = kind is RequestOutputKind.DELTA
+    found_tokens = [*itertools.chain(*tokens)] if is_delta else tokens[-1]
+    assert found_tokens == greedy([5, 6], 20)
+    assert is_delta or len(found) <= 2
 
 
 def test_cancelling_a_task_aborts_its_request_and_no_other(fake_artifact):

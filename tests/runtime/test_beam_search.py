@@ -19,7 +19,7 @@ from ingot.runtime.beam_search import (
 )
 from ingot.runtime.output import Logprob
 from ingot.runtime.params import UNLIMITED, SamplingParams
-from ingot.runtime.session import Ticket
+from ingot.runtime.request import Request
 from tests.runtime.fake_model import EOS, LIMITS, VOCAB, greedy, logprobs
 
 END, TOKENS = 0, range(4)
@@ -38,8 +38,8 @@ def by_chance(seed):
 
 def found(follow, params, prompt, ends=(END,)):
     """Tokens and log-probabilities of the beams that a search finds."""
-    ticket = Ticket(prompt=None, token_ids=prompt, params=params.step, tokenizer=None)
-    search = Search(ticket, params, max_model_len=100, eos_token_ids=ends)
+    request = Request(token_ids=prompt, params=params.step)
+    search = Search(request, params, max_model_len=100, eos_token_ids=ends)
     while search.live:
         search.grow([follow(beam.tokens) for beam in search.live])
     return [(beam.tokens, beam.cum_logprob, beam.finish_reason) for beam in search.found]

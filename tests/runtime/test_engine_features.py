@@ -198,7 +198,7 @@ def test_a_full_queue_refuses_all_prompts_of_a_call(fake_artifact):
 
 def test_what_can_never_fit_is_refused_when_it_is_added(fake_artifact):
     with LLM(fake_artifact, max_model_len=96, kv_cache_bytes=24 * PAGE_BYTES) as llm:
-        llm._engine._admission = replace(llm._engine._admission, pages=PageTable(10, 4))
+        llm._engine._checks = replace(llm._engine._checks, pages=PageTable(10, 4))
         with pytest.raises(RequestError, match="needs 14 pages of the KV cache, which has 10"):
             llm.generate([[1] * 45], GREEDY)
         assert len(llm.generate([[1] * 31], GREEDY)) == 1

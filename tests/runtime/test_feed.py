@@ -8,7 +8,7 @@ from itertools import chain
 import pytest
 
 from ingot.errors import IngotError, RequestError
-from ingot.runtime import feed as feeds
+from ingot.runtime import subscription as feeds
 from ingot.runtime.config import EngineConfig
 from ingot.runtime.llm import LLM
 from ingot.runtime.params import SamplingParams

@@ -45,12 +45,13 @@ def make_engine(
     *,
     num_pages: int = 200,
     config: EngineConfig | None = None,
+    **options: object,
 ) -> Engine:
     opened.append(
         FarExecutor(Artifact.open(path), max_model_len=40, kv_cache_bytes=num_pages * PAGE_BYTES)
     )
     config = config or EngineConfig(overlap=True)
-    return Engine(opened[-1], max_model_len=40, eos_token_ids=(EOS,), config=config)
+    return Engine(opened[-1], max_model_len=40, eos_token_ids=(EOS,), config=config, **options)
 
 
 def run(engine: Engine, sequences: Sequence) -> list[list[int]]:
@@ -111,7 +112,6 @@ def test_a_sequence_that_ends_takes_nothing_from_the_step_after(fake_artifact, o
 
 
 def test_an_owner_may_end_a_sequence_beside_two_steps(fake_artifact, opened):
-    engine = make_engine(opened, fake_artifact, num_pages=12)
     prompts = prompts_of(random.Random(1), 6)
 
     def receive(sequences):
@@ -119,7 +119,7 @@ def test_an_owner_may_end_a_sequence_beside_two_steps(fake_artifact, opened):
             if sequence.num_generated >= 3 and not sequence.finished:
                 engine.finish(sequence, "stop")
 
-    engine.receive = receive
+    engine = make_engine(opened, fake_artifact, num_pages=12, receive=receive)
     sequences = [engine.add(prompt, GREEDY) for prompt in prompts]
     found = run(engine, sequences)
     assert opened[0].num_ahead > 0

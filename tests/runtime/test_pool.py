@@ -10,7 +10,7 @@ from queue import SimpleQueue
 import pytest
 
 from ingot.artifact.plan import StateArray
-from ingot.runtime import engine_thread
+from ingot.runtime import session as sessions
 from ingot.runtime.config import EngineConfig
 from ingot.runtime.devices import memory, pool
 from ingot.runtime.devices.memory import Region
@@ -166,7 +166,7 @@ class Idle:
 
 @pytest.fixture
 def inbox(monkeypatch):
-    monkeypatch.setattr(engine_thread, "IDLE_SECONDS", 0)
+    monkeypatch.setattr(sessions, "IDLE_SECONDS", 0)
     return SimpleQueue()
 
 
@@ -177,7 +177,7 @@ def test_a_request_waits_for_no_more_than_the_piece_under_way(inbox):
         return True  # there is always more
 
     session = Idle(touch)
-    engine_thread._serve(session, inbox)
+    sessions._serve(session, inbox)
     assert session.log == [*["touched"] * 3, "done", *["touched"] * 2] and session.closed
 
 
@@ -185,7 +185,7 @@ def test_nothing_is_touched_before_what_is_there_or_comes_at_once(inbox):
     session = Idle(lambda count: True)
     inbox.put(lambda: session.log.append("done"))
     inbox.put(None)
-    engine_thread._serve(session, inbox)
+    sessions._serve(session, inbox)
     assert session.log == ["done"]
 
 
@@ -196,7 +196,7 @@ def test_an_engine_that_has_touched_enough_rests(inbox):
         return count < 4
 
     session = Idle(touch)
-    engine_thread._serve(session, inbox)
+    sessions._serve(session, inbox)
     assert session.log == ["touched"] * 4
 
 
@@ -211,7 +211,7 @@ def rests(monkeypatch):
             event.set()
         return more
 
-    monkeypatch.setattr(engine_thread, "IDLE_SECONDS", 0)
+    monkeypatch.setattr(sessions, "IDLE_SECONDS", 0)
     monkeypatch.setattr(Pool, "touch_ahead", touch_ahead)
     return event
 

@@ -11,7 +11,7 @@ from ingot.runtime.devices.likelihoods import random_below, random_bits
 from ingot.runtime.devices.numpy_sampler import distribution, edit
 from ingot.runtime.devices.sampler import TokenScore
 from ingot.runtime.params import SamplingParams
-from ingot.runtime.sampling_state import SamplingState
+from ingot.runtime.sequence import SamplingState
 from tests.runtime.sampling_support import (
     BACKENDS,
     LEVELS,

@@ -196,14 +196,15 @@ def test_drafts_whose_pages_are_made_known_are_caught(monkeypatch):
 
 @pytest.mark.parametrize(("num_pages", "drafted"), [(9, [0, 0]), (20, [0, 7])])
 def test_drafts_take_what_room_a_step_leaves_and_no_pages_of_others(num_pages, drafted):
-    s = scheduler(num_pages=num_pages, max_num_seqs=2, max_num_tokens=16, max_num_rows=9)
     rooms = []
 
     def guess(sequences, room):
         rooms.append(room)
         return [[9] * room, []]
 
-    s.drafter = guess
+    s = scheduler(
+        num_pages=num_pages, max_num_seqs=2, max_num_tokens=16, max_num_rows=9, drafter=guess
+    )
     for number, length in enumerate((11, 19)):  # three pages, and five
         s.add(sequence(number, length))
     while len(s.running) < 2 or s.running[-1].num_generated == 0:
@@ -276,6 +277,7 @@ def scheduler(
     max_num_rows=None,
     chunk_tokens=None,
     prefix_cache=False,
+    drafter=None,
 ) -> Scheduler:
     return Scheduler(
         Residence(PageTable(num_pages, PAGE_SIZE)),
@@ -283,6 +285,7 @@ def scheduler(
         max_num_tokens=max_num_tokens,
         max_num_rows=max_num_rows or max_num_seqs,
         config=EngineConfig(prefix_cache=prefix_cache, chunk_tokens=chunk_tokens),
+        drafter=drafter,
     )
 
 

@@ -12,7 +12,7 @@ import pytest
 from ingot.runtime import speculation
 from ingot.runtime.params import SamplingParams
 from ingot.runtime.prompt_lookup import PromptLookup
-from ingot.runtime.scheduler import Chunk
+from ingot.runtime.sequence import Chunk
 from ingot.runtime.sequence import Sequence as State
 from ingot.runtime.speculation import Pace, Speculation
 from tests.runtime.speculated import SPECULATIVE, always

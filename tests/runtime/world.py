@@ -11,8 +11,8 @@ from ingot.runtime.page_table import PageTable
 from ingot.runtime.params import SamplingParams
 from ingot.runtime.prefix_cache import PrefixCache
 from ingot.runtime.residence import Residence
-from ingot.runtime.scheduler import AGING, Chunk, Scheduler
-from ingot.runtime.sequence import Sequence
+from ingot.runtime.scheduler import AGING, Scheduler
+from ingot.runtime.sequence import Chunk, Sequence
 from ingot.runtime.slot_table import Copy
 
 PARAMS = SamplingParams()
@@ -59,10 +59,9 @@ class World:
             self.residence, max_num_seqs=max_num_seqs, max_num_tokens=max_num_tokens,
             max_num_rows=max_num_seqs + 4 * drafts,
             config=EngineConfig(chunk_tokens=chunk_tokens, prefix_cache=uses_prefixes),
+            drafter=self._guess if drafts else None,
         )  # fmt: skip
         self.drafts, self.num_kept = drafts, 0
-        if drafts:
-            self.scheduler.drafter = self._guess
         self.slots: dict[int, int] = {}
         self.records: dict[int, int] = {}
         self.alive: list[Sequence] = []

@@ -8,8 +8,7 @@ import select
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from ingot.serve.engine import Engine, Job, Progress
-from ingot.serve.inbox import joined
+from ingot.serve.engine import Engine, Job, Progress, joined
 
 T = TypeVar("T")
 

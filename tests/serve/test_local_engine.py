@@ -15,13 +15,16 @@ from ingot.errors import (
 from ingot.runtime.async_llm import AsyncLLM
 from ingot.runtime.config import EngineConfig
 from ingot.runtime.llm import LLM
+from ingot.runtime.mailbox import Mailbox
 from ingot.runtime.params import SamplingParams
-from ingot.serve.engine import Piece, Progress
-from ingot.serve.inbox import Inbox, joined
+from ingot.serve.engine import Piece, Progress, joined
+from ingot.serve.http.app import build_app
 from ingot.serve.local import LocalEngine
 from tests.runtime.fake_model import LIMITS, NAN_TOKEN, VOCAB, greedy
 from tests.runtime.gate import halted, held, is_idle
 from tests.serve.jobs import GREEDY, LONG, job, whole
+from tests.support.asgi import called
+from tests.support.fake_engine import FakeModels
 from tests.support.until import until
 
 
@@ -32,7 +35,7 @@ def use(path, scenario, **options):
         model = AsyncLLM(path, **options)
         engine = LocalEngine(model)
         result = await asyncio.wait_for(scenario(engine), 60)
-        assert is_idle(model) and not engine._inboxes and not engine._feed._claims
+        assert is_idle(model) and not engine._mailboxes and not engine._feed._subscriptions
         await engine.close()
         await engine.close()
         return result
@@ -94,6 +97,27 @@ def test_progress_joined_is_what_a_model_gives(fake_artifact, overlap):
     assert found.prompt_logprobs[0] is None
     for token, scores in zip(prompt[1:], found.prompt_logprobs[1:], strict=True):
         assert scores[0][0] == token and scores[0][3] is not None
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_a_served_request_is_checked_for_its_model_once(fake_artifact, monkeypatch, n):
+    """From the body of the client to the last of its tokens."""
+    checked, for_model = [], SamplingParams.for_model
+
+    def counted(params, *given):
+        checked.append(params)
+        return for_model(params, *given)
+
+    monkeypatch.setattr(SamplingParams, "for_model", counted)
+
+    async def scenario(engine):
+        app = build_app(FakeModels(bard=engine))
+        fields = {"prompt": [5, 6], "n": n, "temperature": 1.0, "max_tokens": 4}
+        return await called(app, "POST", "/v1/completions", fields)
+
+    answer = use(fake_artifact, scenario)
+    assert answer.status == 200 and len(answer.json()["choices"]) == n
+    assert len(checked) == 1
 
 
 def test_without_stream_all_comes_as_one(fake_artifact):
@@ -257,17 +281,17 @@ def test_closing_ends_jobs_that_run_and_refuses_later_ones(fake_artifact):
 
 def test_what_a_slow_reader_has_missed_comes_as_one():
     async def main():
-        inbox = Inbox(asyncio.get_running_loop())
+        mailbox = Mailbox(asyncio.get_running_loop())
         score = [(7, -1.0, 1, "x")]
-        inbox.put(Progress([Piece(0, "a", [1], [score])], num_cached_tokens=4))
-        inbox.put(Progress([Piece(1, "b", [2], [score])]))
-        inbox.put(Progress([Piece(0, "c", [3], [score], "stop", "c")]))
-        got = await inbox.get()
-        inbox.put(Progress([Piece(1, "d", [4])], finished=True))
-        inbox.put(EngineDeadError("over"))
-        last = await inbox.get()
+        mailbox.put(Progress([Piece(0, "a", [1], [score])], num_cached_tokens=4))
+        mailbox.put(Progress([Piece(1, "b", [2], [score])]))
+        mailbox.put(Progress([Piece(0, "c", [3], [score], "stop", "c")]))
+        got = joined(await mailbox.get())
+        mailbox.put(Progress([Piece(1, "d", [4])], finished=True))
+        mailbox.put(EngineDeadError("over"))
+        last = joined(await mailbox.get())
         with pytest.raises(EngineDeadError, match="over"):
-            await inbox.get()
+            joined(await mailbox.get())
         return got, last
 
     got, last = asyncio.run(main())

@@ -10,21 +10,21 @@ import numpy.typing as npt
 
 from ingot.artifact.host import core_cache, usable_processors
 from ingot.artifact.manifest import TargetEntry
-from ingot.artifact.plan import Buffer, Limits, Plan
+from ingot.artifact.plan import Limits, Plan
 from ingot.artifact.programs import LOGITS, STEP
 from ingot.artifact.reader import Artifact, weights_name
 from ingot.artifact.tensors import TensorFile
-from ingot.errors import ArtifactError, IngotError, InternalError, UsageError
+from ingot.errors import IngotError, InternalError, UsageError
 from ingot.runtime.arrays import Float32, StepInputs
 from ingot.runtime.devices.cpu_kernels import ModelStruct
 from ingot.runtime.devices.cpu_program import CpuProgram
-from ingot.runtime.devices.mapped_file import MappedFile
+from ingot.runtime.devices.mapped_file import MappedFile, stacks_end, weight_offsets
 from ingot.runtime.devices.memory import ask_for_huge_pages
 from ingot.runtime.devices.pool import Pool
 from ingot.runtime.devices.sampler import Sampler, result_of
 from ingot.runtime.executor import StepResult, StepWants, TokenScore, program_of
 from ingot.runtime.pool_size import pool_size, widest_window
-from ingot.runtime.sampling_state import SampledSequence
+from ingot.runtime.sequence import SampledSequence
 
 MAX_THREADS = 1024
 
@@ -193,36 +193,6 @@ def _tell_of_cache(target: TargetEntry) -> None:
             "slower than it could be",
             *(target.name, needed // 1024, there // 1024),
         )
-
-
-def weight_offsets(plan: Plan, header: TensorFile, file: str) -> list[int]:
-    """Where each weight of the plan begins in the file."""
-    offsets = []
-    for buffer in plan.of_kind("weight"):
-        tensor = header.tensors.get(buffer.base or buffer.name)
-        dtype = "int8" if buffer.format.is_scaled or buffer.base else buffer.dtype
-        if tensor is None or tensor.dtype != dtype:
-            found = "no such tensor" if tensor is None else f"dtype {tensor.dtype}"
-            raise ArtifactError(f"{file}: the plan has {buffer.name!r} in {buffer.dtype}: {found}")
-        needed = _needed_bytes(plan, buffer)
-        if tensor.nbytes < needed:
-            raise ArtifactError(f"{file}: {buffer.name!r} has {tensor.nbytes} bytes, not {needed}")
-        offsets.append(tensor.offset + (buffer.offset if buffer.base else 0))
-    return offsets
-
-
-def _needed_bytes(plan: Plan, buffer: Buffer) -> int:
-    """Bytes that the tensor of a weight has at least."""
-    count, *matrix = map(plan.limits.bound, buffer.shape)
-    if not buffer.base:
-        return buffer.format.nbytes((count, *matrix))
-    return buffer.offset + (count - 1) * buffer.row_stride + buffer.format.nbytes(matrix)
-
-
-def stacks_end(plan: Plan, header: TensorFile) -> int:
-    """Where stacks end in the file, which begins with them; 0 where there are none."""
-    tensors = (header.tensors.get(buffer.base) for buffer in plan.of_kind("weight") if buffer.base)
-    return max((tensor.offset + tensor.nbytes for tensor in tensors if tensor), default=0)
 
 
 def _count_threads(num_threads: int | None) -> int:

@@ -1,10 +1,12 @@
-"""A file in memory, as kernels read weights."""
+"""A file in memory, as kernels read weights, and where each weight lies in it."""
 
 from __future__ import annotations
 
 import mmap
 import os
 
+from ingot.artifact.plan import Buffer, Plan
+from ingot.artifact.tensors import TensorFile
 from ingot.errors import ArtifactError, ResourceError
 from ingot.runtime.devices.memory import map_address
 
@@ -58,3 +60,33 @@ def _seen(fd: int) -> tuple[int, int]:
     """What every write to a file changes, and neither a new name nor other permissions do."""
     found = os.fstat(fd)
     return found.st_mtime_ns, found.st_size
+
+
+def weight_offsets(plan: Plan, header: TensorFile, file: str) -> list[int]:
+    """Where each weight of the plan begins in the file."""
+    offsets = []
+    for buffer in plan.of_kind("weight"):
+        tensor = header.tensors.get(buffer.base or buffer.name)
+        dtype = "int8" if buffer.format.is_scaled or buffer.base else buffer.dtype
+        if tensor is None or tensor.dtype != dtype:
+            found = "no such tensor" if tensor is None else f"dtype {tensor.dtype}"
+            raise ArtifactError(f"{file}: the plan has {buffer.name!r} in {buffer.dtype}: {found}")
+        needed = _needed_bytes(plan, buffer)
+        if tensor.nbytes < needed:
+            raise ArtifactError(f"{file}: {buffer.name!r} has {tensor.nbytes} bytes, not {needed}")
+        offsets.append(tensor.offset + (buffer.offset if buffer.base else 0))
+    return offsets
+
+
+def _needed_bytes(plan: Plan, buffer: Buffer) -> int:
+    """Bytes that the tensor of a weight has at least."""
+    count, *matrix = map(plan.limits.bound, buffer.shape)
+    if not buffer.base:
+        return buffer.format.nbytes((count, *matrix))
+    return buffer.offset + (count - 1) * buffer.row_stride + buffer.format.nbytes(matrix)
+
+
+def stacks_end(plan: Plan, header: TensorFile) -> int:
+    """Where stacks end in the file, which begins with them; 0 where there are none."""
+    tensors = (header.tensors.get(buffer.base) for buffer in plan.of_kind("weight") if buffer.base)
+    return max((tensor.offset + tensor.nbytes for tensor in tensors if tensor), default=0)

@@ -16,7 +16,7 @@ from ingot.runtime.devices.likelihoods import scale_of
 from ingot.runtime.devices.numpy_sampler import ERRORS
 from ingot.runtime.executor import TokenScore
 from ingot.runtime.output import Logprob
-from ingot.runtime.sampling_state import SampledSequence, SamplingState
+from ingot.runtime.sequence import SampledSequence, SamplingState
 
 # `struct ingot_draw`, whose fields lie without gaps
 _NAMES = (

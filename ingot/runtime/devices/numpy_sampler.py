@@ -21,7 +21,7 @@ from ingot.runtime.devices.likelihoods import (
 from ingot.runtime.executor import TokenScore
 from ingot.runtime.output import Logprob
 from ingot.runtime.params import SamplingParams
-from ingot.runtime.sampling_state import SampledSequence, SamplingState
+from ingot.runtime.sequence import SampledSequence, SamplingState
 
 T = TypeVar("T")
 

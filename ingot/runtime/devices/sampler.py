@@ -20,7 +20,7 @@ from ingot.runtime.devices.numpy_sampler import NumpySampler, not_finite, spoile
 from ingot.runtime.executor import StepResult, StepWants, TokenScore
 from ingot.runtime.output import Logprob
 from ingot.runtime.params import LogitsProcessor
-from ingot.runtime.sampling_state import SampledSequence, SamplingState
+from ingot.runtime.sequence import SampledSequence, SamplingState
 
 
 class Sampler:

@@ -23,11 +23,11 @@ from ingot.serve.edge.logs import logging_to
 from ingot.serve.edge.record import CURRENT, Record, cuttable
 from ingot.serve.edge.server import DrainingServer, config_of, on_signals
 from ingot.serve.edge.settings import EdgeSettings
-from ingot.serve.metrics.request_watch import RequestWatch
 from ingot.serve.metrics.speed import WINDOW_SECONDS
-from ingot.serve.metrics.telemetry import Telemetry
+from ingot.serve.metrics.telemetry import Poll, Telemetry, no_engines
 from ingot.serve.metrics.tracing import Tracer
-from ingot.serve.refusal import Draining, Refusal
+from ingot.serve.refusal import Draining
+from ingot.serve.requests.gate import Admitted
 from ingot.version import __version__
 
 logger = logging.getLogger("ingot.serve")
@@ -41,21 +41,20 @@ _TRACED = ("model", "prompt_tokens", "cached_tokens", "tokens", "first_token_ms"
 class Edge:
     """What stands before an application, and beside it. It belongs to one event loop.
 
-    The application's handlers call `enter` for each request that takes seats. `on_ready` is called
-    when `serve` accepts connections, and `address` tells where. Raises UsageError for settings
-    that contradict themselves, and for keys that cannot be read.
+    The application's handlers call `enter` for each request that takes seats. `poll` asks the
+    engines how they fare, and `address` tells where `serve` accepts connections. Raises UsageError
+    for settings that contradict themselves, and for keys that cannot be read.
     """
 
-    def __init__(self, settings: EdgeSettings | None = None) -> None:
+    def __init__(self, settings: EdgeSettings | None = None, poll: Poll = no_engines) -> None:
         self.settings = settings or EdgeSettings()
         self.settings.check()
         self.keys = KeyRing(self.settings.key_file) if self.settings.key_file else None
-        self.telemetry = Telemetry(compat=self.settings.metrics_compat == "vllm")
+        self.telemetry = Telemetry(poll, compat=self.settings.metrics_compat == "vllm")
         self.admission = Admission(self.settings.limits)
         self._tracer = Tracer() if self.settings.traces else None
         self.draining = False
         self.address = ""
-        self.on_ready: Callable[[], None] = lambda: None
         self._open: set[Record] = set()
         self._server: DrainingServer | None = None
 
@@ -64,10 +63,8 @@ class Edge:
         return Guard(app, self)
 
     @asynccontextmanager
-    async def enter(self, asked: Asked) -> AsyncIterator[RequestWatch]:
-        """Waits for the first seats of a request, and holds them inside the block.
-
-        The block tells the watch of each progress, and takes the seats of each job from it. Raises
+    async def enter(self, asked: Asked) -> AsyncIterator[Admitted]:
+        """Waits for the first seats of a request, and holds them inside the block. Raises
         QueueFull, QueueTimeout, RequestTimeout and Draining.
         """
         record = CURRENT.get()
@@ -80,23 +77,23 @@ class Edge:
             with watch.until_end(), cuttable():
                 async with self.admission.enter(asked, entered - began) as seats:
                     watch.seated(perf_counter() - entered, asked)
-                    watch.seat = seats.take
-                    yield watch
+                    yield Admitted(seats.take, watch.see)
         finally:
             if record is not None:
                 record.fields |= {"model": asked.model, **watch.summary()}
 
-    async def serve(self, app: App) -> int:
+    async def serve(self, app: App, on_ready: Callable[[], None] = lambda: None) -> int:
         """Binds, serves `app` until a signal asks for the end, and returns the exit code.
 
-        SIGTERM and SIGINT drain, a second one ends at once, and SIGHUP reads the keys again.
+        `on_ready` is called when connections are accepted. SIGTERM and SIGINT drain, a second one
+        ends at once, and SIGHUP reads the keys again.
         Raises UsageError for an address that cannot be used.
         """
         settings = self.settings
         allow_many_files()
         listener = bind(settings)
         self.address = address_of(listener, settings)
-        server = self._server = self._around(app)
+        server = self._server = self._around(app, on_ready)
         dropped = self.telemetry.board.number("log_records_dropped")
         with (
             logging_to(
@@ -131,11 +128,15 @@ class Edge:
             with suppress(asyncio.CancelledError):
                 await beat
 
-    def _around(self, app: App) -> DrainingServer:
+    def _around(self, app: App, on_ready: Callable[[], None]) -> DrainingServer:
+        def ready() -> None:
+            self._log_ready()
+            on_ready()
+
         return DrainingServer(
             config_of(app, self.settings),
             self.settings.limits.shutdown_timeout,
-            ready=self._ready,
+            ready=ready,
             begin=self._drain,
             busy=lambda: self._num_awaited > 0,
             cut=self._cut,
@@ -202,11 +203,10 @@ class Edge:
             fields=fields | {"id": record.request_id},
         )
 
-    def _ready(self) -> None:
+    def _log_ready(self) -> None:
         logger.info("listening", extra={"fields": {"address": self.address}})
         if self.keys is None and not self.settings.is_local:
             logger.warning("no key is asked for, and other machines can reach this server")
-        self.on_ready()
 
     @property
     def _num_awaited(self) -> int:
@@ -222,7 +222,7 @@ class Edge:
         logger.warning("cutting requests", extra={"fields": {"requests": self._num_awaited}})
         for record in self._open:
             if record.awaited:
-                record.cut(_cut_short())
+                record.cut(Draining("the server ended before the answer did", retry_after=1))
 
     def _reload_keys(self) -> None:
         """Reads the keys again. Bad ones are logged, and change nothing."""
@@ -253,7 +253,3 @@ class Edge:
             if now - judged >= WINDOW_SECONDS:
                 self.telemetry.judge()
                 judged = now
-
-
-def _cut_short() -> Refusal:
-    return Draining("the server ended before the answer did", retry_after=1)

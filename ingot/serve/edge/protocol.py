@@ -11,7 +11,6 @@ from typing import Any, cast
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from ingot.serve.edge.joined import JoinedTransport
 from ingot.serve.edge.settings import ClientLimits
 from ingot.serve.refusal import (
     BodyTooLarge,
@@ -238,3 +237,44 @@ def _response(refusal: Refusal) -> bytes:
     lines += [name + b": " + value for name, value in refusal.headers()]
     lines += [b"content-length: %d" % len(body), b"connection: close", b"", body]
     return b"\r\n".join(lines)
+
+
+class JoinedTransport:
+    """Stands before a transport, so that the head of an answer goes out with what follows it.
+
+    Each piece that is sent alone wakes its reader once more.
+    """
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._parts: list[bytes] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        if not self._parts:
+            self._loop.call_soon(self._send)
+        self._parts.append(data)
+
+    def get_write_buffer_size(self) -> int:
+        return sum(map(len, self._parts)) + self._transport.get_write_buffer_size()
+
+    def write_eof(self) -> None:
+        self._send()
+        self._transport.write_eof()
+
+    def close(self) -> None:
+        self._send()
+        self._transport.close()
+
+    def abort(self) -> None:
+        self._parts.clear()
+        self._transport.abort()
+
+    def _send(self) -> None:
+        data = b"".join(self._parts)
+        self._parts.clear()
+        if data and not self._transport.is_closing():  # it may have been lost meanwhile
+            self._transport.write(data)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ipaddress
+import ssl
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ingot.errors import UsageError
-from ingot.serve.edge.tls import check_tls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,3 +115,22 @@ class EdgeSettings:
         Loading runs the native code of an artifact, and every user of a machine reaches its ports.
         """
         return self.key_file is None and (self.open_admin or self.uds is not None)
+
+
+def check_tls(certificate: Path, key: Path) -> None:
+    """Raises UsageError for files that no server can use."""
+    for path in (certificate, key):
+        try:
+            path.read_bytes()
+        except OSError as error:
+            raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+    try:
+        # Without an answer for a pass phrase, OpenSSL would ask on the terminal.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, lambda: "")
+    except (ssl.SSLError, ValueError) as error:
+        reason = getattr(error, "reason", None) or error
+        raise UsageError(
+            f"{certificate} and {key} are no certificate with its key: {reason}",
+            hint="Give a certificate chain and its private key in PEM, the key without a pass "
+            "phrase.",
+        ) from error

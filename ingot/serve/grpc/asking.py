@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from ingot.serve.grpc.call import current_call
+from ingot.serve.openai.decode import converted_fields
 from ingot.serve.openai.fields import FieldError
 from ingot.serve.openai.requests import ChatRequest, CompletionRequest
 from ingot.serve.requests.answering import Answering, Request, answering
-from ingot.serve.requests.context import ServerContext
+from ingot.serve.requests.context import LARGE_BODY, ServerContext, off_loop
 
 
 @asynccontextmanager
@@ -25,10 +27,12 @@ async def asking(
     Raises the errors that HTTP answers with.
     """
     _refuse_not_finite(body)
-    data = msgspec.json.encode({**body, "stream": stream})
-    request: Request = await server.decode(
-        data, ChatRequest if "messages" in body else CompletionRequest
-    )
+    fields = {**body, "stream": stream}
+    kind: type[Request] = ChatRequest if "messages" in body else CompletionRequest
+    data = msgspec.json.encode(fields)  # its hash and its size stand for the request
+    read = partial(converted_fields, fields, data, kind)
+    request, names = read() if len(data) < LARGE_BODY else await off_loop(read)
+    server.unknown_fields.note(names, kind)
     async with answering(server, request, current_call().key, data) as run:
         yield run
 

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from ingot.runtime.metrics import RequestMetrics
-from ingot.serve import inbox
+from ingot.serve import engine
 from ingot.serve.engine import Piece, Progress, Scored
 from ingot.serve.grpc.stubs import ingot_v1_pb2 as v1
 from ingot.serve.grpc.tensors import object_of
@@ -91,7 +91,7 @@ def response_of(progress: Progress, model: str, request_id: str) -> Any:
 
 def joined(parts: Sequence[Progress]) -> Progress:
     """All progress of a job as one, with a piece for each completion, in their order."""
-    whole = inbox.joined([*parts])
+    whole = engine.joined([*parts])
     return replace(whole, pieces=sorted(whole.pieces, key=attrgetter("index")))
 
 

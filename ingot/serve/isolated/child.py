@@ -15,7 +15,6 @@ import struct
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import NoReturn
@@ -28,9 +27,8 @@ from ingot.errors import (
     ResourceError,
     describe,
 )
-from ingot.runtime.feed import Feed, News
 from ingot.runtime.llm import LLM
-from ingot.runtime.metrics import EngineCounters
+from ingot.runtime.subscription import Feed, News
 from ingot.runtime.verify import replay_shortest
 from ingot.serve.engine import Job, Progress
 from ingot.serve.garbage import search_rarely
@@ -102,7 +100,7 @@ class EngineServer:
                 self._asked.discard(number)
                 self._feed.drop(number)
             case Ping(number):
-                self._feed.count(partial(self._pong, number))
+                self._feed.count(lambda counters: self._outbox.send(Pong(number, counters)))
             case _:
                 raise ProtocolError(f"a second {type(message).__name__}")
 
@@ -117,9 +115,6 @@ class EngineServer:
             self._send([], [(number, Fault.of(InternalError(describe(error))))])
         if number not in self._asked:  # dropped while it was checked
             self._feed.drop(number)
-
-    def _pong(self, number: int, counters: EngineCounters) -> None:
-        self._outbox.send(Pong(number, counters))
 
     def _tell(self, news: News) -> None:
         """Sends what a step did. In the engine's thread."""

@@ -11,8 +11,8 @@ from ingot.errors import ArtifactError, TokenizerError
 from ingot.runtime.metrics import EngineCounters
 from ingot.runtime.tokenizer import Tokenizer
 from ingot.runtime.tokenizer_files import TokenizerFiles
-from ingot.serve.engine import Job, ModelFacts, Progress
-from ingot.serve.isolated.process import EngineProcess
+from ingot.serve.engine import Job, ModelFacts, Progress, joined
+from ingot.serve.isolated.process import EngineProcess, Lost
 from ingot.serve.isolated.spawn import Spawn, spawned
 from ingot.serve.isolated.supervisor import Changed, Patience, Supervisor
 from ingot.serve.isolated.weights_seen import WeightsSeen, look
@@ -50,10 +50,10 @@ class IsolatedEngine:
         """
         digest, seen = "", seen or WeightsSeen()
 
-        async def start() -> EngineProcess:
+        async def start(lost: Lost) -> EngineProcess:
             found = await asyncio.to_thread(look, path)
             check = seen.check_of(path, found)
-            process = await EngineProcess.start(name, path, settings, spawn, check)
+            process = await EngineProcess.start(name, path, settings, spawn, check, lost)
             if digest and process.facts.artifact_id != digest:
                 process.kill("was opened on another artifact")
                 raise ArtifactError(f"{path} has changed", hint="Reload the model.")
@@ -82,10 +82,10 @@ class IsolatedEngine:
         suspects = self.supervisor.suspects
         async with suspects.admitted(job.fingerprint):
             process = await self.supervisor.process()
-            number, inbox = process.begin(job)
+            number, mailbox = process.begin(job)
             try:
                 while True:
-                    progress = await inbox.get()
+                    progress = joined(await mailbox.get())
                     yield progress
                     if progress.finished:
                         suspects.acquit(job.fingerprint)

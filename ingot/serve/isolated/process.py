@@ -18,9 +18,9 @@ from ingot.errors import (
     RequestError,
     describe,
 )
+from ingot.runtime.mailbox import Mailbox
 from ingot.runtime.metrics import EngineCounters
-from ingot.serve.engine import Job, ModelFacts
-from ingot.serve.inbox import Inbox
+from ingot.serve.engine import Job, ModelFacts, Progress
 from ingot.serve.isolated.frames import FrameReader, FrameWriter
 from ingot.serve.isolated.messages import (
     Ask,
@@ -38,6 +38,7 @@ from ingot.serve.isolated.spawn import Spawn, end_of, spawned
 from ingot.serve.settings import ModelSettings
 
 AGAIN = "What it was computing is lost. It is being started again."
+Lost = Callable[[], None]
 _LAST_SECONDS = 1.0  # for a process to end by itself once its socket is closed
 
 _log = logging.getLogger(__name__)
@@ -52,23 +53,23 @@ class Death:
 
 
 class EngineProcess(asyncio.Protocol):
-    """Sends jobs to an engine process, and hands its answers to their inboxes. For one event loop.
+    """Sends jobs to an engine process, and its answers to their mailboxes. For one event loop.
 
     `lost` is called when it cannot be asked any more. `ended` becomes its death when all that it
     was doing has failed.
     """
 
     facts: ModelFacts
-    lost: Callable[[], None] = staticmethod(lambda: None)
 
-    def __init__(self, name: str, child: subprocess.Popen[bytes]) -> None:
+    def __init__(self, name: str, child: subprocess.Popen[bytes], lost: Lost) -> None:
         self._name = name
         self._child = child
+        self._lost = lost
         self._transport: Any = None
         self._loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[Death] = self._loop.create_future()
         self._opened: asyncio.Future[ModelFacts] = self._loop.create_future()
-        self._jobs: dict[int, tuple[Inbox, bytes]] = {}
+        self._jobs: dict[int, tuple[Mailbox[Progress], bytes]] = {}
         self._pings: dict[int, asyncio.Future[EngineCounters]] = {}
         self._numbers = itertools.count()
         self._writer, self._reader = FrameWriter(), FrameReader[FromEngine](FromEngine)
@@ -84,6 +85,7 @@ class EngineProcess(asyncio.Protocol):
         settings: ModelSettings,
         spawn: Spawn = spawned,
         check: Check = "fast",
+        lost: Lost = lambda: None,
     ) -> EngineProcess:
         """Starts a process that opens an artifact, and waits until it is ready.
 
@@ -91,7 +93,7 @@ class EngineProcess(asyncio.Protocol):
         a process that ends.
         """
         child, connection = spawn()
-        process = cls(name, child)
+        process = cls(name, child, lost)
         try:
             await process._loop.create_unix_connection(lambda: process, sock=connection)
             process._send(Open(path, settings, check))
@@ -110,13 +112,14 @@ class EngineProcess(asyncio.Protocol):
         """Whether it cannot be asked any more."""
         return self._dead
 
-    def begin(self, job: Job) -> tuple[int, Inbox]:
-        """Sends a job; its number, and the inbox that gets what becomes of it.
+    def begin(self, job: Job) -> tuple[int, Mailbox[Progress]]:
+        """Sends a job; its number, and the mailbox that gets what becomes of it.
 
         Raises RequestError for what no message can hold, and EngineDeadError.
         """
         self._refuse_dead()
-        number, inbox = next(self._numbers), Inbox(self._loop)
+        number = next(self._numbers)
+        mailbox: Mailbox[Progress] = Mailbox(self._loop)
         try:
             self._send(Ask(number, job))
         except (TypeError, ValueError, OverflowError) as error:
@@ -124,8 +127,8 @@ class EngineProcess(asyncio.Protocol):
                 f"the request cannot be handed on: {describe(error)}",
                 hint="Give texts that are UTF-8, and numbers of at most 64 bits.",
             ) from error
-        self._jobs[number] = inbox, job.fingerprint
-        return number, inbox
+        self._jobs[number] = mailbox, job.fingerprint
+        return number, mailbox
 
     def drop(self, number: int) -> None:
         """Aborts a job that has not ended. May be called twice."""
@@ -168,7 +171,7 @@ class EngineProcess(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         if not self._dead:
             self._dead = True
-            self.lost()
+            self._lost()
             self._burial = self._loop.create_task(self._bury())
 
     def _take(self, message: FromEngine) -> None:
@@ -196,8 +199,8 @@ class EngineProcess(asyncio.Protocol):
         """Waits for the end of the process, and tells everybody who waits for it."""
         code = await asyncio.to_thread(self._wait)
         death = Death(self._why or end_of(code), frozenset(f for _, f in self._jobs.values() if f))
-        for inbox, _ in self._jobs.values():
-            inbox.put(self._error(death))
+        for mailbox, _ in self._jobs.values():
+            mailbox.put(self._error(death))
         self._jobs.clear()
         _fail(self._opened, self._error(death))
         for ping in self._pings.values():

@@ -22,10 +22,11 @@ from ingot.errors import (
     VerificationError,
 )
 from ingot.runtime.metrics import EngineCounters
-from ingot.serve.isolated.process import Death, EngineProcess
+from ingot.serve.isolated.process import Death, EngineProcess, Lost
 from ingot.serve.isolated.suspects import Suspects
 
-Start = Callable[[], Awaitable[EngineProcess]]
+# Starts a process, which calls what it is given when it cannot be asked any more.
+Start = Callable[[Lost], Awaitable[EngineProcess]]
 # Told the new state, "loaded", "loading", "failed" or DAMAGED, and why.
 Changed = Callable[[str, str], None]
 DAMAGED = "damaged"  # failed, and will until somebody mends the artifact: no engine is at fault
@@ -171,7 +172,7 @@ class Supervisor:
     async def _started(self) -> EngineProcess:
         try:
             async with asyncio.timeout(self._patience.open_seconds):
-                return await self._start()
+                return await self._start(self._lost)
         except TimeoutError:
             raise EngineDeadError(
                 f"the engine of {self._name} was not ready after {self._patience.open_seconds:g} s",
@@ -201,7 +202,6 @@ class Supervisor:
     def _take(self, process: EngineProcess) -> None:
         self.silent_seconds = 0.0
         if not process.is_dead:
-            process.lost = self._lost
             self._process = process
             self._news.set()
             self._changed("loaded", "")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -61,7 +61,6 @@ class RequestWatch:
         self._board = board
         self._clock = clock
         self._began = began
-        self.seat: Callable[[], AbstractAsyncContextManager[None]] = nullcontext  # set by who seats
         self._waited = 0.0
         self._first_token: float | None = None
         self._last: dict[int, float] = {}  # when a job had its last token

@@ -24,19 +24,22 @@ Poll = Callable[[], Awaitable[Mapping[str, tuple[ModelFacts, EngineCounters]]]]
 _POLL_SECONDS = 1.0  # after which the answer of engines is not waited for any longer
 
 
-async def _no_models() -> Mapping[str, tuple[ModelFacts, EngineCounters]]:
+async def no_engines() -> Mapping[str, tuple[ModelFacts, EngineCounters]]:
     return {}
 
 
 class Telemetry:
-    """All that is measured. It belongs to one event loop.
+    """All that is measured. It belongs to one event loop. `poll` asks the engines how they fare."""
 
-    `poll` asks the engines how they fare; whoever has them sets it.
-    """
-
-    def __init__(self, *, compat: bool = False, clock: Callable[[], float] = perf_counter) -> None:
+    def __init__(
+        self,
+        poll: Poll = no_engines,
+        *,
+        compat: bool = False,
+        clock: Callable[[], float] = perf_counter,
+    ) -> None:
         self.board = Board(compat)
-        self.poll: Poll = _no_models
+        self._poll = poll
         self._clock = clock
         self._models: dict[str, ModelBoard] = {}
         self._engines: dict[str, EngineWatch] = {}
@@ -61,7 +64,7 @@ class Telemetry:
         try:
             # Not wait_for: before Python 3.12 it can swallow the cancellation that ends the server.
             async with asyncio.timeout(_POLL_SECONDS):
-                answers = await self.poll()
+                answers = await self._poll()
         except (TimeoutError, IngotError):
             return
         for name, (facts, counters) in answers.items():

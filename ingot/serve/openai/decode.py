@@ -5,12 +5,13 @@ from __future__ import annotations
 import difflib
 import logging
 import re
-from collections.abc import Iterable
-from typing import TypeVar, cast
+from collections.abc import Iterable, Iterator, Set
+from contextlib import contextmanager
+from typing import Any, TypeVar, cast
 
 import msgspec
 
-from ingot.artifact.decoding import json_decoder
+from ingot.artifact.decoding import converted, json_decoder
 from ingot.runtime.structured.outputs import depth_exceeds
 from ingot.serve.openai.fields import FieldError
 from ingot.serve.openai.requests import IGNORED
@@ -28,12 +29,31 @@ _TYPE = re.compile(rf"\b({'|'.join(_TYPES)})\b")
 _MISSING = re.compile(r"Object missing required field `(.*)`", re.DOTALL)
 
 
-def decode(body: bytes, kind: type[R]) -> R:
-    """A body as a struct of that kind. Raises FieldError."""
+def decode(body: bytes, kind: type[R]) -> tuple[R, Set[str]]:
+    """A body as a struct of that kind, and the names of its fields. Raises FieldError."""
+    with _field_errors():
+        body.decode()  # names that nobody asks for are UTF-8 as well
+        try:
+            fields = msgspec.json.decode(body)
+        except msgspec.ValidationError:
+            # A number out of range: who knows the type says in which field, or passes over it.
+            return cast(R, json_decoder(kind).decode(body)), frozenset()
+    return converted_fields(fields, body, kind)
+
+
+def converted_fields(fields: Any, data: bytes, kind: type[R]) -> tuple[R, Set[str]]:
+    """As `decode`, of fields that were parsed already; `data` is how JSON says them."""
+    with _field_errors():
+        # Only so many brackets can be that deep.
+        if data.count(b"[") + data.count(b"{") > MAX_DEPTH and depth_exceeds(fields, MAX_DEPTH - 1):
+            raise _too_deep()
+        return converted(fields, kind), fields.keys()
+
+
+@contextmanager
+def _field_errors() -> Iterator[None]:
     try:
-        body.decode()  # msgspec passes over names that nobody asks for, whatever their bytes
-        _refuse_deep(body)
-        return cast(R, json_decoder(kind).decode(body))
+        yield
     except msgspec.ValidationError as error:
         raise _field_error(str(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -48,11 +68,10 @@ class UnknownFields:
     def __init__(self) -> None:
         self._seen: set[str] = set()
 
-    def note(self, body: bytes, kind: type[msgspec.Struct]) -> None:
-        """Looks through a body that `decode` has taken."""
-        names = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    def note(self, names: Set[str], kind: type[msgspec.Struct]) -> None:
+        """Looks through the names of the fields of a body."""
         known = kind.__struct_fields__
-        for name in names.keys() - set(known) - IGNORED - self._seen:
+        for name in names - set(known) - IGNORED - self._seen:
             if len(self._seen) < MAX_REPORTED:
                 self._seen.add(name)
                 _log.warning("ignored a field that is unknown: %s", _described(name, known))
@@ -61,14 +80,6 @@ class UnknownFields:
 def _described(name: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(name[:80], list(known), 1)
     return f"{name[:80]!r}" + (f" (did its sender mean {near[0]!r}?)" if near else "")
-
-
-def _refuse_deep(body: bytes) -> None:
-    """Raises FieldError for lists and objects in one another deeper than MAX_DEPTH."""
-    if body.count(b"[") + body.count(b"{") <= MAX_DEPTH:
-        return
-    if depth_exceeds(msgspec.json.decode(body), MAX_DEPTH - 1):  # the body is the first level
-        raise _too_deep()
 
 
 def _too_deep() -> FieldError:

@@ -7,8 +7,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from ingot.errors import RequestError
-from ingot.runtime.admission import MAX_PRIORITY
-from ingot.runtime.params import MAX_LOGPROBS, MAX_N, MAX_PENALTY, UNLIMITED
+from ingot.runtime.params import MAX_LOGPROBS, MAX_N, MAX_PENALTY, MAX_PRIORITY, UNLIMITED
 from ingot.serve.chat.tools import MAX_TOOLS
 
 # What one request may ask for, far below what the engine could do: a single request must not

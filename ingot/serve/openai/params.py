@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from msgspec import Struct
@@ -91,11 +90,8 @@ def num_logprobs(request: GenerateRequest) -> int | None:
 def _check(fields: dict[str, Any], facts: ModelFacts, request: GenerateRequest) -> None:
     """Raises FieldError for what the fields together cannot be."""
     try:
-        params = SamplingParams(**fields)
-        if params.bad_words or params.structured_outputs is not None:
-            # These take a tokenizer, and time: the engine sees to them.
-            params = replace(params, bad_words=(), structured_outputs=None)
-        params.for_model(facts.vocab_size)
+        # What takes a tokenizer, and time, the engine sees to.
+        SamplingParams(**fields).check_tokens(facts.vocab_size)
     except GrammarError as error:
         raise form_error(error, request) from error
     except RequestError as error:

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import cast
+
+from msgspec.structs import replace
 
 from ingot.serve.asked import Asked
-from ingot.serve.engine import Engine
+from ingot.serve.engine import Engine, Job, Progress
 from ingot.serve.openai.order import Caller, Order, order_of
 from ingot.serve.openai.params import num_new_tokens
 from ingot.serve.openai.requests import ChatRequest, CompletionRequest
 from ingot.serve.requests.context import SMALL_BODY, ServerContext, off_loop
-from ingot.serve.requests.steps import Steps, steps_of
+from ingot.serve.requests.gate import Admitted
 from ingot.serve.unique import unique_id
 
+Steps = AsyncGenerator[tuple[int, Progress], None]
 Request = CompletionRequest | ChatRequest
 
 
@@ -52,8 +57,8 @@ async def answering(
         order = make_order() if _is_small(request, body) else await off_loop(make_order)
         asked = asked_of(order, key, server.models.name_of(name), engine)
         async with (
-            server.gate.enter(asked) as watch,
-            aclosing(steps_of(engine, order.jobs, watch)) as steps,
+            server.gate.enter(asked) as admitted,
+            aclosing(steps_of(engine, order.jobs, admitted)) as steps,
         ):
             yield Answering(name, caller, engine, order, steps)
 
@@ -77,3 +82,51 @@ def asked_of(order: Order, key: str, name: str, engine: Engine) -> Asked:
         facts=engine.facts,
         prompts=[prompt.text for prompt in order.prompts],
     )
+
+
+async def steps_of(engine: Engine, jobs: Sequence[Job], admitted: Admitted) -> Steps:
+    """What the steps of the engine do for the jobs of a request, each with the job's number."""
+    if len(jobs) > 1:
+        async with aclosing(_together(engine, jobs, admitted)) as several:
+            async for number, progress in several:
+                admitted.see(progress, number)
+                yield number, progress
+        return
+    async with admitted.seat(), _asking(engine, jobs[0]) as asked:
+        async for progress in asked:
+            admitted.see(progress, 0)
+            yield 0, progress
+
+
+async def _together(engine: Engine, jobs: Sequence[Job], admitted: Admitted) -> Steps:
+    """The steps of several jobs, as they come: one request, which has finished when all have. The
+    first error ends all."""
+    queue: asyncio.Queue[tuple[int, Progress] | Exception] = asyncio.Queue()
+
+    async def run(number: int, job: Job) -> None:
+        try:
+            async with admitted.seat(), _asking(engine, job) as asked:
+                async for progress in asked:
+                    queue.put_nowait((number, progress))
+        except Exception as error:
+            queue.put_nowait(error)
+
+    tasks = [asyncio.create_task(run(number, job)) for number, job in enumerate(jobs)]
+    try:
+        num_left = len(jobs)
+        while num_left:
+            step = await queue.get()
+            if isinstance(step, Exception):
+                raise step
+            number, progress = step
+            num_left -= progress.finished
+            yield number, replace(progress, finished=not num_left)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _asking(engine: Engine, job: Job) -> aclosing[AsyncGenerator[Progress, None]]:
+    """A context that gives what a job gives; leaving it aborts the job."""
+    return aclosing(cast(AsyncGenerator[Progress, None], engine.ask(job)))

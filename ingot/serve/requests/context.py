@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
 
 import msgspec
@@ -84,13 +85,10 @@ class ServerContext:
 
     async def decode(self, body: bytes, kind: type[R]) -> R:
         """A body as a struct. Raises FieldError."""
-
-        def read() -> R:
-            request = decode(body, kind)
-            self.unknown_fields.note(body, kind)
-            return request
-
-        return read() if len(body) < LARGE_BODY else await off_loop(read)
+        read = partial(decode, body, kind)
+        request, names = read() if len(body) < LARGE_BODY else await off_loop(read)
+        self.unknown_fields.note(names, kind)
+        return request
 
     @property
     def is_ready(self) -> bool:

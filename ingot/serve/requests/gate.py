@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Protocol
 
 from ingot.serve.asked import Asked
 from ingot.serve.engine import Progress
 
 
-class Watch(Protocol):
-    """Sees how a request goes on, and seats its jobs."""
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A request that was let in.
 
-    def seat(self) -> AbstractAsyncContextManager[None]:
-        """Waits for the seats of the request's next job, which are the block's."""
-        ...
+    Attributes:
+        seat: waits for the seats of its next job, which are the block's.
+        see: takes in what a step did for a job of it, by the job's number.
+    """
 
-    def see(self, progress: Progress, job: int = 0) -> None:
-        """Takes in what a step did for a job of the request, by its number."""
-        ...
+    seat: Callable[[], AbstractAsyncContextManager[None]]
+    see: Callable[[Progress, int], None]
 
 
 class Gate(Protocol):
     """Lets requests in."""
 
-    def enter(self, asked: Asked) -> AbstractAsyncContextManager[Watch]:
+    def enter(self, asked: Asked) -> AbstractAsyncContextManager[Admitted]:
         """Waits for the request's turn. Raises QueueFullError; a request that takes too long is
         cancelled in the block, which raises why."""
         ...
@@ -35,11 +37,5 @@ class OpenGate:
     """Lets everything in and looks at nothing."""
 
     @asynccontextmanager
-    async def enter(self, asked: Asked) -> AsyncIterator[Watch]:
-        yield self
-
-    def seat(self) -> AbstractAsyncContextManager[None]:
-        return nullcontext()
-
-    def see(self, progress: Progress, job: int = 0) -> None:
-        pass
+    async def enter(self, asked: Asked) -> AsyncIterator[Admitted]:
+        yield Admitted(nullcontext, lambda progress, job: None)

@@ -165,8 +165,7 @@ async def serving(
     edge = Edge(EdgeSettings(limits=limits or ClientLimits(), port=0, **settings))
     inner = build(edge) if build else app or SmallApp()
     listening = asyncio.Event()
-    edge.on_ready = listening.set
-    task = asyncio.ensure_future(edge.serve(edge.wrap(inner)))
+    task = asyncio.ensure_future(edge.serve(edge.wrap(inner), listening.set))
     waiting = asyncio.ensure_future(listening.wait())
     await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
     if task.done():

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from ingot.serve.edge import accepting
+from ingot.serve.edge import server
 
 FREE = 40  # files before the limit
 
@@ -26,9 +26,9 @@ class Kept(asyncio.Protocol):
 def test_a_quarter_of_the_free_files_is_kept_and_others_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(accepting, "_RETRY_SECONDS", 0.001)
+    monkeypatch.setattr(server, "_RETRY_SECONDS", 0.001)
 
-    lowest_free, seen = accepting._lowest_free, [0]
+    lowest_free, seen = server._lowest_free, [0]
 
     def noted(listener: socket.socket) -> int:
         seen.append(lowest_free(listener))
@@ -39,9 +39,9 @@ def test_a_quarter_of_the_free_files_is_kept_and_others_wait(
         with socket.create_server(("127.0.0.1", 0)) as listener:
             clients = [socket.create_connection(listener.getsockname()) for _ in range(FREE)]
             first = lowest_free(listener)
-            monkeypatch.setattr(accepting, "_most_files", lambda: first + FREE)
-            monkeypatch.setattr(accepting, "_lowest_free", noted)
-            task = asyncio.create_task(accepting.accept(listener, lambda: Kept(connections), None))
+            monkeypatch.setattr(server, "_most_files", lambda: first + FREE)
+            monkeypatch.setattr(server, "_lowest_free", noted)
+            task = asyncio.create_task(server.accept(listener, lambda: Kept(connections), None))
             while (
                 len(seen) < 3 or seen[-1] != seen[-2]
             ):  # it looks again and again, and accepts nobody

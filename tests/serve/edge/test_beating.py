@@ -15,13 +15,13 @@ def test_it_measures_and_asks_while_the_application_runs(monkeypatch):
     monkeypatch.setattr(module, "_BEAT_SECONDS", 0.001)
 
     async def main() -> None:
-        edge, asked = Edge(), []
+        asked = []
 
         async def poll():
             asked.append(True)
             return {}
 
-        edge.telemetry.poll = poll
+        edge = Edge(poll=poll)
         sent, ends = [], asyncio.Event()
 
         async def receive():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from ingot.serve.edge.joined import JoinedTransport
+from ingot.serve.edge.protocol import JoinedTransport
 
 
 class Below:

@@ -198,8 +198,7 @@ def test_a_unix_socket_is_its_owners_alone_and_lets_them_change_models(tmp_path)
     async def main() -> None:
         edge = Edge(EdgeSettings(uds=path))
         ready = asyncio.Event()
-        edge.on_ready = ready.set
-        task = asyncio.create_task(edge.serve(edge.wrap(SmallApp())))
+        task = asyncio.create_task(edge.serve(edge.wrap(SmallApp()), ready.set))
         await ready.wait()
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert edge.address == f"unix:{path}"

@@ -63,13 +63,11 @@ def steps_of(*sizes: int) -> tuple[int, ...]:
 class World:
     def __init__(self) -> None:
         self.now = 100.0
-        self.telemetry = Telemetry(clock=lambda: self.now)
+        self.telemetry = Telemetry(lambda: self.poll(), clock=lambda: self.now)
         self.counters = EngineCounters()
 
-        async def poll():
-            return {"m": (FACTS, self.counters)}
-
-        self.telemetry.poll = poll
+    async def poll(self):
+        return {"m": (FACTS, self.counters)}
 
     def value(self, name: str, **labels: str) -> float | None:
         text = self.telemetry.board.exposition()[0].decode()
@@ -242,7 +240,7 @@ def test_a_model_that_is_unloaded_has_no_gauges_left(world):
     async def nothing():
         return {}
 
-    world.telemetry.poll = nothing
+    world.poll = nothing
     asyncio.run(world.telemetry.refresh({}))
     assert world.value("num_requests_running") is None
     assert world.value("cache_config_info") is None
@@ -254,7 +252,7 @@ def test_engines_that_do_not_answer_keep_their_numbers(world):
     async def dead():
         raise EngineDeadError("dead")
 
-    world.telemetry.poll = dead
+    world.poll = dead
     asyncio.run(world.telemetry.refresh({}))
     assert world.value("num_requests_running") == 2
 

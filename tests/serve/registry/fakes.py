@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from ingot.errors import ArtifactError, EngineDeadError
 from ingot.runtime.metrics import EngineCounters
 from ingot.serve.engine import Job, Piece, Progress
-from ingot.serve.registry.need import Need
+from ingot.serve.registry.opening import Need
 from tests.support.fake_engine import FACTS
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from ingot.errors import DrainingError, EngineDeadError, IngotError
 from ingot.serve.registry import opening
-from ingot.serve.registry.need import Need
+from ingot.serve.registry.opening import Need
 from ingot.serve.settings import ModelSettings
 from tests.serve.registry.fakes import answer, settle
 from tests.serve.registry.test_registry import run, states

@@ -15,7 +15,7 @@ from ingot.compiler.quantization.search import quantize_rows
 from ingot.errors import ArtifactError, InternalError
 from ingot.ops.scaled import Operand, Scaled
 from ingot.ops.stacks import stack_of
-from ingot.runtime.devices.cpu import stacks_end, weight_offsets
+from ingot.runtime.devices.mapped_file import stacks_end, weight_offsets
 from ingot.targets.cpu.generate import weight_layouts
 from ingot.targets.cpu.pack import pack
 from ingot.targets.cpu.unpack import unpack_stack

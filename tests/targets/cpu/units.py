@@ -25,7 +25,7 @@ from ingot.compiler.interpret import Value, interpret
 from ingot.ops.dtypes import TORCH_DTYPES
 from ingot.ops.scaled import Scaled
 from ingot.ops.stacks import stack_of
-from ingot.runtime.devices.cpu import weight_offsets
+from ingot.runtime.devices.mapped_file import weight_offsets
 from ingot.targets.cpu.generate import generate, weight_layouts
 from ingot.targets.cpu.kind import KIND
 from ingot.targets.cpu.pack import pack

@@ -26,7 +26,7 @@ from ingot.runtime.devices.cuda.program import LaunchedProgram
 from ingot.runtime.devices.cuda.sampler import DeviceSampler
 from ingot.runtime.executor import Scoring, StepResult, StepWants, TokenScore
 from ingot.runtime.pool_size import PoolSize
-from ingot.runtime.sampling_state import SampledSequence
+from ingot.runtime.sequence import SampledSequence
 from ingot.targets.cuda import draws
 from ingot.targets.cuda.simulated import SimulatedDriver
 from tests.targets.cuda.sketches import sketch

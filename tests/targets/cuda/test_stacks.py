@@ -15,7 +15,7 @@ from ingot.compiler.interpret import Value
 from ingot.errors import InternalError
 from ingot.ops.scaled import Scaled
 from ingot.ops.stacks import stack_of
-from ingot.runtime.devices.cpu import weight_offsets
+from ingot.runtime.devices.mapped_file import weight_offsets
 from ingot.targets.cuda.pack import pack
 from ingot.targets.cuda.unpack import unpacked
 from ingot.targets.cuda.weights import matrix_bytes, nbytes_of

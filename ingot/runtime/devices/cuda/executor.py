@@ -43,7 +43,7 @@ from ingot.runtime.devices.cuda.sampler import DeviceSampler
 from ingot.runtime.devices.sampler import Sampler, result_of
 from ingot.runtime.executor import Opened, StepResult, StepWants, TokenScore, outputs_of, program_of
 from ingot.runtime.pool_size import widest_window
-from ingot.runtime.sampling_state import SampledSequence
+from ingot.runtime.sequence import SampledSequence
 
 LEAST_KEYS = 1024  # tokens of the longest sequence: below that, a graph more would save nothing
 _REOPEN = "Close this model, and open it again. nvidia-smi says whether the GPU is lost."

@@ -18,7 +18,7 @@ from ingot.runtime.devices.likelihoods import random_bits, scale_of
 from ingot.runtime.devices.numpy_sampler import ERRORS
 from ingot.runtime.executor import StepWants, TokenScore
 from ingot.runtime.output import Logprob
-from ingot.runtime.sampling_state import SamplingState
+from ingot.runtime.sequence import SamplingState
 
 
 class HostDraws:

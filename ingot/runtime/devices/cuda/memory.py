@@ -14,10 +14,10 @@ from ingot.artifact.plan import Buffer, Plan
 from ingot.artifact.reader import Artifact, weights_name
 from ingot.artifact.tensors import ALIGNMENT, TensorFile
 from ingot.errors import ArtifactError
-from ingot.runtime.devices.cpu import weight_offsets
 from ingot.runtime.devices.cuda.driver import Driver
 from ingot.runtime.devices.cuda.room import array_sizes
 from ingot.runtime.devices.cuda.upload import UploadFile, uploading
+from ingot.runtime.devices.mapped_file import weight_offsets
 from ingot.runtime.devices.memory import align
 from ingot.runtime.pool_size import PoolSize
 
