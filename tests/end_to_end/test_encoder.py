@@ -20,7 +20,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from bench.experts import Layers
 from ingot.artifact.host import host_flags
 from ingot.artifact.plan import Plan
-from ingot.artifact.programs import HIDDEN, Program
+from ingot.artifact.programs import HIDDEN, LEADS_TO, Program
 from ingot.artifact.target import Target, native_target
 from ingot.compiler.export import export
 from ingot.compiler.interpret import interpret, plan_weights
@@ -29,14 +29,14 @@ from ingot.compiler.program_graphs import graph_of, last_hidden_state
 from ingot.models import registry
 from ingot.models.blocks.attention import Attention
 from ingot.models.blocks.rotary import RopeTables, rotate
-from ingot.models.checkpoint import Checkpoint, materialize
-from ingot.passes import pipeline, runner
+from ingot.models.checkpoints.checkpoint import Checkpoint, materialize
+from ingot.models.model_dir import ModelDir
+from ingot.passes import invariants, pipeline, runner
 from ingot.passes.declaration import Pass
 from ingot.passes.fuse_attention import fuse_attention
 from ingot.passes.graph import aten, call, call_op, calls, replace, value
-from ingot.passes.invariants import step_inputs
 from ingot.passes.lower_dtypes import lower_dtypes
-from ingot.passes.rewrite_attention import add_step_inputs
+from ingot.passes.rewrite_attention import step_inputs
 from ingot.passes.select_logit_rows import select_logit_rows
 from ingot.runtime.devices.cpu_kernels import step_struct
 from ingot.targets.cuda.kind import KIND as CUDA
@@ -48,7 +48,7 @@ TEXTS = [[11, 700, 3, 42, 900], [5], [(i * 37) % 2048 for i in range(40)]]
 ENCODE = Program(
     name="encode",
     meaning="gives hidden states of texts that see themselves whole",
-    inputs=tuple(each for each in HIDDEN.inputs if each.name not in ("slots", "page_table")),
+    inputs=tuple(each for each in HIDDEN.inputs if each.name not in LEADS_TO),
     outputs=HIDDEN.outputs,
 )
 
@@ -71,7 +71,7 @@ class EncoderAttention(Attention):
 
 def name_segments(gm: GraphModule) -> int:
     """Attention that sees both ways becomes that of segments."""
-    spans, found = add_step_inputs(gm)["spans"], 0
+    spans, found = step_inputs(gm, "paged")["spans"], 0
     for node in calls(gm, aten.scaled_dot_product_attention.default):
         with node.graph.inserting_before(node):
             q, k, v = (
@@ -88,7 +88,7 @@ def name_segments(gm: GraphModule) -> int:
 
 def passes(dtype: torch.dtype) -> list[Pass]:
     """Those of decoders, without a cache."""
-    mixing = Pass(function=name_segments, gives=(step_inputs,))
+    mixing = Pass(function=name_segments, gives=(invariants.step_inputs,))
     primitives = [
         mixing if each.function is fuse_attention else each for each in pipeline.PRIMITIVES
     ]
@@ -100,19 +100,19 @@ def passes(dtype: torch.dtype) -> list[Pass]:
 
 @cache
 def encoder(on_meta: bool) -> nn.Module:
-    config = registry.load_config(MODEL)
+    config = registry.load_config(ModelDir.open(MODEL))
     module = registry.build(config, max_model_len=LIMITS.max_model_len)
     for layer in module.model.layers:
         layer.self_attn.__class__ = EncoderAttention
     if not on_meta:
-        with Checkpoint.open(MODEL, config, module) as checkpoint:
+        with Checkpoint.open(ModelDir.open(MODEL), config, module) as checkpoint:
             materialize(module, checkpoint)
     return module
 
 
 @cache
 def plan_of(dtype: torch.dtype) -> Plan:
-    exported = export(encoder(on_meta=True), registry.load_config(MODEL))
+    exported = export(encoder(on_meta=True), registry.load_config(ModelDir.open(MODEL)))
     gm = graph_of(exported, ENCODE, last_hidden_state(exported).name)
     runner.run(gm, passes(dtype), None)
     return lower(gm, LIMITS)
