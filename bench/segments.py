@@ -27,7 +27,7 @@ from ingot.artifact.plan import Buffer, Instruction, Limits, Plan
 from ingot.artifact.programs import STEP
 from ingot.artifact.spec import Spec, State
 from ingot.artifact.step_cost import kernel_costs
-from ingot.artifact.target import native_target
+from ingot.targets.cpu.levels import native_target
 
 VOCABULARY, PAGE = 512, 16
 

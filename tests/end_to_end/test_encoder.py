@@ -21,7 +21,7 @@ from bench.experts import Layers
 from ingot.artifact.host import host_flags
 from ingot.artifact.plan import Plan
 from ingot.artifact.programs import HIDDEN, LEADS_TO, Program
-from ingot.artifact.target import Target, native_target
+from ingot.artifact.target import Target
 from ingot.compiler.export import export
 from ingot.compiler.interpret import interpret, plan_weights
 from ingot.compiler.lower import lower
@@ -39,8 +39,9 @@ from ingot.passes.lower_dtypes import lower_dtypes
 from ingot.passes.rewrite_attention import step_inputs
 from ingot.passes.select_logit_rows import select_logit_rows
 from ingot.runtime.devices.cpu_kernels import step_struct
+from ingot.targets.cpu.levels import native_target
 from ingot.targets.cuda.kind import KIND as CUDA
-from ingot.targets.target import kind_of
+from ingot.targets.target import kind_of, target_named
 from tests.compiler.plans import LIMITS, MODEL
 from tests.ops.sample_inputs import segments
 
@@ -197,5 +198,5 @@ def test_kernels_compute_the_encoder(dtype: torch.dtype, most: float, tmp_path: 
 
 def test_a_gpu_has_launches_for_it() -> None:
     plan = CUDA.place(CUDA.group(CUDA.rewrite(plan_of(torch.bfloat16)))[0])
-    sources = CUDA.sources(plan, Target.parse("cuda:sm_90"))
+    sources = CUDA.sources(plan, target_named("cuda:sm_90"))
     assert any("segments.attend_segments" in text for text in sources.values())
