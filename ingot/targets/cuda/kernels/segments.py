@@ -31,10 +31,34 @@ class Parts(NamedTuple):
 
 
 @triton.jit
+def heads_at(rows: Rows, places, first, exists, parts: Parts):
+    """Both parts of heads, [heads, MAIN] and [heads, TAIL], which begin at column `first` of rows.
+
+    They are zeros where nothing is. Without a tail the second is the first.
+    """
+    begins = places * rows.STRIDE + first
+    main = columns_of(rows.at, begins, exists, parts.D, 0, parts.MAIN)
+    if parts.TAIL > 0:
+        tail = columns_of(rows.at, begins, exists, parts.D, parts.MAIN, parts.TAIL)
+    else:
+        tail = main
+    return main, tail
+
+
+@triton.jit
+def store_heads(out: Rows, places, first, exists, main, tail, parts: Parts):
+    """The other way round."""
+    begins = places * out.STRIDE + first
+    store_columns(out.at, begins, exists, main, parts.D, 0)
+    if parts.TAIL > 0:
+        store_columns(out.at, begins, exists, tail, parts.D, parts.MAIN)
+
+
+@triton.jit
 def columns_of(
     rows, begins, exists, D: tl.constexpr, FIRST: tl.constexpr, WIDTH: tl.constexpr
 ):  # fmt: skip
-    """Columns of heads that begin at those numbers, [heads, WIDTH]; zeros for what is not there."""
+    """Columns of heads that begin at those numbers, [heads, WIDTH]."""
     columns = FIRST + tl.arange(0, WIDTH)
     mask = exists[:, None] & (columns < D)[None, :]
     return tl.load(rows + begins[:, None] + columns[None, :], mask=mask, other=0.0)
@@ -84,9 +108,6 @@ def attend_segments(
 
     Grid: (S, KV heads, tiles of the most rows).
     """
-    D: tl.constexpr = parts.D
-    MAIN: tl.constexpr = parts.MAIN
-    TAIL: tl.constexpr = parts.TAIL
     s, head, tile = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     begin = tl.load(spans + 3 * s)
     length = tl.load(spans + 3 * s + 1) - begin
@@ -94,35 +115,27 @@ def attend_segments(
         return
     members = tile * ROWS + tl.arange(0, ROWS)
     queries, live = members // GROUP, members < length * GROUP
-    heads = (head * GROUP + members % GROUP) * D
-    places = (begin + queries).to(tl.int64)
-    q_main = columns_of(q.at, places * q.STRIDE + heads, live, D, 0, MAIN)
-    values, sums = tl.zeros([ROWS, MAIN], tl.float32), tl.zeros([ROWS, COLUMNS_OF_ONES], tl.float32)
+    heads, places = (head * GROUP + members % GROUP) * parts.D, (begin + queries).to(tl.int64)
+    q_main, q_tail = heads_at(q, places, heads, live, parts)
+    main, tail = tl.zeros_like(q_main).to(tl.float32), tl.zeros_like(q_tail).to(tl.float32)
+    sums = tl.zeros([ROWS, COLUMNS_OF_ONES], tl.float32)
     highest = tl.full([ROWS], NEVER, tl.float32)
     ones = tl.full([KEYS, COLUMNS_OF_ONES], 1.0, tl.float32).to(q_main.dtype)
-    if TAIL > 0:
-        q_tail = columns_of(q.at, places * q.STRIDE + heads, live, D, MAIN, TAIL)
-        tails = tl.zeros([ROWS, TAIL], tl.float32)
     last = (tile * ROWS + ROWS - 1) // GROUP
     low, end = seen_keys(tile * ROWS // GROUP, last, length, scoring.WINDOW, CAUSAL, KEYS)
     for start in tl.range(low, end, KEYS):
         keys = start + tl.arange(0, KEYS)
         exists, rows = keys < end, (begin + keys).to(tl.int64)
-        k_begins, v_begins = rows * k.STRIDE + head * D, rows * v.STRIDE + head * D
-        k_main = columns_of(k.at, k_begins, exists, D, 0, MAIN)
+        k_main, k_tail = heads_at(k, rows, head * parts.D, exists, parts)
         x = tl.dot(q_main, tl.trans(k_main), input_precision="ieee")
-        if TAIL > 0:
-            k_tail = columns_of(k.at, k_begins, exists, D, MAIN, TAIL)
+        if parts.TAIL > 0:
             x = tl.dot(q_tail, tl.trans(k_tail), x, input_precision="ieee")
         x = masked(x, keys, queries, end, scoring, CAUSAL)
         weights, highest, old = weights_of(x, highest, q_main.dtype)
         sums = tl.dot(weights, ones, sums * old, input_precision="ieee")
-        v_main = columns_of(v.at, v_begins, exists, D, 0, MAIN)
-        values = tl.dot(weights, v_main, values * old, input_precision="ieee")
-        if TAIL > 0:
-            v_tail = columns_of(v.at, v_begins, exists, D, MAIN, TAIL)
-            tails = tl.dot(weights, v_tail, tails * old, input_precision="ieee")
+        v_main, v_tail = heads_at(v, rows, head * parts.D, exists, parts)
+        main = tl.dot(weights, v_main, main * old, input_precision="ieee")
+        if parts.TAIL > 0:
+            tail = tl.dot(weights, v_tail, tail * old, input_precision="ieee")
     inverse = tl.div_rn(1.0, tl.max(sums, 1))[:, None]  # its columns are equal
-    store_columns(out.at, places * out.STRIDE + heads, live, values * inverse, D, 0)
-    if TAIL > 0:
-        store_columns(out.at, places * out.STRIDE + heads, live, tails * inverse, D, MAIN)
+    store_heads(out, places, heads, live, main * inverse, tail * inverse, parts)
