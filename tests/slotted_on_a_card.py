@@ -25,7 +25,7 @@ def results(outputs: Sequence[RequestOutput]) -> list[object]:
 
 def main(folder: Path) -> None:
     artifact = compile_sketch(
-        save_model(folder / "model"), folder / "a.ingot", dtype="float32", max_model_len=32,
+        save_model(folder / "model").path, folder / "a.ingot", dtype="float32", max_model_len=32,
         max_num_seqs=4, max_num_batched_tokens=32, programs=("step", "hidden"),
     )  # fmt: skip
     with simulated(artifact, config=EngineConfig(prefix_cache=False)) as llm:

@@ -48,24 +48,24 @@ def rewrite_attention(gm: GraphModule) -> int:
     Values that are columns of the keys get no cache. Other ops that keep something of a sequence
     change as `STEP_FORMS` says: from here on a graph computes many sequences.
     """
-    nodes = {op: op_calls(gm, op) for op in STEP_FORMS}
-    for op, found in nodes.items():
-        if found:
-            STEP_FORMS[op](gm, found)
-    return len(nodes["attention"])
+    attentions, *_ = [form(gm) for form in STEP_FORMS]
+    return attentions
 
 
-def over_pages(gm: GraphModule, nodes: list[Node]) -> None:
+def over_pages(gm: GraphModule) -> int:
     """Have each attention write its keys and values into pages, and read them there."""
-    step = step_inputs(gm, "paged")
-    sizes = new_size(gm, "pages", 3), new_size(gm, "page_size", 5)
-    for index, node in enumerate(nodes):
-        rewrite(gm, node, step, add_caches(gm, node, index, sizes))
+    nodes = op_calls(gm, "attention")
+    if nodes:
+        step = step_inputs(gm, "paged")
+        sizes = new_size(gm, "pages", 3), new_size(gm, "page_size", 5)
+        for index, node in enumerate(nodes):
+            rewrite(gm, node, step, add_caches(gm, node, index, sizes))
+    return len(nodes)
 
 
-# The ops that need a whole sequence in a plain module, and what gives all calls of one the inputs
-# of a step and their states.
-STEP_FORMS: Mapping[str, Callable[[GraphModule, list[Node]], None]] = {"attention": over_pages}
+# Each finds the calls of an op that needs a whole sequence in a plain module, gives them the inputs
+# of a step and states, and returns how many there are. Attention is the first.
+STEP_FORMS: tuple[Callable[[GraphModule], int], ...] = (over_pages,)
 
 
 def rewrite(
