@@ -67,7 +67,7 @@ class FromDirectory(Model):
 
         Args:
             model: the folder of an artifact or of a model in Hugging Face's layout, a name on the
-                hub, which is downloaded once, or an open artifact: Artifact.open(folder, "full").
+                hub, or an open artifact: Artifact.open(folder, "full").
             revision: a branch, tag or commit of a model on the hub; None: its main branch.
             compile_options: the options of `ingot.compile` for a model directory, such as
                 {"targets": "cpu:x86-64-v3"}; not allowed with an artifact.

@@ -143,13 +143,12 @@ def write_parts(
             with clock.stage_over("golden", "float32 reference", sizes_of(model)) as began:
                 golden.wait(began)
         quality = None
-        if conversation is not None and model.options.quality:
+        if conversation and model.options.quality:
             spoken = conversation(writer.directory / "tokenizer")
             quality = measured_quality(model, front, parts, weights, spoken, clock)
         model.checkpoint.forget()
     with clock.stage("build", names):
-        for job in builds:
-            job.result()
+        raise_failed(builds, wait=True)
     return parts, quality
 
 

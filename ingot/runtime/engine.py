@@ -64,8 +64,7 @@ class Engine:
         receive: Receive = lambda sequences: None,
     ) -> None:
         limits, most_tokens = executor.limits, executor.limits.max_num_batched_tokens
-        self.eos_token_ids = tuple(eos_token_ids)
-        self.seed = seed
+        self.eos_token_ids, self.seed = tuple(eos_token_ids), seed
         self._receive = receive
         self.pages = PageTable(
             executor.num_pages, limits.page_size, window=executor.window, step_tokens=most_tokens
@@ -78,10 +77,9 @@ class Engine:
         self._builders = [BatchBuilder(inputs, self._residence) for inputs in executor.inputs]
         self._other_builders: dict[str, BatchBuilder] = {}
         self._max_num_rows = min(limits.max_logit_rows, most_tokens)
-        config = engine_config(config)
         self.scheduler = Scheduler(
             self._residence,
-            config=config,
+            config=(config := engine_config(config)),
             max_num_seqs=min(limits.max_num_seqs, self._max_num_rows),
             max_num_tokens=most_tokens,
             max_num_rows=self._max_num_rows,

@@ -60,8 +60,10 @@ class Model(Refusals):
         generation_config: Source = "auto",
     ) -> None:
         max_model_len = integer_option("max_model_len", max_model_len)
-        kv_cache_bytes = integer_option("kv_cache_bytes", kv_cache_bytes)
-        num_threads = integer_option("num_threads", num_threads)
+        options = {
+            "kv_cache_bytes": integer_option("kv_cache_bytes", kv_cache_bytes),
+            "num_threads": integer_option("num_threads", num_threads),
+        }
         seed = integer_option("seed", seed) or 0
         if on_step is not None and not callable(on_step):
             raise UsageError(f"on_step is {on_step!r:.80}", hint="on_step is a function or None.")
@@ -70,21 +72,16 @@ class Model(Refusals):
         self.max_model_len = _model_len(self.artifact.manifest.limits.max_model_len, max_model_len)
         self._tokenizer_files = TokenizerFiles(self.artifact)
         self._defaults = read_generation_config(self.artifact, generation_config)
-        executor = open_executor(
-            self.artifact,
+        executor = open_executor(self.artifact, max_model_len=self.max_model_len, **options)
+        make_engine = partial(
+            Engine,
+            executor,
             max_model_len=self.max_model_len,
-            kv_cache_bytes=kv_cache_bytes,
-            num_threads=num_threads,
+            eos_token_ids=self.artifact.manifest.model.eos_token_ids,
+            seed=seed,
+            config=config,
         )
         try:
-            make_engine = partial(
-                Engine,
-                executor,
-                max_model_len=self.max_model_len,
-                eos_token_ids=self.artifact.manifest.model.eos_token_ids,
-                seed=seed,
-                config=config,
-            )
             session = Session(make_engine, on_step)
         except BaseException:  # switches that the executor cannot have
             executor.close()

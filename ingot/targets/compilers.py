@@ -98,10 +98,13 @@ def alone(key: str) -> Iterator[None]:
         lock.release()
 
 
-def raise_failed(jobs: Iterable[Future[None]]) -> None:
-    """Raises what a job that has ended raised: work that waits for it would be in vain."""
+def raise_failed(jobs: Iterable[Future[None]], *, wait: bool = False) -> None:
+    """Raises what a job that has ended raised: work that waits for it would be in vain.
+
+    With `wait` all jobs end first.
+    """
     for job in jobs:
-        if job.done():
+        if wait or job.done():
             job.result()
 
 

@@ -33,7 +33,7 @@ class Heads(NamedTuple):
     WIDTH: tl.constexpr
 
 
-class Scoring(NamedTuple):
+class Softmax(NamedTuple):
     """What is made of products of queries and keys, and which keys a row sees."""
 
     SCALE: tl.constexpr
@@ -105,7 +105,7 @@ def rows_at(cache, places, stored, DTYPE: tl.constexpr, D: tl.constexpr, WIDTH: 
 
 
 @triton.jit
-def scaled(x, scoring: Scoring):
+def scaled(x, scoring: Softmax):
     """Scores of products, in units of log2."""
     if scoring.SOFTCAP > 0:
         x = soft_capped(x * scoring.SCALE, scoring.SOFTCAP) * LOG2_E
@@ -115,7 +115,7 @@ def scaled(x, scoring: Scoring):
 
 
 @triton.jit
-def in_log2(x, keys, positions, scoring: Scoring):
+def in_log2(x, keys, positions, scoring: Softmax):
     """Scores of products [rows, keys] in units of log2; -inf where a row does not see a key."""
     x = scaled(x, scoring)
     seen = keys[None, :] <= positions[:, None]
@@ -136,7 +136,7 @@ def weights_of(x, highest, DTYPE: tl.constexpr):
 
 @triton.jit
 def attend_keys(
-    q, positions, low, start, end, own: Keys, scoring: Scoring, KEYS: tl.constexpr
+    q, positions, low, start, end, own: Keys, scoring: Softmax, KEYS: tl.constexpr
 ):  # fmt: skip
     """The part of one chunk from key `start`, a multiple of KEYS, to `end`.
 
@@ -186,7 +186,7 @@ def lowest_key(position, WINDOW: tl.constexpr):
 
 @triton.jit
 def attend_chunks(
-    q: Rows, cache: Cache, spans, page_table, chunks: Chunks, heads: Heads, scoring: Scoring,
+    q: Rows, cache: Cache, spans, page_table, chunks: Chunks, heads: Heads, scoring: Softmax,
     PAGES: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
     """Sequences of one row: a program for every chunk, counted from the first that the row sees.
@@ -282,7 +282,7 @@ def store_attended(
 
 @triton.jit
 def attended_tile(
-    attend: tl.constexpr, queries, first, token, low, last, own, scoring: Scoring,
+    attend: tl.constexpr, queries, first, token, low, last, own, scoring: Softmax,
     WIDTH: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
     """The results of a tile, chunk by chunk: of keys `low` to `last`, by a function that attends
@@ -304,7 +304,7 @@ def attended_tile(
 @triton.jit
 def attend_tiles(
     q: Rows, cache: Cache, spans, page_table, chunks: Chunks, out: Rows, heads: Heads,
-    scoring: Scoring, PAGES: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, sinks=None,
+    scoring: Softmax, PAGES: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, sinks=None,
 ):  # fmt: skip
     """The second stage of any step. A program takes all chunks of ROWS query heads of tokens.
 

@@ -15,13 +15,13 @@ from ingot.targets.cuda.kernels.finish import summed
 from ingot.targets.cuda.kernels.math import gated
 from ingot.targets.cuda.kernels.operands import Bias, Rows, with_bias
 from ingot.targets.cuda.kernels.product import halves, sums
-from ingot.targets.cuda.kernels.product_step import Cut, Matrix, Tile
+from ingot.targets.cuda.kernels.product_step import Cut, Packed, TileAt
 
 
-class Stack(NamedTuple):
+class StackedOperand(NamedTuple):
     """The matrices of experts, each so many bytes after the one before it."""
 
-    first: Matrix
+    first: Packed
     MATRIX_BYTES: tl.constexpr
 
 
@@ -42,7 +42,7 @@ class Lists(NamedTuple):
     LISTED: tl.constexpr
 
 
-class Gate(NamedTuple):
+class GateKind(NamedTuple):
     """What is made of the two halves of a product."""
 
     KIND: tl.constexpr
@@ -59,10 +59,10 @@ class Gated(NamedTuple):
     PICKS: tl.constexpr
     HALF: tl.constexpr
     cut: Cut
-    gate: Gate
+    gate: GateKind
 
 
-class Parts(NamedTuple):
+class SumParts(NamedTuple):
     """What `_store_parts` makes tiles of."""
 
     x: Rows
@@ -115,8 +115,8 @@ def list_rows(picks, lists, counts, rows, PICKS: tl.constexpr, COLUMNS: tl.const
 
 @triton.jit
 def multiply_gated(
-    x: Rows, stack: Stack, picking: Picking, listed: Lists, bias: Bias, out, rows,
-    HALF: tl.constexpr, cut: Cut, gate: Gate,
+    x: Rows, stack: StackedOperand, picking: Picking, listed: Lists, bias: Bias, out, rows,
+    HALF: tl.constexpr, cut: Cut, gate: GateKind,
     TILE_ROWS: tl.constexpr, TILE_OUTPUTS: tl.constexpr,
 ):  # fmt: skip
     """out [rows, PICKS, HALF] = the gated halves of the products of x [rows, DEPTH].
@@ -133,7 +133,7 @@ def multiply_gated(
 
 @triton.jit
 def multiply(
-    x: Rows, stack: Stack, picking: Picking, listed: Lists, parts, rows,
+    x: Rows, stack: StackedOperand, picking: Picking, listed: Lists, parts, rows,
     SHARING: tl.constexpr, WIDTH: tl.constexpr, cut: Cut,
     TILE_ROWS: tl.constexpr, TILE_OUTPUTS: tl.constexpr,
 ):  # fmt: skip
@@ -145,14 +145,14 @@ def multiply(
     """
     _store(
         _store_parts,
-        Parts(x, parts, rows, picking.PICKS, SHARING, WIDTH, cut, listed.LISTED),
+        SumParts(x, parts, rows, picking.PICKS, SHARING, WIDTH, cut, listed.LISTED),
         stack, picking, listed, rows, TILE_ROWS, TILE_OUTPUTS, 0,
     )  # fmt: skip
 
 
 @triton.jit
 def _store(
-    store: tl.constexpr, made, stack: Stack, picking: Picking, listed: Lists, rows,
+    store: tl.constexpr, made, stack: StackedOperand, picking: Picking, listed: Lists, rows,
     TILE_ROWS: tl.constexpr, TILE_OUTPUTS: tl.constexpr, CLEARED: tl.constexpr,
 ):  # fmt: skip
     """Has the tiles of a program stored, each of picks of one expert; clears so many columns of a
@@ -179,7 +179,8 @@ def _store(
 
 @triton.jit
 def _store_tile(
-    store: tl.constexpr, made, stack: Stack, expert, pick, split, TILE_OUTPUTS: tl.constexpr
+    store: tl.constexpr, made, stack: StackedOperand, expert, pick, split,
+    TILE_OUTPUTS: tl.constexpr,
 ):  # fmt: skip
     """Has a tile of picks of one expert stored: of a split, or of all TOGETHER."""
     begin = tl.program_id(1) * TILE_OUTPUTS
@@ -187,7 +188,7 @@ def _store_tile(
     w, multipliers, scales = _places(stack, expert)
     store(
         made,
-        Matrix(
+        Packed(
             w, multipliers, scales,
             stack.first.ROW_BYTES, stack.first.BITS, stack.first.BLOCK, stack.first.GROUP,
         ),
@@ -198,7 +199,7 @@ def _store_tile(
 @triton.jit
 def gate_picks(
     parts, bias: Bias, picking: Picking, out, rows,
-    HALF: tl.constexpr, PARTS: tl.constexpr, gate: Gate, COLUMNS: tl.constexpr,
+    HALF: tl.constexpr, PARTS: tl.constexpr, gate: GateKind, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """out [rows, PICKS, HALF] = the gated halves of sums: parts [PARTS, rows, PICKS, 2 * HALF].
 
@@ -282,9 +283,9 @@ def _listed(
 
 
 @triton.jit
-def _store_gated(made: Gated, matrix: Matrix, expert, pick, split, o, begin):
+def _store_gated(made: Gated, matrix: Packed, expert, pick, split, o, begin):
     HALF: tl.constexpr = made.HALF
-    tile = Tile(pick // made.PICKS, made.rows, o, begin)
+    tile = TileAt(pick // made.PICKS, made.rows, o, begin)
     gate, up = halves(made.x, matrix, tile, HALF, made.cut)
     column, inside = o[:, None], (o < HALF)[:, None]
     at = expert * (2 * HALF) + column
@@ -296,10 +297,10 @@ def _store_gated(made: Gated, matrix: Matrix, expert, pick, split, o, begin):
 
 
 @triton.jit
-def _store_parts(made: Parts, matrix: Matrix, expert, pick, split, o, begin):
+def _store_parts(made: SumParts, matrix: Packed, expert, pick, split, o, begin):
     picks = made.rows * made.PICKS
     TOGETHER: tl.constexpr = made.LISTED or made.cut.SPLITS == 1
-    tile = Tile(pick // made.SHARING, picks // made.SHARING, o, begin)
+    tile = TileAt(pick // made.SHARING, picks // made.SHARING, o, begin)
     total = sums(
         made.x, matrix, tile, split, made.WIDTH,
         Cut(made.cut.DEPTH, made.cut.TILE_COLUMNS, made.cut.SPLITS, made.cut.STEPS, TOGETHER),
@@ -309,7 +310,7 @@ def _store_parts(made: Parts, matrix: Matrix, expert, pick, split, o, begin):
 
 
 @triton.jit
-def _places(stack: Stack, expert):
+def _places(stack: StackedOperand, expert):
     """Where the parts of an expert's matrix lie."""
     w, multipliers, scales = stack.first.w, stack.first.multipliers, stack.first.scales
     nbytes = expert.to(tl.int64) * stack.MATRIX_BYTES

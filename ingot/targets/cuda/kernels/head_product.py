@@ -4,12 +4,12 @@ import triton
 import triton.language as tl
 
 from ingot.targets.cuda.kernels.operands import Rows
-from ingot.targets.cuda.kernels.product_step import Cut, Matrix, Tile, scales_of, with_step
+from ingot.targets.cuda.kernels.product_step import Cut, Packed, TileAt, scales_of, with_step
 
 
 @triton.jit
 def multiply_heads(
-    x: Rows, matrix: Matrix, out: Rows, rows,
+    x: Rows, matrix: Packed, out: Rows, rows,
     WIDTH: tl.constexpr, OUTPUTS: tl.constexpr, cut: Cut,  # of all matrices, of each one
     TILE_ROWS: tl.constexpr, TILE_OUTPUTS: tl.constexpr,
 ):  # fmt: skip
@@ -22,7 +22,7 @@ def multiply_heads(
     head = tl.program_id(2)
     begin, end = head * OUTPUTS + tl.program_id(1) * TILE_OUTPUTS, (head + 1) * OUTPUTS
     o = begin + tl.arange(0, TILE_OUTPUTS)
-    tile = Tile(r, rows, o, begin)
+    tile = TileAt(r, rows, o, begin)
     numbers = x.at + head * cut.DEPTH
     total = tl.zeros([TILE_OUTPUTS, TILE_ROWS], tl.float32)
     scale, by = scales_of(matrix, tile, 0, WIDTH, cut)

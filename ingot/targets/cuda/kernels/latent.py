@@ -16,7 +16,7 @@ from ingot.targets.cuda.kernels.attention import (
     NEVER,
     Chunks,
     Heads,
-    Scoring,
+    Softmax,
     attended_tile,
     in_log2,
     lowest_key,
@@ -30,7 +30,7 @@ from ingot.targets.cuda.kernels.heads import integers_of, plain_row
 from ingot.targets.cuda.kernels.operands import Rows
 
 
-class Latents(NamedTuple):
+class LatentRows(NamedTuple):
     """Rows of D columns, page by page, of which the first VALUES are values.
 
     These are a tile of WIDTH, and the REST of the columns another one. BLOCK columns share a scale,
@@ -49,11 +49,11 @@ class Latents(NamedTuple):
     SCALED: tl.constexpr
 
 
-class Keys(NamedTuple):
+class LatentKeys(NamedTuple):
     """The rows of a sequence: `table` has their pages."""
 
     table: tl.tensor
-    cache: Latents
+    cache: LatentRows
 
 
 @triton.jit
@@ -80,7 +80,7 @@ def keep_row(
 
 
 @triton.jit
-def scales_of(cache: Latents, places, stored):
+def scales_of(cache: LatentRows, places, stored):
     """The scales of rows, [keys, SCALES]."""
     BLOCKS: tl.constexpr = cache.D // cache.BLOCK
     blocks = tl.arange(0, cache.SCALES)
@@ -91,7 +91,7 @@ def scales_of(cache: Latents, places, stored):
 
 @triton.jit
 def part_of_rows(
-    cache: Latents, scales, places, stored, DTYPE: tl.constexpr,
+    cache: LatentRows, scales, places, stored, DTYPE: tl.constexpr,
     FIRST: tl.constexpr, END: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Columns FIRST to END of rows of a cache, [keys, WIDTH]; zeros where nothing is stored.
@@ -113,7 +113,7 @@ def part_of_rows(
 
 @triton.jit
 def attend_latents(
-    queries, positions, low, start, end, own: Keys, scoring: Scoring, KEYS: tl.constexpr
+    queries, positions, low, start, end, own: LatentKeys, scoring: Softmax, KEYS: tl.constexpr
 ):  # fmt: skip
     """The part of one chunk from key `start`, a multiple of KEYS, to `end`: see `attend_keys`.
 
@@ -145,7 +145,7 @@ def attend_latents(
 
 
 @triton.jit
-def queries_at(q: Rows, tokens, heads, live, cache: Latents):
+def queries_at(q: Rows, tokens, heads, live, cache: LatentRows):
     """Heads of tokens: their first VALUES columns, [rows, WIDTH], and the rest, [rows, REST]."""
     first = columns_at(q, tokens, heads, live, cache.D, 0, cache.VALUES, cache.WIDTH)
     return first, columns_at(q, tokens, heads, live, cache.D, cache.VALUES, cache.D, cache.REST)
@@ -165,8 +165,8 @@ def columns_at(
 
 @triton.jit
 def attend_chunks(
-    q: Rows, cache: Latents, spans, page_table, chunks: Chunks, HEADS: tl.constexpr,
-    scoring: Scoring, PAGES: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
+    q: Rows, cache: LatentRows, spans, page_table, chunks: Chunks, HEADS: tl.constexpr,
+    scoring: Softmax, PAGES: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
     """Sequences of one row: a program for every chunk, counted from the first that the row sees.
 
@@ -184,7 +184,7 @@ def attend_chunks(
     made, highest, sums = attend_latents(
         queries_at(q, token, heads, live, cache), position + heads * 0, low,
         tl.maximum(first, low // KEYS * KEYS), tl.minimum(first + CHUNK, position + 1),
-        Keys(page_table + s * PAGES, cache), scoring, KEYS,
+        LatentKeys(page_table + s * PAGES, cache), scoring, KEYS,
     )  # fmt: skip
     at = (s.to(tl.int64) * chunks.CHUNKS + chunk) * HEADS + heads
     store_chunk(chunks, at, made, highest, sums, live, cache.VALUES)
@@ -209,8 +209,8 @@ def merge_chunks(
 
 @triton.jit
 def attend_tiles(
-    q: Rows, cache: Latents, spans, page_table, chunks: Chunks, out: Rows, HEADS: tl.constexpr,
-    scoring: Scoring, PAGES: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
+    q: Rows, cache: LatentRows, spans, page_table, chunks: Chunks, out: Rows, HEADS: tl.constexpr,
+    scoring: Softmax, PAGES: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
     """The second stage of any step. A program takes all chunks of ROWS heads of tokens.
 
@@ -234,6 +234,6 @@ def attend_tiles(
         made, made_highest, made_sums = attended_tile(
             attend_latents, queries_at(q, begin + token, heads, live, cache), first, token, low,
             first + tl.minimum((tile * ROWS + ROWS - 1) // HEADS, tokens - 1),
-            Keys(page_table + s * PAGES, cache), scoring, cache.WIDTH, KEYS,
+            LatentKeys(page_table + s * PAGES, cache), scoring, cache.WIDTH, KEYS,
         )  # fmt: skip
     store_attended(made, made_highest, made_sums, None, out, begin + token, heads, live, VALUES)

@@ -12,12 +12,12 @@ from ingot.targets.cuda.kernels.dependent import wait_for_last
 from ingot.targets.cuda.kernels.finish import Added, completed
 from ingot.targets.cuda.kernels.math import activated
 from ingot.targets.cuda.kernels.operands import Bias, Rows, with_bias
-from ingot.targets.cuda.kernels.product_step import Cut, Matrix, Tile, scales_of, with_step
+from ingot.targets.cuda.kernels.product_step import Cut, Packed, TileAt, scales_of, with_step
 
 
 @triton.jit
 def multiply(
-    x: Rows, matrix: Matrix, added: Added, parts, out: Rows, rows,
+    x: Rows, matrix: Packed, added: Added, parts, out: Rows, rows,
     WIDTH: tl.constexpr, cut: Cut, STORES_PARTS: tl.constexpr,
     TILE_ROWS: tl.constexpr, TILE_OUTPUTS: tl.constexpr, DEPENDENT: tl.constexpr = False,
 ):  # fmt: skip
@@ -31,7 +31,7 @@ def multiply(
     r = tl.program_id(0) * TILE_ROWS + tl.arange(0, TILE_ROWS)
     begin, split = tl.program_id(1) * TILE_OUTPUTS, tl.program_id(2)
     o = begin + tl.arange(0, TILE_OUTPUTS)
-    total = sums(x, matrix, Tile(r, rows, o, begin), split, WIDTH, cut)
+    total = sums(x, matrix, TileAt(r, rows, o, begin), split, WIDTH, cut)
     outputs, row, inside = o[:, None], r.to(tl.int64)[None, :], (o < WIDTH)[:, None]
     mask = inside & (r < rows)[None, :]
     if STORES_PARTS:
@@ -46,7 +46,7 @@ def multiply(
 
 @triton.jit
 def multiply_gated(
-    x: Rows, matrix: Matrix, bias: Bias, parts, out: Rows, rows,
+    x: Rows, matrix: Packed, bias: Bias, parts, out: Rows, rows,
     HALF: tl.constexpr, cut: Cut, KIND: tl.constexpr,
     TILE_ROWS: tl.constexpr, TILE_OUTPUTS: tl.constexpr, DEPENDENT: tl.constexpr = False,
 ):  # fmt: skip
@@ -59,7 +59,7 @@ def multiply_gated(
     r = tl.program_id(0) * TILE_ROWS + tl.arange(0, TILE_ROWS)
     begin = tl.program_id(1) * TILE_OUTPUTS
     o = begin + tl.arange(0, TILE_OUTPUTS)
-    gate, up = halves(x, matrix, Tile(r, rows, o, begin), HALF, cut)
+    gate, up = halves(x, matrix, TileAt(r, rows, o, begin), HALF, cut)
     column, row, inside = o[:, None], r.to(tl.int64)[None, :], (o < HALF)[:, None]
     gate = with_bias(gate, bias, column, inside)
     up = with_bias(up, bias, HALF + column, inside)
@@ -68,7 +68,7 @@ def multiply_gated(
 
 
 @triton.jit
-def sums(x: Rows, matrix: Matrix, tile: Tile, split, WIDTH: tl.constexpr, cut: Cut):
+def sums(x: Rows, matrix: Packed, tile: TileAt, split, WIDTH: tl.constexpr, cut: Cut):
     """The sums of a tile [outputs, rows]: of a split, or of all splits TOGETHER."""
     ALL: tl.constexpr = triton.cdiv(cut.DEPTH, cut.TILE_COLUMNS)
     first = split * cut.STEPS
@@ -84,7 +84,7 @@ def sums(x: Rows, matrix: Matrix, tile: Tile, split, WIDTH: tl.constexpr, cut: C
 
 
 @triton.jit
-def halves(x: Rows, matrix: Matrix, tile: Tile, HALF: tl.constexpr, cut: Cut):
+def halves(x: Rows, matrix: Packed, tile: TileAt, HALF: tl.constexpr, cut: Cut):
     """The sums of a tile of gate, and of the same columns of up."""
     WIDTH: tl.constexpr = 2 * HALF
     gate = tl.zeros([tile.o.shape[0], tile.r.shape[0]], tl.float32)
@@ -103,9 +103,9 @@ def halves(x: Rows, matrix: Matrix, tile: Tile, HALF: tl.constexpr, cut: Cut):
 
 
 @triton.jit
-def _further(tile: Tile, OUTPUTS: tl.constexpr):
+def _further(tile: TileAt, OUTPUTS: tl.constexpr):
     """The tile of the same rows so many outputs further on."""
-    return Tile(tile.r, tile.rows, OUTPUTS + tile.o, OUTPUTS + tile.begin)
+    return TileAt(tile.r, tile.rows, OUTPUTS + tile.o, OUTPUTS + tile.begin)
 
 
 @triton.jit

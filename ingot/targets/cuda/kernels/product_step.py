@@ -12,7 +12,7 @@ import triton.language as tl
 from ingot.targets.cuda.kernels.operands import Rows
 
 
-class Matrix(NamedTuple):
+class Packed(NamedTuple):
     """A matrix as it is stored. A GROUP of 0 says that zeros are in the place of multipliers."""
 
     w: tl.tensor
@@ -34,7 +34,7 @@ class Cut(NamedTuple):
     TOGETHER: tl.constexpr = True  # whether a program does all splits
 
 
-class Tile(NamedTuple):
+class TileAt(NamedTuple):
     """Where sums [outputs, rows] lie: rows `r` of so many, and outputs `o` from `begin` on."""
 
     r: tl.tensor
@@ -44,7 +44,7 @@ class Tile(NamedTuple):
 
 
 @triton.jit
-def scales_of(matrix: Matrix, tile: Tile, step, WIDTH: tl.constexpr, cut: Cut):
+def scales_of(matrix: Packed, tile: TileAt, step, WIDTH: tl.constexpr, cut: Cut):
     """The scales of a tile of weights, [outputs], and its multipliers as they lie in memory."""
     o = tile.o
     scale, by = o, o
@@ -66,7 +66,7 @@ def scales_of(matrix: Matrix, tile: Tile, step, WIDTH: tl.constexpr, cut: Cut):
 
 @triton.jit
 def with_step(
-    total, scale, by, step, x: Rows, matrix: Matrix, tile: Tile, WIDTH: tl.constexpr, cut: Cut
+    total, scale, by, step, x: Rows, matrix: Packed, tile: TileAt, WIDTH: tl.constexpr, cut: Cut
 ):  # fmt: skip
     """The sum with one more tile of columns, and the scales of the next.
 
@@ -93,7 +93,7 @@ def with_step(
 
 
 @triton.jit
-def _dot4(by, step, x: Rows, matrix: Matrix, tile: Tile, WIDTH: tl.constexpr, cut: Cut):
+def _dot4(by, step, x: Rows, matrix: Packed, tile: TileAt, WIDTH: tl.constexpr, cut: Cut):
     """A tile of weights in 4 bits, times x. The halves of the tile share bytes."""
     HALF: tl.constexpr = cut.TILE_COLUMNS // 2
     OUTPUTS: tl.constexpr = tile.o.shape[0]
@@ -121,13 +121,13 @@ def _dot4(by, step, x: Rows, matrix: Matrix, tile: Tile, WIDTH: tl.constexpr, cu
 
 
 @triton.jit
-def _numbers(x: Rows, columns, tile: Tile, cut: Cut):
+def _numbers(x: Rows, columns, tile: TileAt, cut: Cut):
     """Some columns of the rows of a tile."""
     return _columns(x.at, tile.r, columns, tile.rows, cut.DEPTH, x.STRIDE, cut.TILE_COLUMNS)
 
 
 @triton.jit
-def _integers(matrix: Matrix, places, tile: Tile, WIDTH: tl.constexpr, AT_ONCE: tl.constexpr):
+def _integers(matrix: Packed, places, tile: TileAt, WIDTH: tl.constexpr, AT_ONCE: tl.constexpr):
     """Some bytes of the outputs of a tile, so many."""
     return _columns(
         matrix.w, tile.o, places, WIDTH, matrix.ROW_BYTES, matrix.ROW_BYTES, AT_ONCE

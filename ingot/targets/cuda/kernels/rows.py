@@ -5,7 +5,7 @@ import triton.language as tl
 
 from ingot.targets.cuda.kernels.math import activated, soft_capped
 from ingot.targets.cuda.kernels.operands import Rows
-from ingot.targets.cuda.kernels.product_step import Matrix
+from ingot.targets.cuda.kernels.product_step import Packed
 
 
 @triton.jit
@@ -38,7 +38,7 @@ def select_rows(
 
 @triton.jit
 def scaled_rows(
-    table: Matrix, indices, out: Rows,
+    table: Packed, indices, out: Rows,
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """out[row] = row indices[row] of a table of integers with scales, which has HEIGHT rows."""

@@ -15,14 +15,14 @@ import triton.language as tl
 from ingot.targets.cuda.kernels.attention import (
     COLUMNS_OF_ONES,
     NEVER,
-    Scoring,
+    Softmax,
     scaled,
     weights_of,
 )
 from ingot.targets.cuda.kernels.operands import Rows
 
 
-class Parts(NamedTuple):
+class HeadParts(NamedTuple):
     """The D columns of a head in two tiles: MAIN columns, and TAIL or less, which may be 0."""
 
     D: tl.constexpr
@@ -31,7 +31,7 @@ class Parts(NamedTuple):
 
 
 @triton.jit
-def heads_at(rows: Rows, places, first, exists, parts: Parts):
+def heads_at(rows: Rows, places, first, exists, parts: HeadParts):
     """Both parts of heads, [heads, MAIN] and [heads, TAIL], which begin at column `first` of rows.
 
     They are zeros where nothing is. Without a tail the second is the first.
@@ -46,7 +46,7 @@ def heads_at(rows: Rows, places, first, exists, parts: Parts):
 
 
 @triton.jit
-def store_heads(out: Rows, places, first, exists, main, tail, parts: Parts):
+def store_heads(out: Rows, places, first, exists, main, tail, parts: HeadParts):
     """The other way round."""
     begins = places * out.STRIDE + first
     store_columns(out.at, begins, exists, main, parts.D, 0)
@@ -74,7 +74,7 @@ def store_columns(out, begins, exists, values, D: tl.constexpr, FIRST: tl.conste
 
 
 @triton.jit
-def masked(x, keys, queries, end, scoring: Scoring, CAUSAL: tl.constexpr):
+def masked(x, keys, queries, end, scoring: Softmax, CAUSAL: tl.constexpr):
     """Scores of products [rows, keys] in units of log2; -inf where a row does not see a key."""
     x = scaled(x, scoring)
     behind = keys[None, :] - queries[:, None]
@@ -101,7 +101,7 @@ def seen_keys(
 @triton.jit
 def attend_segments(
     q: Rows, k: Rows, v: Rows, spans, out: Rows,
-    GROUP: tl.constexpr, parts: Parts, scoring: Scoring, CAUSAL: tl.constexpr,
+    GROUP: tl.constexpr, parts: HeadParts, scoring: Softmax, CAUSAL: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
     """out [N, H, D] of q [N, H, D], k and v [N, K, D]: a head has MAIN columns, and TAIL or less.
