@@ -3,8 +3,8 @@
 A kernel's constants are element types and sizes. Its first argument is the thread's part of the
 work (see generate.py), and its last arguments are the results, but for what only few models have.
 Kernels of products exist twice: for weights stored as numbers, and, with names that begin with
-`quantized_`, for weights in integers. What threads and the compiler need to know of a
-kernel beside its call stands in kernel_table.py.
+`quantized_`, for weights in integers. What threads and the C++ compiler make of a kernel stands in
+kernel_table.py.
 """
 
 from __future__ import annotations
