@@ -34,7 +34,7 @@ class Matrix:
 
     Attributes:
         columns: of its rows.
-        reads: what it multiplies, by any name; those that read the same may be merged into one.
+        reads: what it multiplies, by any name; those that read the same become one matrix.
         is_head: whether it makes the logits; is_outer: whether it does, or is the embedding.
         is_stack: whether it has a matrix for each expert.
     """
@@ -123,7 +123,7 @@ def _matched(rule: str, pattern: str, matrices: Matrices) -> list[str]:
 
 
 def alike(matrices: Matrices, names: Sequence[str]) -> list[str]:
-    """These matrices, and those that may be merged with them because they read the same."""
+    """These matrices, and those that become one with them because they read the same."""
     read = {matrices[name].reads for name in names}
     return [*names, *(n for n, m in matrices.items() if m.reads in read and n not in names)]
 

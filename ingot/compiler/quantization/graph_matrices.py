@@ -12,7 +12,7 @@ from ingot.compiler.quantization.choose import Matrix, alike
 from ingot.compiler.quantization.storage import keep_options
 from ingot.errors import CheckpointError
 from ingot.ops import OPS
-from ingot.passes.graph import arguments, routes
+from ingot.passes.graph import argument, arguments, origin, routes
 
 EXPERTS = OPS["experts"].overload
 LINEAR = torch.ops.aten.linear.default
@@ -29,7 +29,7 @@ def matrices_in(gm: GraphModule) -> dict[str, Matrix]:
 
 def _matrix(gm: GraphModule, name: str, nodes: Sequence[Node]) -> Matrix:
     shape = gm.get_parameter(name).shape
-    multiplied = [str(node.args[0]) for node in nodes if node.target is LINEAR]
+    multiplied = [_reads(node) for node in nodes if node.target is LINEAR]
     head = any(map(is_head, nodes))
     return Matrix(
         columns=int(shape[-1]),
@@ -38,6 +38,12 @@ def _matrix(gm: GraphModule, name: str, nodes: Sequence[Node]) -> Matrix:
         is_outer=head or any(node.target is EMBEDDING for node in nodes),
         is_stack=any(node.target is EXPERTS for node in nodes),
     )
+
+
+def _reads(linear: Node) -> str:
+    """A name that linears share which `merge_linears` makes one of."""
+    has_bias = argument(linear, 2, "bias") is not None
+    return f"{linear.args[0]} {origin(linear).rpartition('.')[0]} {has_bias}"
 
 
 def matrix_nodes(gm: GraphModule) -> Iterator[tuple[str, Node]]:
