@@ -31,6 +31,7 @@ from ingot.artifact.formats import Storage
 from ingot.compiler.export import export
 from ingot.compiler.quantization.calibrate import calibration_sequences
 from ingot.compiler.quantization.choose import choose_storage
+from ingot.compiler.quantization.graph_matrices import matrices_in
 from ingot.compiler.quantization.quantize import quantize_weights
 from ingot.compiler.quantization.store import QuantizedWeights
 from ingot.compiler.reference import Interpreter, reference_logits
@@ -120,7 +121,7 @@ class Bench:
 
     def measure(self, case: Case, base: float | None) -> Quality:
         """Quantizes the model that way and runs it; `base` is the perplexity in float32."""
-        storage = choose_storage(self.gm, case.storage, (), "bfloat16")
+        storage = choose_storage(matrices_in(self.gm), case.storage, (), "bfloat16")
         with QuantizedWeights(self.checkpoint.read, ROOT) as weights:
             sequences = self.calibration if case.calibrated else ()
             quantize_weights(self.gm, weights, storage, sequences)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from math import prod
@@ -12,10 +12,8 @@ from typing import Any
 from ingot.artifact.formats import Storage
 from ingot.artifact.programs import PROGRAMS
 from ingot.compiler.choose_targets import resolve_targets
-from ingot.compiler.features import features
 from ingot.compiler.needs import Use, Way, options_for, ways_to_store, words_of
 from ingot.compiler.options import CompileOptions
-from ingot.compiler.packed_sizes import weights_of
 from ingot.compiler.quantization.kept import kept_storage, stored_already
 from ingot.compiler.resolve import resolve
 from ingot.compiler.tokenizer import load_tokenizer
@@ -30,6 +28,7 @@ from ingot.errors import (
     UsageError,
 )
 from ingot.models import registry
+from ingot.models.attention_config import AttentionConfig
 from ingot.models.blueprint import Blueprint
 from ingot.models.checkpoints.checkpoint_files import open_files
 from ingot.models.checkpoints.formats.cache_scales import ignored_scales
@@ -37,7 +36,7 @@ from ingot.models.checkpoints.formats.quantized import QuantizedTensor
 from ingot.models.checkpoints.formats.resolve import with_quantized
 from ingot.models.checkpoints.sources import Source, Stacked
 from ingot.models.checkpoints.weight_table import quantized_sources, resolve_sources
-from ingot.models.config import ModelConfig
+from ingot.models.config import ModelConfig, Placement
 from ingot.models.family import Family
 from ingot.models.model_dir import ModelDir
 from ingot.targets.target import TargetKind, kind_of
@@ -51,6 +50,14 @@ ABOUT: tuple[tuple[type[IngotError], str], ...] = (
     (CodegenError, "target"),
     (UsageError, "options"),
 )
+
+# Where norms stand, if not before attention and MLP alone.
+PLACEMENTS: Mapping[Placement, str] = {
+    "sandwich": "norms before and after attention and MLP",
+    "post": "norms after attention and MLP",
+    "parallel": "attention and MLP side by side, on one norm",
+    "parallel_pair": "attention and MLP side by side, on a norm each",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,9 +257,54 @@ def _needs(
             "context": use.context,
             "seats": use.seats,
             "memory_bytes": use.memory_bytes,
-            "ways": ways_to_store(config, weights_of(blueprint), options, use, kept),
+            "ways": ways_to_store(config, blueprint, options, use, kept),
         }
     return {}
+
+
+def features(config: ModelConfig) -> tuple[str, ...]:
+    """What a model is made of: what every model has, then what only some have."""
+    attention = [a.mixer for a in config.layers if isinstance(a.mixer, AttentionConfig)]
+    kinds = [_rotation(config)] if config.ropes else []
+    kinds += ["learned positions"] if config.learned_positions else []
+    norms = {mixer.qk_norm for mixer in attention}
+    windows = [window for window in config.windows if window]
+    with_sinks = sum(mixer.sinks for mixer in attention)
+    softcap = max((mixer.softcap for mixer in attention), default=0.0)
+    parts = (part for layer in config.layers for part in (layer.mixer, layer.mlp))
+    biased = ", ".join(dict.fromkeys(name for part in parts for name in part.biased))
+    features = {
+        f"{config.num_layers} layers of width {config.hidden_size}, "
+        f"{_each(layer.mlp.described for layer in config.layers)}": True,
+        _each(layer.mixer.described for layer in config.layers): True,
+        f"vocabulary of {config.vocab_size}, {'tied' if config.tie_embeddings else 'separate'} "
+        "head": True,
+        f"{_each(kinds) or 'no embedding of positions'}, up to "
+        f"{config.max_position_embeddings} positions": True,
+        f"checkpoint in {config.checkpoint_dtype}": True,
+        PLACEMENTS.get(config.placement, ""): config.placement in PLACEMENTS,
+        "queries and keys are normalised per head": norms & {"head", "each_head"},
+        "queries and keys are normalised over their whole width": "full" in norms,
+        f"sliding window of {max(windows, default=0)} tokens in {len(windows)} layers": windows,
+        f"attention sinks in {with_sinks} layers": with_sinks,
+        f"scores are capped at {softcap:g}": softcap,
+        f"logits are capped at {config.logit_softcap:g}": config.logit_softcap,
+        f"biases: {biased}": biased,
+    }
+    return tuple(text for text, present in features.items() if present)
+
+
+def _rotation(config: ModelConfig) -> str:
+    """How layers rotate, and how many of them if not all do."""
+    kinds = _each(rope.type for rope in config.ropes)
+    rotating = sum(bool(layer.mixer.ropes) for layer in config.layers)
+    some = f" in {rotating} of {config.num_layers} layers" if rotating < config.num_layers else ""
+    return f"rotary embedding {kinds}{some}"
+
+
+def _each(texts: Iterable[str]) -> str:
+    """Different texts, each once."""
+    return " and ".join(dict.fromkeys(texts))
 
 
 def active_parameters(blueprint: Blueprint) -> int:

@@ -18,7 +18,8 @@ from ingot.artifact.formats import DType, Format, Storage
 from ingot.artifact.plan import Attr, Buffer, Instruction, Limits, Plan
 from ingot.artifact.spec import Array, Dim, Spec, State
 from ingot.artifact.traits import TRAITS
-from ingot.errors import CodegenError, InternalError, UsageError
+from ingot.compiler.quantization.choose import agreed
+from ingot.errors import CodegenError, InternalError
 from ingot.ops.dtypes import NAMES
 from ingot.passes.graph import arguments, aten, op_name, origin, program_of, states_of
 from ingot.passes.weights import sources
@@ -123,24 +124,12 @@ class _Lowering:
         value = node.meta["val"]
         shape = tuple(map(int, value.shape))
         made_of = sources(self.gm, name)
-        stored = self._agreed(name, made_of)
+        stored = agreed(name, made_of, self.storage)
         form = plain_format(value) if stored is None else stored.of(shape[-1])
         self.buffers[name] = Buffer(
             name=name, format=form, shape=shape, kind="weight", sources=made_of
         )
         return _Value(name, form.dtype, shape[0], shape[1:], 0, math.prod(shape[1:]))
-
-    def _agreed(self, name: str, parts: tuple[str, ...]) -> Storage | None:
-        """How a parameter that is stacked from these is stored; they must agree."""
-        chosen = {part: self.storage.get(part) for part in parts}
-        if len(set(chosen.values())) > 1:
-            listed = ", ".join(f"{n} {s.label if s else 'not'}" for n, s in chosen.items())
-            raise UsageError(
-                f"{name} is one matrix, but its parts would be stored in different ways: {listed}",
-                hint="Give --keep a pattern that all of them match, or "
-                "--disable-pass merge_linears.",
-            )
-        return next(iter(chosen.values()))
 
     def _refuse_unread(self) -> None:
         """Integers are for weights that ops read as matrices and tables, and all must be found."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from copy import deepcopy
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from torch.fx import GraphModule
@@ -18,10 +17,10 @@ from ingot.compiler.foreign import refusal, settle
 from ingot.compiler.front import Front, LoweredProgram
 from ingot.compiler.layers import first_of_each_kind
 from ingot.compiler.lower import lower
-from ingot.compiler.model import OpenModel, keeps
+from ingot.compiler.model import OpenModel, keeps, storage_of
 from ingot.compiler.options import Clock
 from ingot.compiler.program_graphs import blocks_of, graph_of, result_of
-from ingot.compiler.quantization.choose import check_calibration, choose_storage, label
+from ingot.compiler.quantization.choose import label
 from ingot.compiler.verify import PlanChecker
 from ingot.errors import PassError
 from ingot.models.counts import module_counts
@@ -29,31 +28,19 @@ from ingot.models.foreign.config import ForeignConfig
 from ingot.passes import runner
 from ingot.passes.layer_log import LayerLog
 from ingot.passes.pipeline import pipeline
-from ingot.targets.target import all_fit
 
 
 def lower_model(model: OpenModel, clock: Clock, exported: GraphModule | None = None) -> Front:
     """Exports the module, unless it was exported already, and lowers its graph to the plan."""
-    config, resolved, options = model.config, model.resolved, model.options
+    config = model.config
     if exported is None:
         with clock.stage("export", f"{config.architecture}, {config.num_layers} layers"):
             exported = export(model.module, config)
             if isinstance(config, ForeignConfig):
                 exported = settle(exported, model.module)
     reference = GraphModule(exported, deepcopy(exported.graph))
-    fits = partial(all_fit, resolved.targets)
-    storage = choose_storage(
-        reference,
-        resolved.storage,
-        options.keep,
-        resolved.dtype,
-        resolved.int8,
-        fits,
-        resolved.kept,
-    )
-    if model.calibration:
-        check_calibration(reference, storage)
-    programs = [PROGRAMS[name] for name in options.programs]
+    storage = storage_of(model, reference)
+    programs = [PROGRAMS[name] for name in model.options.programs]
     lowered = [lower_program(each, reference, model, storage, clock) for each in programs]
     quantization = label(storage, calibrated=bool(model.calibration), kept=keeps(model, storage))
     return Front(reference, storage, quantization, tuple(lowered))

@@ -7,13 +7,17 @@ from dataclasses import dataclass, field, replace
 
 from tokenizers import Tokenizer
 from torch import nn
+from torch.fx import GraphModule
 
 from ingot.artifact.formats import Storage
 from ingot.compiler.options import Clock, CompileOptions
 from ingot.compiler.quality_texts import given_text
 from ingot.compiler.quantization.calibrate import calibration_sequences
+from ingot.compiler.quantization.choose import check_calibration
+from ingot.compiler.quantization.graph_matrices import matrices_in
 from ingot.compiler.quantization.kept import holds, kept_storage
 from ingot.compiler.quantization.quantize import KeptIntegers
+from ingot.compiler.quantization.storage import Fits
 from ingot.compiler.resolve import Resolved, resolve
 from ingot.compiler.tokenizer import checked_files, parsed_tokenizer
 from ingot.errors import UsageError
@@ -92,6 +96,22 @@ def read_model(model_dir: ModelDir, options: CompileOptions, clock: Clock) -> Op
         quality_text,
         files,
     )
+
+
+def storage_of(
+    model: OpenModel, graph: GraphModule, fits: Fits | None = None
+) -> dict[str, Storage]:
+    """How those matrices of the exported graph are stored that become integers; `fits` is as in
+    `Resolved.storage_of`.
+
+    Raises:
+        UsageError: they cannot be stored as the options say, or leave nothing to calibrate.
+    """
+    matrices = matrices_in(graph)
+    storage = model.resolved.storage_of(matrices, fits)
+    if model.calibration:
+        check_calibration(matrices, storage)
+    return storage
 
 
 def kept_integers(model: OpenModel) -> KeptIntegers:

@@ -11,9 +11,16 @@ from ingot.artifact.matrices import StoredMatrix, stored_matrices
 from ingot.artifact.pages import most_pages, widest_window
 from ingot.artifact.plan import Limits
 from ingot.compiler.options import CompileOptions
-from ingot.compiler.packed_sizes import PlannedWeight, choose_formats, file_sizes, kept_formats
+from ingot.compiler.packed_sizes import (
+    PlannedWeight,
+    file_sizes,
+    formats_of,
+    matrices_of,
+    weights_of,
+)
 from ingot.compiler.resolve import longest_sequence, resolve
 from ingot.errors import UsageError
+from ingot.models.blueprint import Blueprint
 from ingot.models.config import ModelConfig
 from ingot.targets.target import kind_of
 
@@ -134,7 +141,7 @@ def words_of(options: CompileOptions) -> tuple[str, ...]:
 
 def ways_to_store(
     config: ModelConfig,
-    weights: Sequence[PlannedWeight],
+    blueprint: Blueprint,
     options: CompileOptions,
     use: Use,
     kept: Mapping[str, Storage] | None = None,
@@ -150,6 +157,7 @@ def ways_to_store(
         if kept:
             ways = [(next(iter(kept.values())).label, {}), *ways]
     default = replace(resolve(options, config), kept=kept or {}).stored_as
+    weights = weights_of(blueprint)
     return tuple(
         _way(name, changes, config, weights, options, use, default, kept or {})
         for name, changes in ways
@@ -171,10 +179,8 @@ def _way(
     try:
         resolved = resolve(replace(options, **changes), config)
         resolved = replace(resolved, kept={} if changes else kept)
-        formats = choose_formats(
-            weights, resolved.dtype, resolved.storage, resolved.int8, resolved.targets
-        )
-        formats |= kept_formats(weights, resolved.kept)
+        storage = resolved.storage_of(matrices_of(weights))
+        formats = formats_of(weights, storage, resolved.dtype)  # type: ignore[arg-type]
     except UsageError as error:
         return Way(name=name, options=given, refused=error.found, hint=error.hint)
     kind = kind_of(resolved.targets[0])

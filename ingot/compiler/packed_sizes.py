@@ -7,16 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
-from ingot.artifact.formats import Format, Storage
+from ingot.artifact.formats import DType, Format, Storage
 from ingot.artifact.plan import Buffer, aligned
-from ingot.artifact.target import Target
 from ingot.artifact.tensors import ALIGNMENT, PAGE, header, in_file
-from ingot.compiler.quantization.storage import refused_groups
+from ingot.compiler.quantization.choose import Matrix, agreed
 from ingot.models.blueprint import Blueprint, Shape
 from ingot.passes.stacked_name import stacked_name
-from ingot.targets.target import TargetKind, all_fit
+from ingot.targets.target import TargetKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,54 +93,36 @@ def _join(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
-def choose_formats(
-    weights: Iterable[PlannedWeight],
-    dtype: str,
-    base: Storage | None,
-    int8: Storage,
-    targets: Sequence[Target],
-) -> dict[str, Format]:
-    """How each weight is stored where no `--keep` says otherwise.
+def matrices_of(weights: Iterable[PlannedWeight]) -> dict[str, Matrix]:
+    """The parameters among them that may be stored in integers, by their names."""
+    return {
+        name: Matrix(
+            columns=weight.shape[-1],
+            reads=weight.name,
+            is_head=weight.outer and weight.multiplied,
+            is_outer=weight.outer,
+            is_stack=weight.is_stack,
+        )
+        for weight in weights
+        if weight.is_matrix and not weight.plain
+        for name in weight.sources
+    }
 
-    Raises UsageError, as a compile does, where the rows of matrices do not suit `base` or `int8`.
+
+def formats_of(
+    weights: Iterable[PlannedWeight], storage: Mapping[str, Storage], dtype: DType
+) -> dict[str, Format]:
+    """The format of each weight, given how parameters are stored that become integers.
+
+    Raises UsageError, as a compile does, for parameters that become one weight and are stored in
+    different ways.
     """
-    matrices = [weight for weight in weights if weight.is_matrix]
-    if base is not None:
-        refuse_misfits([w for w in matrices if not w.plain], base, int8, targets)
-    formats = {weight.name: Format("float32") for weight in weights}
-    for weight in matrices:
-        storage = None if weight.plain else base and (int8 if weight.outer else base)
-        plain = Format(dtype)  # type: ignore[arg-type]
-        formats[weight.name] = storage.of(weight.shape[-1]) if storage else plain
-    return formats
-
-
-def kept_formats(
-    weights: Iterable[PlannedWeight], kept: Mapping[str, Storage]
-) -> dict[str, Format]:
-    """How the weights are stored whose parts a checkpoint stores in integers, all of them alike."""
-    found = {}
+    formats = {}
     for weight in weights:
-        storage = {kept.get(source) for source in weight.sources}
-        if len(storage) == 1 and (stored := storage.pop()):
-            found[weight.name] = stored.of(weight.shape[-1])
-    return found
-
-
-def refuse_misfits(
-    matrices: Sequence[PlannedWeight], base: Storage, int8: Storage, targets: Sequence[Target]
-) -> None:
-    """Raises UsageError that names all matrices whose rows do not suit their storage."""
-    storage = {name: int8 if w.outer else base for w in matrices for name in w.sources}
-    columns = {name: w.shape[-1] for w in matrices for name in w.sources}
-    merged = {name: w.sources for w in matrices for name in w.sources}
-
-    def alike(wrong: Sequence[str]) -> dict[str, None]:
-        return dict.fromkeys((*wrong, *(other for name in wrong for other in merged[name])))
-
-    refused = refused_groups(storage, columns, base, partial(all_fit, targets), alike)
-    if refused:
-        raise refused
+        stored = agreed(weight.name, weight.sources, storage)
+        plain = Format(dtype if weight.is_matrix else "float32")
+        formats[weight.name] = stored.of(weight.shape[-1]) if stored else plain
+    return formats
 
 
 @dataclass(frozen=True, slots=True)

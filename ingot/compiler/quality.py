@@ -13,7 +13,7 @@ from torch.fx import GraphModule
 
 from ingot.artifact.quality import Quality
 from ingot.compiler.quality_texts import ScoredText
-from ingot.compiler.quantization.choose import matrices
+from ingot.compiler.quantization.graph_matrices import matrix_nodes
 from ingot.compiler.reference import ReadParameter
 from ingot.compiler.rounding import Rounded, SideBySide
 from ingot.ops import OPS
@@ -69,7 +69,7 @@ def seconds_of(setting: Setting, sizes: Mapping[str, int]) -> float:
     torch.mm(tried, tried)
     a_second = 2 * SIDE**3 / (time.perf_counter() - begun)
     parameters = 0.0
-    for name, node in matrices(setting.gm):
+    for name, node in matrix_nodes(setting.gm):
         share = 1.0
         if node.target is EXPERTS:
             given = arguments(node)

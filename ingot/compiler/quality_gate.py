@@ -14,9 +14,8 @@ from ingot.artifact.quality import MAX_KL, Quality
 from ingot.compiler.model import OpenModel
 from ingot.compiler.needs import Use, ways_to_store
 from ingot.compiler.options import Better
-from ingot.compiler.packed_sizes import weights_of
 from ingot.compiler.quality import Setting, measure
-from ingot.compiler.quantization.choose import weight_node
+from ingot.compiler.quantization.graph_matrices import weight_node
 from ingot.compiler.quantization.search import quantize_rows
 from ingot.compiler.reference import ReadParameter
 from ingot.compiler.rounding import Rounded, SideBySide
@@ -57,8 +56,8 @@ def better_way(model: OpenModel, weight_bytes: int) -> Better | None:
     config, options = model.config, model.options
     if isinstance(config, ForeignConfig):
         return None
-    weights = weights_of(registry.blueprint(config))
-    ways = ways_to_store(config, weights, options, Use(), model.resolved.kept)
+    blueprint = registry.blueprint(config)
+    ways = ways_to_store(config, blueprint, options, Use(), model.resolved.kept)
     finer = [way for way in ways if not way.refused and way.weight_bytes > 1.05 * weight_bytes]
     best = min(finer, key=lambda way: way.weight_bytes, default=None)
     return None if best is None else Better(" ".join(best.options), best.weight_bytes)

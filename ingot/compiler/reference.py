@@ -15,7 +15,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from ingot.artifact.traits import TRAITS, Role
-from ingot.compiler.quantization.choose import is_head
+from ingot.compiler.quantization.graph_matrices import is_head
 from ingot.ops import OPS
 from ingot.ops.expert_gate import gated, picks
 from ingot.ops.registry import Args

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from ingot.artifact.formats import Storage
@@ -11,10 +12,11 @@ from ingot.artifact.plan import Limits
 from ingot.artifact.target import Target
 from ingot.compiler.choose_targets import resolve_targets
 from ingot.compiler.options import CompileOptions, check_known
-from ingot.compiler.quantization.storage import base_storage, int8_storage
+from ingot.compiler.quantization.choose import Matrices, choose_storage
+from ingot.compiler.quantization.storage import Fits, base_storage, int8_storage
 from ingot.errors import UsageError
 from ingot.models.foreign.config import AnyConfig
-from ingot.targets.target import all_compute, check_activations
+from ingot.targets.target import all_compute, all_fit, check_activations
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 KV_DTYPES = ("auto", "int8")
@@ -25,7 +27,8 @@ LONGEST_DYNAMIC = 1 << 20  # dynamic rotary frequencies stretch to whatever leng
 class Resolved:
     """What is built: every choice made.
 
-    `kept` says how the parameters are stored that the checkpoint has in integers.
+    `keep` has the rules of `--keep`; `kept` says how the parameters are stored that the checkpoint
+    has in integers.
     """
 
     targets: tuple[Target, ...]
@@ -35,6 +38,7 @@ class Resolved:
     storage: Storage | None
     int8: Storage
     limits: Limits
+    keep: tuple[str, ...] = ()
     kept: Mapping[str, Storage] = field(default_factory=dict)
 
     @property
@@ -42,6 +46,22 @@ class Resolved:
         """How weights are stored, such as `bfloat16-int4-g32`."""
         storage = self.storage or next(iter(self.kept.values()), None)
         return self.dtype + (f"-{storage.label}" if storage else "")
+
+    def storage_of(self, matrices: Matrices, fits: Fits | None = None) -> dict[str, Storage]:
+        """How those of the matrices are stored that become integers.
+
+        `fits` says which formats products take; None: those that all targets take. Raises what
+        `choose_storage` does.
+        """
+        return choose_storage(
+            matrices,
+            self.storage,
+            self.keep,
+            self.dtype,
+            self.int8,
+            fits or partial(all_fit, self.targets),
+            self.kept,
+        )
 
 
 def resolve(options: CompileOptions, config: AnyConfig) -> Resolved:
@@ -59,6 +79,7 @@ def resolve(options: CompileOptions, config: AnyConfig) -> Resolved:
         storage=base_storage(options, config),
         int8=int8_storage(options),
         limits=resolve_limits(options, config),
+        keep=options.keep,
     )
 
 

@@ -15,9 +15,8 @@ from torch.fx import GraphModule
 from ingot.artifact.formats import DType, Storage
 from ingot.artifact.traits import Role
 from ingot.compiler.export import export
-from ingot.compiler.model import OpenModel
+from ingot.compiler.model import OpenModel, storage_of
 from ingot.compiler.options import Clock
-from ingot.compiler.quantization.choose import check_calibration, choose_storage
 from ingot.compiler.quantization.store import QuantizedWeights
 from ingot.errors import ExportError
 from ingot.models.counts import module_counts
@@ -45,22 +44,12 @@ class Lowered:
 
 def lower(model: OpenModel, clock: Clock) -> Lowered:
     """Exports the module of a model, and runs the passes that find primitives."""
-    config, resolved = model.config, model.resolved
+    config = model.config
     with clock.stage("export", f"{config.architecture}, {config.num_layers} layers"):
         graph = export(model.module, config)
         refuse_stacks(graph, config.architecture)
         reference = GraphModule(graph, deepcopy(graph.graph))
-    storage = choose_storage(
-        reference,
-        resolved.storage,
-        model.options.keep,
-        resolved.dtype,
-        resolved.int8,
-        fits,
-        resolved.kept,
-    )
-    if model.calibration:
-        check_calibration(reference, storage)
+    storage = storage_of(model, reference, fits)
     with clock.stage("passes", "arithmetic to primitives"):
         passes = takewhile(lambda each: each.name != END, pipeline())
         runner.run(graph, list(passes), module_counts(model.module))

@@ -97,6 +97,18 @@ def test_sizes_are_those_of_the_files(name: str, way: str, kv: str, tmp_path: Pa
     check_way(model_dir, told, tmp_path / "a.ingot", kv_dtype=kv)
 
 
+@pytest.mark.parametrize(
+    "rule, refused", [("down_proj=none", ""), ("q_proj=none", "is one matrix")]
+)
+def test_rules_count_in_sizes(rule: str, refused: str, tmp_path: Path) -> None:
+    keep = ("lm_head=int4", rule)
+    model_dir = save_random("qwen3_tied", tmp_path / "model", "bfloat16", tokenizer=True)
+    explanation = explain(model_dir, CompileOptions(quantize="int8", keep=keep))
+    told = next(each for each in explanation.ways if each.name == "int8")
+    assert refused in told.refused and bool(refused) == bool(told.refused)
+    check_way(model_dir, told, tmp_path / "a.ingot", keep=keep)
+
+
 @pytest.mark.parametrize("name, way", core(further=[EXPERTS[3][:2]], slow=[e[:2] for e in EXPERTS]))
 def test_sizes_of_experts_on_a_gpu(name: str, way: str, tmp_path: Path) -> None:
     targets = ("cuda:sm_90",)

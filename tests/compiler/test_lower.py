@@ -15,6 +15,7 @@ from ingot.artifact.programs import STEP
 from ingot.artifact.traits import TRAITS
 from ingot.compiler.lower import lower
 from ingot.compiler.quantization.choose import choose_storage
+from ingot.compiler.quantization.graph_matrices import matrices_in
 from ingot.compiler.quantization.search import quantize_rows
 from ingot.compiler.reference import reference_logits
 from ingot.errors import CodegenError, InternalError, UsageError
@@ -60,7 +61,7 @@ def test_the_plan_without_optional_passes_computes_the_same(checkpoint, referenc
     core((Storage(4, 32), "float32"), further=[(Storage(8, 0), "bfloat16")]),
 )
 def test_weights_in_integers_stand_for_their_numbers(storage, dtype, checkpoint) -> None:
-    chosen = choose_storage(graph(), storage, (), dtype)
+    chosen = choose_storage(matrices_in(graph()), storage, (), dtype)
 
     def read(name: str) -> Tensor:
         weight = checkpoint.read(name)
@@ -80,7 +81,9 @@ def test_int8_states_cost_little_and_something(checkpoint, reference) -> None:
 
 
 def test_formats_are_on_buffers() -> None:
-    chosen = choose_storage(graph(), Storage(4, 64), ("layers.2.mlp.*=bf16",), "bfloat16")
+    chosen = choose_storage(
+        matrices_in(graph()), Storage(4, 64), ("layers.2.mlp.*=bf16",), "bfloat16"
+    )
     plan = plan_for("bfloat16", storage=chosen, int8_states=True)
     assert plan.buffer(TABLE).format == Storage(8, 64).of(256)
     assert plan.buffer(QKV).format == Storage(4, 64).of(256)

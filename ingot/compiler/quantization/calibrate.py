@@ -18,8 +18,8 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from ingot.artifact.formats import Storage
-from ingot.compiler.quantization.choose import naming
 from ingot.compiler.quantization.gptq import gptq, inverse_factor, second_moments
+from ingot.compiler.quantization.graph_matrices import naming
 from ingot.compiler.quantization.search import search
 from ingot.compiler.quantization.store import QuantizedWeights
 from ingot.compiler.reference import Interpreter

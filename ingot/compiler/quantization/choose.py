@@ -1,15 +1,15 @@
-"""Chooses how each of the model's matrices is quantized, before any weight is read."""
+"""Chooses how each matrix of a model is stored, before any weight is read. No torch.
+
+A compile and ONNX take the matrices from a graph, and `explain` from a blueprint.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
-
-import torch
-from torch.fx import GraphModule, Node
 
 from ingot.artifact.formats import Storage
 from ingot.artifact.manifest import AS_STORED
@@ -20,20 +20,44 @@ from ingot.compiler.quantization.storage import (
     UNQUANTIZED,
     Fits,
     any_width,
-    keep_options,
     refused_groups,
 )
-from ingot.errors import CheckpointError, UsageError
-from ingot.ops import OPS
-from ingot.passes.graph import arguments, routes
+from ingot.errors import UsageError
 
 BESIDE_KEPT = Storage(4, 32)  # what `--keep x=int4` stores where a checkpoint has integers
 HEAD = "lm_head"  # also names a head that reads the embedding's table
-EXPERTS = OPS["experts"].overload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matrix:
+    """A parameter that may be stored in integers: a matrix, or a stack of them.
+
+    Attributes:
+        columns: of its rows.
+        reads: what it multiplies, by any name; those that read the same become one matrix.
+        is_head: whether it makes the logits; is_outer: whether it does, or is the embedding.
+        is_stack: whether it has a matrix for each expert.
+    """
+
+    columns: int
+    reads: str
+    is_head: bool = False
+    is_outer: bool = False
+    is_stack: bool = False
+
+    def names(self, parameter: str) -> tuple[str, ...]:
+        """The names of it in rules; a head is also `lm_head`, and `experts` all that they have."""
+        if self.is_stack:
+            return (parameter, parameter.rpartition(".")[0])
+        name = parameter.removesuffix(".weight")
+        return tuple(dict.fromkeys((name, HEAD))) if self.is_head else (name,)
+
+
+Matrices = Mapping[str, Matrix]  # by the names of parameters, in the order in which they run
 
 
 def choose_storage(
-    gm: GraphModule,
+    matrices: Matrices,
     base: Storage | None,
     keep: tuple[str, ...],
     dtype: str,
@@ -41,7 +65,7 @@ def choose_storage(
     fits: Fits = any_width,
     kept: Mapping[str, Storage] | None = None,
 ) -> dict[str, Storage]:
-    """How each quantized matrix of the exported graph is stored. The others are not in the result.
+    """How each quantized matrix is stored. The others are not in the result.
 
     The head and the embedding are stored as `int8` says; by default it has the group of the others.
     Then the rules of `keep`, `PATTERN=none|bf16|int8|int4`, apply to the matrices that they match.
@@ -54,109 +78,83 @@ def choose_storage(
     """
     if base is None and not kept:
         return {}
-    names, outer = matrix_names(gm), outer_names(gm)
     others, base = base, base or BESIDE_KEPT
     int8 = int8 or Storage(8, base.group)
-    # What no matrix of the graph is, such as those of heads, is read as the numbers it stands for.
-    chosen: dict[str, Storage | None] = {n: s for n, s in (kept or {}).items() if n in names}
+    # What is none of the matrices, such as those of heads, is read as the numbers it stands for.
+    chosen: dict[str, Storage | None] = {n: s for n, s in (kept or {}).items() if n in matrices}
     if others is not None:
-        chosen = {name: int8 if name in outer else base for name in names}
+        chosen = {name: int8 if each.is_outer else base for name, each in matrices.items()}
     for rule in keep:
         pattern, storage = read_rule(rule, base, int8, dtype)
-        chosen.update(dict.fromkeys(_matched(rule, pattern, names), storage))
+        chosen.update(dict.fromkeys(_matched(rule, pattern, matrices), storage))
     stored = {name: storage for name, storage in chosen.items() if storage is not None}
     if not stored and not kept:
         raise UsageError(
             f"--keep leaves nothing to quantize: {', '.join(keep)}",
             hint=f"Keep less, or give {UNQUANTIZED}.",
         )
-    _refuse_misfits(gm, stored, base, fits, kept or {})
+    _refuse_misfits(matrices, stored, base, fits, kept or {})
     return stored
 
 
 def _refuse_misfits(
-    gm: GraphModule,
+    matrices: Matrices,
     stored: dict[str, Storage],
     base: Storage,
     fits: Fits,
     kept: Mapping[str, Storage],
 ) -> None:
     """Raises UsageError for matrices that no kernel takes as they are to be stored."""
-    columns = {name: int(gm.get_parameter(name).shape[-1]) for name in stored}
+    columns = {name: matrices[name].columns for name in stored}
     own = {name: storage for name, storage in stored.items() if kept.get(name) == storage}
     if wrong := refused_storage(own, columns, fits):
         raise wrong
-    if refused := refused_groups(stored, columns, base, fits, lambda wrong: alike(gm, wrong)):
+    if refused := refused_groups(stored, columns, base, fits, lambda wrong: alike(matrices, wrong)):
         raise refused
 
 
-def _matched(rule: str, pattern: str, names: Mapping[str, tuple[str, ...]]) -> list[str]:
+def _matched(rule: str, pattern: str, matrices: Matrices) -> list[str]:
     """The matrices that a rule is for. Raises UsageError if there are none."""
+    names = {name: matrix.names(name) for name, matrix in matrices.items()}
     found = [name for name, known in names.items() if any(matches(pattern, k) for k in known)]
     if not found:
         raise UsageError(f"--keep {rule!r} matches no matrix", hint=nearest(pattern, names))
     return found
 
 
-def check_calibration(gm: GraphModule, storage: Mapping[str, Storage]) -> None:
+def alike(matrices: Matrices, names: Sequence[str]) -> list[str]:
+    """These matrices, and those that become one with them because they read the same."""
+    read = {matrices[name].reads for name in names}
+    return [*names, *(n for n, m in matrices.items() if m.reads in read and n not in names)]
+
+
+def agreed(name: str, parts: Iterable[str], storage: Mapping[str, Storage]) -> Storage | None:
+    """How a parameter that is stacked from these is stored; None for no integers.
+
+    Raises:
+        UsageError: its parts would be stored in different ways.
+    """
+    chosen = {part: storage.get(part) for part in parts}
+    if len(set(chosen.values())) > 1:
+        listed = ", ".join(f"{n} {s.label if s else 'not'}" for n, s in chosen.items())
+        raise UsageError(
+            f"{name} is one matrix, but its parts would be stored in different ways: {listed}",
+            hint="Give --keep a pattern that all of them match, or --disable-pass merge_linears.",
+        )
+    return next(iter(chosen.values()), None)
+
+
+def check_calibration(matrices: Matrices, storage: Mapping[str, Storage]) -> None:
     """Checks that there is a linear to calibrate.
 
     Raises:
         UsageError: only an embedding or the head is quantized.
     """
-    if not storage.keys() - outer_names(gm):
+    if all(matrices[name].is_outer for name in storage):
         raise UsageError(
             "--calibrate has nothing to calibrate: --keep leaves only the embedding or the head",
             hint="Keep less, or leave --calibrate out.",
         )
-
-
-def matrices(gm: GraphModule) -> Iterator[tuple[str, Node]]:
-    """(name of the weight, node) for every linear and embedding of an exported graph, and for both
-    stacks of experts; but for linears that experts are picked by, which are never integers."""
-    for node in gm.graph.nodes:
-        if node.target is EXPERTS:
-            given = arguments(node)
-            yield from ((str(given[name].target), node) for name in ("gate_up", "down"))
-            continue
-        weight = weight_node(node)
-        if weight is not None and not routes(node):
-            yield str(weight.target), node
-
-
-def weight_node(node: Node) -> Node | None:
-    """The parameter that a linear or an embedding of an exported graph reads."""
-    place = {torch.ops.aten.linear.default: 1, torch.ops.aten.embedding.default: 0}
-    weight = node.args[place[node.target]] if node.target in place else None
-    return weight if isinstance(weight, Node) and weight.op == "get_attr" else None
-
-
-def outer_names(gm: GraphModule) -> set[str]:
-    """The matrices of the embedding and the head."""
-    embedding = torch.ops.aten.embedding.default
-    return {name for name, node in matrices(gm) if node.target is embedding or is_head(node)}
-
-
-def is_head(node: Node) -> bool:
-    """Whether a node makes the logits: no product with a matrix comes after it."""
-    while node.op != "output":
-        users = list(node.users)
-        if len(users) != 1 or weight_node(users[0]) is not None:
-            return False
-        node = users[0]
-    return True
-
-
-def matrix_names(gm: GraphModule) -> dict[str, tuple[str, ...]]:
-    """The names of each matrix in rules; a head is also `lm_head`."""
-    names: dict[str, tuple[str, ...]] = {}
-    for name, node in matrices(gm):
-        names.setdefault(name, (name.removesuffix(".weight"),))
-        if node.target is EXPERTS:  # `experts` names all that they have
-            names[name] = (name, name.rpartition(".")[0])
-        if is_head(node):
-            names[name] = tuple(dict.fromkeys((*names[name], HEAD)))
-    return names
 
 
 def read_rule(rule: str, base: Storage, int8: Storage, dtype: str) -> tuple[str, Storage | None]:
@@ -195,29 +193,6 @@ def nearest(pattern: str, names: Mapping[str, tuple[str, ...]]) -> str:
     if close:
         return f"Near: {', '.join(close)}."
     return f"Names end in: {', '.join(tails)}."
-
-
-@contextmanager
-def naming(gm: GraphModule, name: str) -> Iterator[None]:
-    """Adds to errors about weights the name of the matrix, and the option that keeps it."""
-    try:
-        yield
-    except CheckpointError as error:
-        kept = [n.removesuffix(".weight").removeprefix("model.") for n in alike(gm, [name])]
-        raise CheckpointError(
-            f"{name}: {error.found}", hint=f"Keep them as they are: {keep_options(kept)}"
-        ) from error
-
-
-def alike(gm: GraphModule, names: Sequence[str]) -> list[str]:
-    """These matrices, and those that may be merged with them because they read the same input."""
-    inputs = {
-        name: node.args[0]
-        for name, node in matrices(gm)
-        if node.target is torch.ops.aten.linear.default
-    }
-    read = {inputs[name] for name in names if name in inputs}
-    return [*names, *(name for name in inputs if inputs[name] in read and name not in names)]
 
 
 def label(storage: Mapping[str, Storage], *, calibrated: bool, kept: bool = False) -> str:

@@ -10,7 +10,7 @@ from torch.fx import GraphModule
 
 from ingot.artifact.formats import Storage
 from ingot.compiler.quantization.calibrate import Calibrator
-from ingot.compiler.quantization.choose import naming, outer_names
+from ingot.compiler.quantization.graph_matrices import matrices_in, naming
 from ingot.compiler.quantization.search import ELEMENTS_AT_ONCE, search
 from ingot.compiler.quantization.store import QuantizedWeights
 from ingot.ops.scaled import Scaled
@@ -65,12 +65,12 @@ def quantize_weights(
     sequences, GPTQ rounds the linears, and search the embedding and the head.
     Without them, search rounds everything. `gm` is the exported graph.
     """
-    outer = outer_names(gm)
+    matrices = matrices_in(gm)
     for name, stored in storage.items():
         if kept and kept.storage.get(name) == stored:
             weights.on_read(name)
             kept.add_to(weights, name)
-        elif not sequences or name in outer:
+        elif not sequences or matrices[name].is_outer:
             for each in matrices_of(gm, name):
                 weight = weights.read(each)
                 with naming(gm, name):

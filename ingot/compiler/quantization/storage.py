@@ -110,7 +110,7 @@ def refused_groups(
     Args:
         storage: how each matrix is to be stored; columns: of its rows.
         base: what was asked for.
-        alike: those of the named matrices, and those that may be merged with them.
+        alike: the named matrices, and those that become one with them.
     """
     wrong = misfits(storage, columns, fits)
     if not wrong:

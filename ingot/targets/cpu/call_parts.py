@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ingot.artifact.plan import Buffer, Instruction
 from ingot.errors import CodegenError
 from ingot.targets.cpu.call import KernelCall
+from ingot.targets.cpu.kernel_table import QUANTIZED
 from ingot.targets.cpu.operands import CPP_TYPES, Operands, number
 from ingot.targets.cpu.weights import fits
 from ingot.targets.cpu.work import CpuWork
@@ -54,7 +55,7 @@ def product_of(operands: Operands, i: Instruction, out: Buffer | None) -> Produc
     same = x.format.is_scaled and x.format.block == weight.format.block
     expect(i, same, f"x is {x.format} and the weight {weight.format}")
     rows = (operands.rows(x), operands.scales(x))
-    return ProductCall("quantized_", (*packing(i, weight), *sizes), (*rows, *pointers))
+    return ProductCall(QUANTIZED, (*packing(i, weight), *sizes), (*rows, *pointers))
 
 
 def turned_heads(operands: Operands, work: CpuWork) -> tuple[Constants, Arguments]:

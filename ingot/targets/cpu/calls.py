@@ -3,7 +3,8 @@
 A kernel's constants are element types and sizes. Its first argument is the thread's part of the
 work (see generate.py), and its last arguments are the results, but for what only few models have.
 Kernels of products exist twice: for weights stored as numbers, and, with names that begin with
-`quantized_`, for weights in integers.
+`quantized_`, for weights in integers. What threads and the C++ compiler make of a kernel stands in
+kernel_table.py.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from ingot.targets.cpu.call_parts import (
     turned_heads,
 )
 from ingot.targets.cpu.calls_experts import expert_gate, expert_sum, route
+from ingot.targets.cpu.kernel_table import QUANTIZED
 from ingot.targets.cpu.limits import check_heads
 from ingot.targets.cpu.operands import CPP_TYPES, Operands
 from ingot.targets.cpu.work import CpuWork
@@ -60,7 +62,7 @@ def embedding(operands: Operands, work: CpuWork) -> KernelCall:
     ids, out = operands.input(tokens.name), result(operands, i)
     if table.format.is_scaled:
         constants = (*packing(i, table), size, vocabulary)
-        return KernelCall("quantized_embedding", constants, (ids, operands.weight(table), out))
+        return KernelCall(f"{QUANTIZED}embedding", constants, (ids, operands.weight(table), out))
     element, data = CPP_TYPES[table.dtype], operands.weight(table)
     if stored_as_panels(operands, table):
         spelled = f"PanelTable<{element}, {size}, {vocabulary}>{{{{{data}}}}}"

@@ -15,6 +15,7 @@ from ingot.targets.cpu.call_parts import (
     rounded_result,
     scalars_of,
 )
+from ingot.targets.cpu.kernel_table import QUANTIZED
 from ingot.targets.cpu.operands import CPP_TYPES, Operands
 from ingot.targets.cpu.work import CpuWork
 
@@ -91,7 +92,7 @@ def _product(
     same = x.format.is_scaled and x.format.block == weight.format.block
     expect(i, same, f"x is {x.format} and the weight {weight.format}")
     rows_of_x = (operands.rows(x), operands.scales(x))
-    return "quantized_", packing(i, weight), sizes, (*rows_of_x, *read)
+    return QUANTIZED, packing(i, weight), sizes, (*rows_of_x, *read)
 
 
 def _gate_of(i: Instruction) -> str:

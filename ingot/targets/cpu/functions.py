@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ingot.targets.cpu.call import KernelCall, statement
+from ingot.targets.cpu.kernel_table import kernel_named
 
 INTERFACE = {"interface.cpp": '#include "interface.h"\n'}
 UNIT = """#include "kernels.h"
@@ -25,8 +26,6 @@ namespace ingot {{
 }}  // namespace ingot
 """
 NUM_UNITS = 2
-# How long the kernels of attention and products take to compile, beside which others take no time.
-ATTENTION, PRODUCT = 3, 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +57,7 @@ class Function:
 
     @property
     def effort(self) -> int:
-        if "attention" in self.call.kernel:
-            return ATTENTION
-        return PRODUCT if "linear" in self.call.kernel or "expert" in self.call.kernel else 0
+        return kernel_named(self.call.kernel).effort
 
 
 def functions_of(calls: Iterable[tuple[KernelCall, str]]) -> dict[KernelCall, Function]:

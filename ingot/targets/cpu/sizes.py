@@ -15,7 +15,6 @@ from typing import Literal, get_args
 
 from ingot.targets.cpu.work import CpuWork
 
-NORMS = ("add_rms_norm", "layer_norm", "rms_norm", "rms_norm_quantize")
 Size = Literal["few", "some", "many"]  # of a step, in rows
 SIZES: tuple[Size, ...] = get_args(Size)
 
@@ -27,12 +26,12 @@ def sizes_with_own_rows(work: Sequence[CpuWork], *, even: bool) -> tuple[frozens
     says that threads have equally many KV heads.
     """
     sizes, after_attention = list[frozenset[Size]](), False
-    followers = (*(kernel.kernel for kernel in work[1:]), "")
-    for kernel, follower in zip(work, followers, strict=True):
+    before_norms = (*(follower.is_norm for follower in work[1:]), False)
+    for kernel, before_norm in zip(work, before_norms, strict=True):
         found: tuple[Size, ...] = ()
         if not kernel.is_row_wise:
             if not (kernel.attends or kernel.is_stacked) and _has_tokens(kernel):
-                joins = after_attention or (not even and follower in NORMS)
+                joins = after_attention or (not even and before_norm)
                 found = ("some", "many") if joins else ("many",)
             after_attention = kernel.attends
         sizes.append(frozenset(found))

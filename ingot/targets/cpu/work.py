@@ -8,10 +8,8 @@ from functools import cached_property
 
 from ingot.artifact.plan import Plan
 from ingot.artifact.traits import Role, traits_of
+from ingot.targets.cpu.kernel_table import kernel_named
 from ingot.targets.work import Work
-
-# Ops that work row by row, but whose kernel deals heads.
-BY_HEADS = ("rope",)
 
 
 @dataclass(frozen=True)
@@ -25,11 +23,15 @@ class CpuWork(Work):
         Threads need not wait between several of these in a row. Over few rows every thread can run
         them by itself.
         """
-        return not (self._by_heads or self.attends or self.is_product or self.mutated)
+        return not (self._deals_heads or self.attends or self.is_product or self.mutated)
 
     @property
-    def _by_heads(self) -> bool:
-        return any(i.op in BY_HEADS for i in self.members)
+    def _deals_heads(self) -> bool:
+        return kernel_named(self.kernel).deals_heads
+
+    @property
+    def is_norm(self) -> bool:
+        return kernel_named(self.kernel).is_norm
 
     @property
     def is_stacked(self) -> bool:
@@ -54,7 +56,7 @@ class CpuWork(Work):
             (attends,) = (i for i in self.members if traits_of(i).meets_tokens)
             queries = (attends.inputs[name] for name in traits_of(attends).arguments(Role.OWN))
             return (*queries, *self.writes, *states)
-        return (*self.writes, *states) if self._by_heads and self.mutated else ()
+        return (*self.writes, *states) if self._deals_heads and self.mutated else ()
 
     @property
     def kv_heads(self) -> int:

@@ -16,6 +16,7 @@ from bench.quality import CASES, NUM_CALIBRATING, Bench
 from ingot.artifact.formats import Storage
 from ingot.compiler.quantization.calibrate import MIN_TOKENS, Calibrator, calibration_sequences
 from ingot.compiler.quantization.choose import choose_storage
+from ingot.compiler.quantization.graph_matrices import matrices_in
 from ingot.compiler.quantization.quantize import quantize_weights
 from ingot.compiler.quantization.search import quantize_rows
 from ingot.compiler.quantization.store import QuantizedWeights
@@ -81,7 +82,9 @@ def test_quality_of_every_case_on_sampled_sequences(bench: Bench) -> None:
 
 
 def test_the_tied_table_is_searched_and_linears_are_not(bench: Bench, tmp_path: Path) -> None:
-    storage = choose_storage(bench.gm, Storage(4, 32), ("layers.[1-5].*=none",), "bfloat16")
+    storage = choose_storage(
+        matrices_in(bench.gm), Storage(4, 32), ("layers.[1-5].*=none",), "bfloat16"
+    )
     read = bench.checkpoint.read
     with QuantizedWeights(read, tmp_path) as weights:
         quantize_weights(bench.gm, weights, storage, SAMPLED[:NUM_CALIBRATING])
@@ -100,7 +103,9 @@ def test_the_tied_table_is_searched_and_linears_are_not(bench: Bench, tmp_path: 
 def test_each_linear_is_rounded_for_what_those_before_it_have_become(
     bench: Bench, tmp_path: Path
 ) -> None:
-    storage = choose_storage(bench.gm, Storage(4, 32), ("layers.[1-5].*=none",), "bfloat16")
+    storage = choose_storage(
+        matrices_in(bench.gm), Storage(4, 32), ("layers.[1-5].*=none",), "bfloat16"
+    )
     last, sequences = "model.layers.0.mlp.down_proj.weight", SAMPLED[:NUM_CALIBRATING]
     read = bench.checkpoint.read
     with QuantizedWeights(read, tmp_path) as weights, QuantizedWeights(read, tmp_path) as again:
@@ -121,7 +126,9 @@ def test_weights_that_are_too_large_are_named_with_those_to_keep(
         scale = 1e9 if name == f"{layer}k_proj.weight" else 1
         return bench.checkpoint.read(name).float() * scale
 
-    storage = choose_storage(bench.gm, Storage(4, 32), ("layers.[1-5].*=none",), "bfloat16")
+    storage = choose_storage(
+        matrices_in(bench.gm), Storage(4, 32), ("layers.[1-5].*=none",), "bfloat16"
+    )
     with QuantizedWeights(read, tmp_path) as weights, pytest.raises(CheckpointError) as caught:
         quantize_weights(bench.gm, weights, storage, SAMPLED[:count])
     assert caught.value.found.startswith(f"{layer}k_proj.weight: weights up to")

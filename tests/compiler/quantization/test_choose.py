@@ -23,6 +23,7 @@ from ingot.compiler.quantization.choose import (
     nearest,
     read_rule,
 )
+from ingot.compiler.quantization.graph_matrices import matrices_in
 from ingot.compiler.quantization.storage import base_storage, int8_storage
 from ingot.errors import UsageError
 from ingot.models import registry
@@ -48,7 +49,7 @@ def graph() -> torch.fx.GraphModule:
 
 
 def choose(graph: torch.fx.GraphModule, *keep: str, base: Storage = INT4) -> dict[str, Storage]:
-    return choose_storage(graph, base, keep, "bfloat16", fits=whole_groups)
+    return choose_storage(matrices_in(graph), base, keep, "bfloat16", fits=whole_groups)
 
 
 def whole_groups(columns: int, form: Format) -> bool:
@@ -61,7 +62,7 @@ def test_everything_is_quantized_and_the_tied_table_in_int8(graph: torch.fx.Grap
     assert len(chosen) == 6 * 7 + 1
     assert chosen.pop(TABLE) == INT8
     assert set(chosen.values()) == {INT4}
-    assert choose_storage(graph, None, (), "bfloat16") == {}
+    assert choose_storage(matrices_in(graph), None, (), "bfloat16") == {}
 
 
 def test_rules_hold_in_order(graph: torch.fx.GraphModule) -> None:
@@ -102,8 +103,8 @@ def test_rules_that_cannot_hold_are_refused(
 
 def test_bfloat16_in_a_float32_compile_is_refused(graph: torch.fx.GraphModule) -> None:
     with pytest.raises(UsageError, match="float32"):
-        choose_storage(graph, INT4, ("lm_head=bf16",), "float32")
-    assert TABLE not in choose_storage(graph, INT4, ("lm_head=none",), "float32")
+        choose_storage(matrices_in(graph), INT4, ("lm_head=bf16",), "float32")
+    assert TABLE not in choose_storage(matrices_in(graph), INT4, ("lm_head=none",), "float32")
 
 
 def test_int4_beside_int8_per_channel_is_refused(graph: torch.fx.GraphModule) -> None:
@@ -122,7 +123,7 @@ def test_every_storage_fits_every_width(columns: int, storage: Storage) -> None:
 def test_no_width_is_refused() -> None:
     gm = narrow(50, 1001)
     for storage in STORAGES:
-        assert len(choose_storage(gm, storage, (), "bfloat16", fits=cpu.fits)) == 8
+        assert len(choose_storage(matrices_in(gm), storage, (), "bfloat16", fits=cpu.fits)) == 8
 
 
 def test_groups_that_no_kernel_takes_name_the_matrices_and_what_does(
@@ -196,9 +197,11 @@ def test_what_targets_take_is_offered() -> None:
 
 def test_targets_say_which_formats_they_take() -> None:
     gm = narrow(50, 80)
-    assert len(choose_storage(gm, Storage(8, 0), (), "bfloat16")) == 8
+    assert len(choose_storage(matrices_in(gm), Storage(8, 0), (), "bfloat16")) == 8
     with pytest.raises(UsageError, match="no kernel takes one scale"):
-        choose_storage(gm, Storage(8, 0), (), "bfloat16", fits=lambda columns, form: columns != 50)
+        choose_storage(
+            matrices_in(gm), Storage(8, 0), (), "bfloat16", fits=lambda columns, form: columns != 50
+        )
 
 
 def test_where_no_matrix_can_be_stored_quantization_is_left_out() -> None:
@@ -211,17 +214,19 @@ def test_where_no_matrix_can_be_stored_quantization_is_left_out() -> None:
 def test_matrices_that_are_merged_are_named_together(graph: torch.fx.GraphModule) -> None:
     layer = "model.layers.3."
     names = [f"{layer}self_attn.{word}_proj.weight" for word in "qkvo"]
-    assert set(alike(graph, names[1:2])) == set(names[:3])
-    assert alike(graph, names[3:]) == names[3:]
-    assert alike(graph, [TABLE]) == [TABLE]
+    assert set(alike(matrices_in(graph), names[1:2])) == set(names[:3])
+    assert alike(matrices_in(graph), names[3:]) == names[3:]
+    assert alike(matrices_in(graph), [TABLE]) == [TABLE]
 
 
 def test_rules_that_leave_nothing_are_refused(graph: torch.fx.GraphModule) -> None:
     with pytest.raises(UsageError, match="leaves nothing to quantize"):
         choose(graph, "*=none")
     with pytest.raises(UsageError, match="nothing to calibrate"):
-        check_calibration(graph, choose(graph, "*_proj=none"))
-    check_calibration(graph, choose(graph, "*_proj=none", "layers.3.mlp.down_proj=int4"))
+        check_calibration(matrices_in(graph), choose(graph, "*_proj=none"))
+    check_calibration(
+        matrices_in(graph), choose(graph, "*_proj=none", "layers.3.mlp.down_proj=int4")
+    )
 
 
 @pytest.mark.parametrize(
@@ -277,6 +282,8 @@ def test_what_is_int8_beside_int4_has_a_group_of_its_own(graph) -> None:
     wide = int8_storage(CompileOptions(quantize="int4"))
     assert wide == Storage(8, 128)
     assert int8_storage(CompileOptions(quantize="int4", group_size=64)) == Storage(8, 64)
-    chosen = choose_storage(graph, INT4, ("layers.3.mlp.down_proj=int8",), "bfloat16", wide)
+    chosen = choose_storage(
+        matrices_in(graph), INT4, ("layers.3.mlp.down_proj=int8",), "bfloat16", wide
+    )
     assert {name for name, stored in chosen.items() if stored == wide} == {TABLE, DOWN}
     assert set(chosen.values()) == {INT4, wide}

@@ -11,6 +11,7 @@ from torch.fx import GraphModule
 
 from ingot.artifact.formats import Storage
 from ingot.compiler.quantization.choose import choose_storage
+from ingot.compiler.quantization.graph_matrices import matrices_in
 from ingot.compiler.quantization.quantize import quantize_weights
 from ingot.compiler.quantization.search import quantize_rows
 from ingot.compiler.quantization.store import QuantizedWeights
@@ -39,14 +40,17 @@ def weights(graph: GraphModule, tmp_path: Path) -> Iterator[QuantizedWeights]:
 
 
 def test_stacks_are_chosen_by_one_name_and_routers_never(graph: GraphModule) -> None:
-    chosen = choose_storage(graph, INT8, (), "float32")
+    chosen = choose_storage(matrices_in(graph), INT8, (), "float32")
     assert STACKS.keys() <= chosen.keys() and "router.weight" not in chosen
     for rule, left in (
         ("experts=none", set()),
         ("down=none", {"experts.gate_up"}),
         ("head=none", {*STACKS}),
     ):
-        assert choose_storage(graph, INT8, (rule,), "float32").keys() & STACKS.keys() == left
+        assert (
+            choose_storage(matrices_in(graph), INT8, (rule,), "float32").keys() & STACKS.keys()
+            == left
+        )
 
 
 def test_no_stack_is_read_whole(graph: GraphModule, weights: QuantizedWeights) -> None:

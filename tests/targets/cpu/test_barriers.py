@@ -8,8 +8,9 @@ from ingot.artifact.formats import rounded_rows
 from ingot.artifact.plan import Limits
 from ingot.targets.cpu.barriers import SIZES, Barrier, Size, barriers
 from ingot.targets.cpu.calls import CALLS
+from ingot.targets.cpu.kernel_table import KERNELS
 from ingot.targets.cpu.operands import Operands
-from ingot.targets.cpu.sizes import NORMS, sizes_with_own_rows
+from ingot.targets.cpu.sizes import sizes_with_own_rows
 from ingot.targets.cpu.work import work_of
 from ingot.targets.grouping import Flow, Found, group
 from tests.targets.cpu.units import apart
@@ -256,7 +257,9 @@ def test_many_rows_do_not_overwrite_what_another_thread_reads() -> None:
 
 
 def test_every_kernel_that_is_a_norm_is_known_as_one() -> None:
-    assert set(NORMS) == {kernel for kernel in CALLS if "norm" in kernel}
+    norms = {name for name, kernel in KERNELS.items() if kernel.is_norm}
+    assert norms == {kernel for kernel in CALLS if "norm" in kernel}
+    assert KERNELS.keys() <= CALLS.keys()
 
 
 @pytest.mark.parametrize("op", ["rms_norm", "layer_norm"])

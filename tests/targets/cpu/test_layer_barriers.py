@@ -10,6 +10,7 @@ from ingot.artifact.formats import Storage
 from ingot.artifact.plan import Limits, Plan
 from ingot.compiler.lower import lower
 from ingot.compiler.quantization.choose import choose_storage
+from ingot.compiler.quantization.graph_matrices import matrices_in
 from ingot.targets.cpu.barriers import SIZES, barriers
 from ingot.targets.cpu.kind import KIND
 from ingot.targets.cpu.operands import Operands
@@ -25,7 +26,7 @@ EPILOGUES = ("group_head_products", "group_gates", "group_rounding", "group_resi
 @cache
 def primitives(stored: str) -> Plan:
     """That of the bundled model: layers of Qwen3."""
-    storage = choose_storage(plans.graph(), STORED[stored], (), "bfloat16")
+    storage = choose_storage(matrices_in(plans.graph()), STORED[stored], (), "bfloat16")
     return lower(plans.final_graph("bfloat16", integers=storage), LIMITS, storage)
 
 
