@@ -28,8 +28,8 @@ ARGUMENTS: Arguments = (
 def main(args: argparse.Namespace) -> int:
     """Shows where compiled models are kept, and how much room they take. Removes some if asked;
     never one that is open. INGOT_CACHE_LIMIT sets a limit that holds after every compile."""
-    from ingot.artifact import kernel_cache
-    from ingot.cache_entries import entries, shrink
+    from ingot.cache import kernel_files
+    from ingot.cache.artifacts import entries, shrink
     from ingot.settings import settings
 
     if args.clean and args.limit is not None:
@@ -38,7 +38,7 @@ def main(args: argparse.Namespace) -> int:
     limit = 0 if args.clean else args.limit
     removed = [] if limit is None else shrink(folder, limit)
     if args.clean:
-        kernel_cache.clear(settings().kernels_dir)
+        kernel_files.clear(settings().kernels_dir)
     left = entries(folder)
     nbytes = sum(entry.nbytes for entry in left)
     if args.json:

@@ -150,7 +150,7 @@ def tried_tools(target: str) -> dict[str, str]:
 
 def cache(missing: list[Missing]) -> Section:
     """The folder of compiled model directories."""
-    from ingot.cache_entries import entries
+    from ingot.cache.artifacts import entries
     from ingot.settings import settings
 
     try:

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from ingot.artifact.target import Target
+from ingot.cache import store
 from ingot.compiler.choose_targets import resolve_target
 from ingot.compiler.preflight import check_tools, prepare
 from ingot.errors import UsageError
-from ingot.targets import kept
 from ingot.targets.compilers import Builder
 
 
@@ -39,7 +39,7 @@ def known_targets(names: Sequence[str]) -> Iterator[Target]:
 
 def _has_cache() -> bool:
     try:
-        kept.opened_folder()
+        store.opened_folder()
     except (OSError, UsageError):
         return False
     return True

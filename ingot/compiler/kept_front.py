@@ -21,6 +21,7 @@ from torch.fx import GraphModule
 
 from ingot.artifact.front_entry import FrontEntry, LoweredEntry, decode_entry, encode_entry
 from ingot.artifact.programs import PROGRAMS
+from ingot.cache import store
 from ingot.compiler.front import Front, LoweredProgram
 from ingot.compiler.graph_data import graph_data, graph_of
 from ingot.compiler.layers import all_tensors
@@ -28,13 +29,12 @@ from ingot.compiler.model import OpenModel
 from ingot.compiler.options import Clock
 from ingot.compiler.surroundings import surroundings
 from ingot.errors import UsageError
-from ingot.targets import kept
 from ingot.version import __version__
 
 SUFFIX = ".front"
 SOURCES = Path(__file__).parents[1]
 # Of them, what the front end may import (tests/import_rules.py); the files beside them count, too.
-ROOMS = ("artifact", "compiler", "models", "ops", "passes", "targets")
+ROOMS = ("artifact", "cache", "compiler", "models", "ops", "passes", "targets")
 
 
 def front_of(model: OpenModel, clock: Clock, exported: GraphModule | None = None) -> Front:
@@ -42,11 +42,11 @@ def front_of(model: OpenModel, clock: Clock, exported: GraphModule | None = None
     if model.options.verify_passes or model.options.dump_dir is not None:
         return _made(model, clock, exported)
     try:
-        folder = kept.opened_folder()
+        folder = store.opened_folder()
         key = front_key(model)
     except (OSError, UsageError):  # a compile needs no cache
         return _made(model, clock, exported)
-    data = kept.take(folder, key, SUFFIX)
+    data = store.take(folder, key, SUFFIX)
     front = None if data is None else decode_front(data, model)
     if front is not None:
         with clock.stage("plan", f"as before, {model.resolved.dtype_reason}"):
@@ -55,7 +55,7 @@ def front_of(model: OpenModel, clock: Clock, exported: GraphModule | None = None
     # A full disk is told by what needs the room; a graph that has no text is made every time.
     with suppress(OSError, ValueError):
         if sources_hash(SOURCES) == LOADED:  # all modules that made it are those of the key
-            kept.keep(folder, key, encode_front(front), SUFFIX)
+            store.keep(folder, key, encode_front(front), SUFFIX)
     return front
 
 

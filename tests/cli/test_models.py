@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from ingot import hub_cache
 from ingot.artifact.reader import Artifact
-from ingot.cache_entries import entries, entry_name
+from ingot.cache.artifacts import entries, entry_name
 from ingot.cli.main import main
 from ingot.cli.numbers import format_bytes
+from ingot.hub import snapshots
 from tests.cli.sample_artifact import write_sample
 from tests.support.hub import Hub
 
@@ -90,7 +90,7 @@ def test_pull_tells_what_is_there_now(
     (tmp_path / "blob").write_bytes(bytes(12_345))
     (snapshot / "model.safetensors").symlink_to(tmp_path / "blob")
     (snapshot / "config.json").write_bytes(b"{}")
-    monkeypatch.setattr("ingot.hub.pull", lambda *name: seen.append(name) or snapshot)
+    monkeypatch.setattr("ingot.hub.names.pull", lambda *name: seen.append(name) or snapshot)
     found = json.loads(said(capsys, "pull", NAME, *options, "--json"))
     assert found == {
         "name": NAME, "commit": "c" * 40, "path": str(snapshot), "nbytes": 12_347,
@@ -144,10 +144,10 @@ def test_the_list_tells_when_each_was_used(hub, folder, monkeypatch, capsys) -> 
     monkeypatch.setattr("ingot.cli.listing.time.time", lambda: now)
     ages = {"day": 86400, "hour": 3600, "now": 0}
     models = [
-        hub_cache.HubModel(f"a/{age}", age != "hour", 1000, now - seconds, ("c" * 40,))
+        snapshots.HubModel(f"a/{age}", age != "hour", 1000, now - seconds, ("c" * 40,))
         for age, seconds in ages.items()
     ]
-    monkeypatch.setattr(hub_cache, "models", lambda: models)
+    monkeypatch.setattr(snapshots, "models", lambda: models)
     for key, (age, seconds) in enumerate(ages.items()):
         path = write_sample(folder / entry_name(age, f"{key}" * 64))
         os.utime(path, (0, now - seconds))
@@ -182,10 +182,10 @@ def test_an_artifact_is_removed_by_its_id_or_all_by_their_model(hub, kept, capsy
 
 
 def test_a_download_in_part_is_listed_and_removed(hub, folder, capsys) -> None:
-    repository = hub_cache.repository(NAME)
+    repository = snapshots.repository(NAME)
     (repository / "snapshots" / ("0" * 40)).mkdir(parents=True)
     (repository / "blobs").mkdir()
-    (repository / "blobs" / f"aa{hub_cache.PARTIAL}").write_bytes(bytes(5000))
+    (repository / "blobs" / f"aa{snapshots.PARTIAL}").write_bytes(bytes(5000))
     assert f"{NAME} (in part)  5.00 KB" in said(capsys, "list")
     assert f"removed the model {NAME}, 5.00 KB" in said(capsys, "rm", NAME)
     assert not repository.exists()
@@ -193,7 +193,7 @@ def test_a_download_in_part_is_listed_and_removed(hub, folder, capsys) -> None:
 
 def lay_model(name: str, size: int) -> Path:
     """A whole model in the hub's cache, with two revisions of as many bytes in each file."""
-    repository = hub_cache.repository(name)
+    repository = snapshots.repository(name)
     (repository / "blobs").mkdir(parents=True)
     for commit in ("a" * 40, "b" * 40):
         snapshot = repository / "snapshots" / commit
@@ -212,14 +212,14 @@ def test_a_model_goes_with_its_own_artifacts_and_nothing_else(hub, kept, folder,
     model, near = lay_model("a/two", 10), lay_model("a/two-more", 10)
     lay_model("b/two", 10)
     artifact = Artifact.open(own[1])
-    before, size = tree(hub_cache.cache_dir()), entries(folder)[0].nbytes
+    before, size = tree(snapshots.cache_dir()), entries(folder)[0].nbytes
     found = json.loads(said(capsys, "rm", "a/two", "--json", code=2))
     removed = [(one["kind"], one["name"], one["nbytes"]) for one in found.pop("removed")]
     assert removed[0] == ("model", "a/two", 60) and found == {"left": ["55555555"]}
     assert sorted(removed[1:]) == [("artifact", "44444444", size), ("artifact", "66666666", size)]
     assert {path.name for path in folder.iterdir()} == {p.name for p in (*kept, *others, own[1])}
     after = {name: data for name, data in before.items() if name.split("/")[0] != model.name}
-    assert tree(hub_cache.cache_dir()) == after and near.name in after
+    assert tree(snapshots.cache_dir()) == after and near.name in after
     del artifact
 
 

@@ -56,7 +56,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def kept(cache: Path, model: OpenModel, made: Front) -> Path:
     """The entry of the model, as a compile leaves it."""
     cache.mkdir(parents=True)
-    kept_front.kept.keep(cache, front_key(model), encode_front(made), kept_front.SUFFIX)
+    kept_front.store.keep(cache, front_key(model), encode_front(made), kept_front.SUFFIX)
     (entry,) = cache.iterdir()
     return entry
 
@@ -132,12 +132,12 @@ def test_a_damaged_entry_is_made_anew(
     key = kept.name.partition("-")[0]
     if damage == "none of ours":  # whole, but by another program
         kept.unlink()
-        kept_front.kept.keep(kept.parent, key, b'{"nodes": []}', kept_front.SUFFIX)
+        kept_front.store.keep(kept.parent, key, b'{"nodes": []}', kept_front.SUFFIX)
     else:
         kept.write_bytes(data[:-9] if damage == "cut" else data.replace(b"aten.", b"atem.", 1))
     assert front_of(model, Clock(silent)) is made and len(exports) == 1
     if damage != "none of ours":
-        assert kept_front.kept.take(kept.parent, key, kept_front.SUFFIX) == data
+        assert kept_front.store.take(kept.parent, key, kept_front.SUFFIX) == data
 
 
 @pytest.mark.parametrize("change", ["node", "plan", "order"])

@@ -12,9 +12,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from ingot.artifact.target import Target
+from ingot.cache import store
 from ingot.errors import UsageError
 from ingot.settings import settings
-from ingot.targets import kept
 from ingot.targets.compilers import alone, identity
 from ingot.targets.cpu import toolchain
 
@@ -24,20 +24,20 @@ SUFFIX = ".o"
 def compile_once(source: Path, out: Path, target: Target, flags: tuple[str, ...] = ()) -> None:
     """As `toolchain.compile_unit`, unless the same was compiled before."""
     try:
-        folder = kept.opened_folder()
+        folder = store.opened_folder()
         key = _key(source, target, flags)
     except (OSError, UsageError, subprocess.TimeoutExpired):  # a compile needs no cache
         toolchain.compile_unit(source, out, target, flags)
         return
     with alone(key):
-        data = kept.take(folder, key, SUFFIX)
+        data = store.take(folder, key, SUFFIX)
         if data is not None:
             out.write_bytes(data)
             return
         toolchain.compile_unit(source, out, target, flags)
         with suppress(OSError):  # a full disk is told by what needs the room
             if _key(source, target, flags) == key:  # nobody has edited a header meanwhile
-                kept.keep(folder, key, out.read_bytes(), SUFFIX)
+                store.keep(folder, key, out.read_bytes(), SUFFIX)
 
 
 def _key(source: Path, target: Target, flags: tuple[str, ...]) -> str:

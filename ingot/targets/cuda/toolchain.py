@@ -29,9 +29,9 @@ from ingot.artifact.launches import (
     encode_launches,
 )
 from ingot.artifact.target import Target
+from ingot.cache import store
 from ingot.errors import ToolchainError, UsageError
 from ingot.settings import settings
-from ingot.targets import kept
 from ingot.targets.compilers import run_compiler, side_by_side
 from ingot.targets.cuda import builder
 from ingot.targets.cuda.binaries import described
@@ -94,8 +94,8 @@ def _all_compiled(specs: Mapping[str, KernelSpec], tools: Tools) -> dict[str, Co
     keys = {name: _key(spec, tools) for name, spec in specs.items()}
     folder = None
     with suppress(OSError, UsageError):  # a compile needs no cache
-        folder = kept.opened_folder()
-    found = {name: kept.take(folder, key, SUFFIX) for name, key in keys.items()} if folder else {}
+        folder = store.opened_folder()
+    found = {name: store.take(folder, key, SUFFIX) for name, key in keys.items()} if folder else {}
     done = {name: Compiled.decode(data) for name, data in found.items() if data is not None}
     missing = {name: spec for name, spec in specs.items() if name not in done}
     for name, compiled in _compiled_now(missing, tools).items():
@@ -103,7 +103,7 @@ def _all_compiled(specs: Mapping[str, KernelSpec], tools: Tools) -> dict[str, Co
         with suppress(OSError):  # a full disk is told by what needs the room
             # Nobody has edited a kernel meanwhile.
             if folder is not None and _key(specs[name], tools) == keys[name]:
-                kept.keep(folder, keys[name], compiled.encode(), SUFFIX)
+                store.keep(folder, keys[name], compiled.encode(), SUFFIX)
     return {name: done[name] for name in specs}
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from ingot import cache, cache_entries
+from ingot import compiled as door
 from ingot.artifact.reader import Artifact
-from ingot.cache import cache_key, resolve
-from ingot.cache_entries import (
+from ingot.cache import artifacts
+from ingot.cache.artifacts import (
     ID_DIGITS,
     CachedArtifact,
     entries,
@@ -22,6 +22,7 @@ from ingot.cache_entries import (
     shrink,
     touch,
 )
+from ingot.compiled import cache_key, resolve
 from ingot.compiler.options import CompileOptions
 from ingot.errors import CheckpointError, ResourceError
 from ingot.models.model_dir import ModelDir
@@ -248,7 +249,7 @@ def test_the_key_knows_the_version_and_the_host(model, monkeypatch) -> None:
     for flags in ({"x86_64"}, {"x86_64", "avx2", "fma", "f16c", "bmi1", "bmi2"}):
         monkeypatch.setattr(kind, "host_flags", lambda flags=flags: frozenset(flags))
         keys.append(cache_key(ModelDir.open(model), CompileOptions()))
-    monkeypatch.setattr(cache, "__version__", "0.0.0.dev9")
+    monkeypatch.setattr(door, "__version__", "0.0.0.dev9")
     keys.append(cache_key(ModelDir.open(model), CompileOptions()))
     assert len(set(keys)) == 3
 
@@ -289,5 +290,5 @@ def test_a_cache_that_can_only_be_read_is_used(tmp_path, monkeypatch) -> None:
     def refused(*_: object) -> None:
         raise PermissionError(1, "Operation not permitted")
 
-    monkeypatch.setattr(cache_entries.os, "utime", refused)
+    monkeypatch.setattr(artifacts.os, "utime", refused)
     touch(tmp_path)

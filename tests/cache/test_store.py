@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ingot.targets import kept
+from ingot.cache import store
 
 KEYS = [f"{number:064x}" for number in range(4)]
 
@@ -15,32 +15,32 @@ KEYS = [f"{number:064x}" for number in range(4)]
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("INGOT_CACHE", str(tmp_path / "cache"))
-    return kept.opened_folder()
+    return store.opened_folder()
 
 
 def test_the_longest_unused_go_where_all_kinds_together_take_too_much(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kept, "MOST_BYTES", 24)
+    monkeypatch.setattr(store, "MOST_BYTES", 24)
     for age, (key, suffix) in enumerate(zip(KEYS, (".o", ".cubin", ".front"), strict=False)):
-        kept.keep(folder, key, b"8 bytes.", suffix)
+        store.keep(folder, key, b"8 bytes.", suffix)
         for path in folder.glob(f"{key}-*"):
             os.utime(path, (1000 + age, 1000 + age))
-    assert kept.take(folder, KEYS[0], ".o") == b"8 bytes."  # it is used again
-    kept.keep(folder, KEYS[3], b"8 others", ".o")
-    assert kept.take(folder, KEYS[1], ".cubin") is None
-    assert kept.take(folder, KEYS[2], ".front") == kept.take(folder, KEYS[0], ".o") == b"8 bytes."
-    assert kept.take(folder, KEYS[3], ".o") == b"8 others"
+    assert store.take(folder, KEYS[0], ".o") == b"8 bytes."  # it is used again
+    store.keep(folder, KEYS[3], b"8 others", ".o")
+    assert store.take(folder, KEYS[1], ".cubin") is None
+    assert store.take(folder, KEYS[2], ".front") == store.take(folder, KEYS[0], ".o") == b"8 bytes."
+    assert store.take(folder, KEYS[3], ".o") == b"8 others"
 
 
 def test_many_files_are_kept() -> None:
     """Of a target for each level and size of the models that somebody works on: 100 KB each."""
-    assert kept.MOST_BYTES >= 1000 * 100_000
+    assert store.MOST_BYTES >= 1000 * 100_000
 
 
 def test_what_is_damaged_is_not_taken_and_goes(folder: Path) -> None:
-    kept.keep(folder, KEYS[0], b"kernel", ".cubin")
+    store.keep(folder, KEYS[0], b"kernel", ".cubin")
     (path,) = folder.iterdir()
     path.write_bytes(b"kernal")
-    assert kept.take(folder, KEYS[0], ".cubin") is None
+    assert store.take(folder, KEYS[0], ".cubin") is None
     assert list(folder.iterdir()) == []

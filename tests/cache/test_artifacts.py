@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from ingot import cache, cache_entries
+from ingot import compiled
 from ingot.artifact import lock
 from ingot.artifact.lock import file_lock
 from ingot.artifact.reader import Artifact
-from ingot.cache_entries import entries, entry_name, remove, shrink, touch
+from ingot.cache import artifacts
+from ingot.cache.artifacts import entries, entry_name, remove, shrink, touch
 from ingot.errors import ArtifactError, UsageError
 from ingot.settings import parse_bytes, settings
 from tests.cli.sample_artifact import write_sample
@@ -133,7 +134,7 @@ def test_what_this_user_may_rename_but_not_empty_stays(
     """In a folder that a group may write, of an artifact that its owner alone may."""
     access = os.access
     monkeypatch.setattr(
-        cache_entries.os, "access", lambda path, mode: path != kept[1] and access(path, mode)
+        artifacts.os, "access", lambda path, mode: path != kept[1] and access(path, mode)
     )
     assert not remove(entries(tmp_path)[1])
     assert [entry.path for entry in shrink(tmp_path, 0)] == [kept[0], kept[2]]
@@ -147,7 +148,7 @@ def test_an_interrupted_removal_leaves_no_artifact(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(cache_entries.shutil, "rmtree", killed)
+        patch.setattr(artifacts.shutil, "rmtree", killed)
         with pytest.raises(KeyboardInterrupt):
             shrink(tmp_path, 0)
     assert [entry.path for entry in entries(tmp_path)] == kept[:0:-1]
@@ -211,7 +212,7 @@ def test_the_limit_holds_after_a_compile(
     """It counts what was just compiled, which stays; none and zero are two limits."""
     limit = room if isinstance(room, str) else f"{int(room * size(kept[0]))}"
     monkeypatch.setenv("INGOT_CACHE_LIMIT", limit)
-    new = cache.resolve(model)
+    new = compiled.resolve(model)
     assert [entry.path for entry in entries(tmp_path)] == [new, *kept[3 - left :][::-1]]
     told = [line for line in capsys.readouterr().err.splitlines() if "removed" in line]
     amount = f"{int(limit or 0) / 1e9:g} GB"
@@ -222,14 +223,14 @@ def test_the_limit_holds_after_a_compile(
         path.name for path in kept[3 - left :]
     }
     monkeypatch.setenv("INGOT_CACHE_LIMIT", "0")
-    assert cache.resolve(model) == new  # what is found again removes nothing
+    assert compiled.resolve(model) == new  # what is found again removes nothing
     assert len(entries(tmp_path)) == 1 + left
 
 
 def test_finding_it_in_the_cache_is_a_use(tmp_path: Path, model: Path) -> None:
-    artifact = cache.resolve(model)
+    artifact = compiled.resolve(model)
     os.utime(artifact, (1, 1))
-    assert cache.resolve(model) == artifact and entries(tmp_path)[0].last_used > 1
+    assert compiled.resolve(model) == artifact and entries(tmp_path)[0].last_used > 1
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from ingot.artifact.gpu import find_gpus
 from ingot.artifact.lock import file_lock
 from ingot.artifact.reader import Artifact
 from ingot.artifact.tree import is_artifact
-from ingot.cache_entries import discard, entry_name, shrink, touch
+from ingot.cache.artifacts import discard, entry_name, shrink, touch
 from ingot.errors import ArtifactError, ResourceError
 from ingot.files import stamp
 from ingot.models.file_names import CONFIG, TEMPLATES

@@ -10,7 +10,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from ingot.artifact.kernel_cache import kept_files
+from ingot.cache.kernel_files import kept_files
 from ingot.settings import settings
 
 MOST_BYTES = 1_000_000_000  # of all files; those unused for longest go first

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ingot.artifact.kernel_cache import clear, kept_files
+from ingot.cache.kernel_files import clear, kept_files
 from ingot.cli.main import main
 
 KEY = "0123456789abcdef" * 4
