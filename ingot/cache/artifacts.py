@@ -1,8 +1,4 @@
-"""The artifacts in the cache of compiled models: their names, sizes, last use, and their end.
-
-Nothing here is a list that could get out of step: an artifact in the folder is in the cache. When
-it was used last is the folder's time of change.
-"""
+"""The artifacts in the cache of compiled models: their names, locks, last use, and their end."""
 
 from __future__ import annotations
 
@@ -10,34 +6,32 @@ import os
 import re
 import secrets
 import shutil
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from ingot.artifact.lock import file_lock, unheld
 from ingot.artifact.tree import UNFINISHED, is_artifact
+from ingot.cache.store import Entry, Store
+from ingot.errors import ResourceError
+from ingot.say import say
 
 _NAME = re.compile(r"(.+)-([0-9a-f]{16})\.ingot")
 ID_DIGITS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class CachedArtifact:
+class CachedArtifact(Entry):
     """An artifact in the cache.
 
     Attributes:
-        path: its folder.
         model: what the model is called: owner/name, or the name of its folder.
         id: tells it from others of the same model.
-        nbytes: its size on the disk.
-        last_used: seconds since 1970.
     """
 
-    path: Path
     model: str
     id: str
-    nbytes: int
-    last_used: float
 
 
 def entry_name(model: str, key: str) -> str:
@@ -45,33 +39,69 @@ def entry_name(model: str, key: str) -> str:
     return f"{model.replace('/', '--')}-{key[:16]}.ingot"
 
 
-def entries(folder: Path) -> list[CachedArtifact]:
-    """The artifacts in a folder, the last used first."""
-    if not folder.is_dir():
-        return []
-    found = [_entry(path, match) for path in folder.iterdir() if (match := _match(path))]
-    return sorted((e for e in found if e), key=lambda entry: -entry.last_used)
+class Artifacts(Store[CachedArtifact]):
+    """The artifacts in a folder. What else lies there is none of its business."""
 
+    @contextmanager
+    def alone(self, artifact: Path, source: Path) -> Iterator[None]:
+        """Lets nobody else compile `source` into that artifact.
 
-def touch(artifact: Path) -> None:
-    """Notes that an artifact is used now."""
-    with suppress(OSError):  # a cache that this user may only read
-        os.utime(artifact)
+        Raises ResourceError if the folder cannot be a cache.
+        """
+        lock = self.folder / f".{artifact.name}.resolve.lock"
 
+        def tell() -> None:
+            say(f"another process compiles {source}; waiting")
 
-def remove(entry: CachedArtifact) -> bool:
-    """Removes an artifact; False if it is open somewhere, or this user may not."""
-    try:
-        with unheld(entry.path) as free:
-            # In a cache that users share, the name may go where the files may not.
-            if not free or not os.access(entry.path, os.W_OK):
-                return False
-            discard(entry.path)
-    except FileNotFoundError:  # somebody else was faster
+        with ExitStack() as held:
+            try:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                held.enter_context(file_lock(lock, on_wait=tell))
+            except OSError as error:
+                raise ResourceError(
+                    f"no cache for compiled models at {self.folder}: {error.strerror}",
+                    hint="Set INGOT_CACHE to a folder that can be written, or use `ingot compile`.",
+                ) from error
+            yield
+
+    def found(self) -> Iterator[CachedArtifact]:
+        for path in self.folder.iterdir() if self.folder.is_dir() else ():
+            name = _NAME.fullmatch(path.name)
+            if name and is_artifact(path):
+                with suppress(OSError):  # it is removed meanwhile
+                    yield _entry(path, *name.groups())
+
+    def remove(self, entry: CachedArtifact) -> bool:
+        """Removes an artifact; False if it is open somewhere, or this user may not."""
+        try:
+            with unheld(entry.path) as free:
+                # In a cache that users share, the name may go where the files may not.
+                if not free or not os.access(entry.path, os.W_OK):
+                    return False
+                discard(entry.path)
+        except FileNotFoundError:  # somebody else was faster
+            return True
+        except PermissionError:  # in a cache that users share
+            return False
         return True
-    except PermissionError:  # in a cache that users share
-        return False
-    return True
+
+    def shrink(self, limit: int, *, keep: Path | None = None) -> list[CachedArtifact]:
+        """As `Store.shrink`. What interrupted compiles and removals have left goes in any case."""
+        self._remove_leftovers()
+        return super().shrink(limit, keep=keep)
+
+    def _remove_leftovers(self) -> None:
+        def busy() -> None:
+            raise _Busy
+
+        for path in self.folder.iterdir() if self.folder.is_dir() else ():
+            if UNFINISHED.match(path.name):
+                artifact = path.name.rpartition(".tmp-")[0]  # with the dot in front
+                with (
+                    suppress(_Busy, OSError),  # where there can be no lock, somebody may be at work
+                    file_lock(self.folder / f"{artifact}.lock", on_wait=busy),
+                ):
+                    shutil.rmtree(path, ignore_errors=True)
 
 
 def discard(path: Path) -> None:
@@ -85,52 +115,11 @@ def discard(path: Path) -> None:
     shutil.rmtree(aside, ignore_errors=True)
 
 
-def shrink(folder: Path, limit: int, *, keep: Path | None = None) -> list[CachedArtifact]:
-    """Removes artifacts until at most `limit` bytes are left, the longest unused first.
-
-    What is open stays, and so do `keep` and what this user may not remove. What interrupted
-    compiles have left goes in any case. Returns what was removed.
-    """
-    _remove_leftovers(folder)
-    found, removed = entries(folder), []
-    total = sum(entry.nbytes for entry in found)
-    for entry in reversed(found):
-        if total > limit and entry.path != keep and remove(entry):
-            total -= entry.nbytes
-            removed.append(entry)
-    return removed
-
-
-def _match(path: Path) -> re.Match[str] | None:
-    return _NAME.fullmatch(path.name) if is_artifact(path) else None
-
-
-def _entry(path: Path, name: re.Match[str]) -> CachedArtifact | None:
-    """None for one that is removed meanwhile."""
-    model, key = name.groups()
-    try:
-        used = path.stat().st_mtime
-        nbytes = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-    except OSError:
-        return None
-    return CachedArtifact(path, model.replace("--", "/", 1), key[:ID_DIGITS], nbytes, used)
-
-
 class _Busy(Exception):
     """A compile is at work."""
 
 
-def _remove_leftovers(folder: Path) -> None:
-    """Removes what interrupted compiles and removals have left."""
-
-    def busy() -> None:
-        raise _Busy
-
-    for path in folder.iterdir() if folder.is_dir() else ():
-        if UNFINISHED.match(path.name):
-            artifact = path.name.rpartition(".tmp-")[0]  # with the dot in front
-            with (
-                suppress(_Busy, OSError),  # where there can be no lock, somebody may be at work
-                file_lock(folder / f"{artifact}.lock", on_wait=busy),
-            ):
-                shutil.rmtree(path, ignore_errors=True)
+def _entry(path: Path, model: str, key: str) -> CachedArtifact:
+    used = path.stat().st_mtime
+    nbytes = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+    return CachedArtifact(path, nbytes, used, model.replace("--", "/", 1), key[:ID_DIGITS])

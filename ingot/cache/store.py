@@ -1,65 +1,87 @@
-"""A folder of files that were built before: a key names what a file was built from.
+"""A store keeps entries in a folder, each under a key of all that it was made of.
 
-Each kind of file has a suffix. Together they take a bounded part of the disk.
+Nothing here is a list that could get out of step: what lies in the folder is in the store. When an
+entry was used last is its time of change.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-
-from ingot.cache.kernel_files import kept_files
-from ingot.settings import settings
-
-MOST_BYTES = 1_000_000_000  # of all files; those unused for longest go first
+from typing import Any, Generic, TypeVar
 
 
-def opened_folder() -> Path:
-    """The folder, made if need be. Raises OSError and UsageError where there can be none."""
-    folder = settings().kernels_dir
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+def key_of(parts: Mapping[str, Any]) -> str:
+    """The key of what is made of those parts, which are fit for JSON: 64 digits that change with
+    each of them, whatever their order."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
-def take(folder: Path, key: str, suffix: str) -> bytes | None:
-    """What is kept under a key, if it is there and whole."""
-    for path in folder.glob(f"{key}-*{suffix}"):
-        with suppress(OSError):  # another process has removed it
-            data = path.read_bytes()
-            if path.name == _name(key, data, suffix):
-                with suppress(OSError):  # a cache that this user may only read
-                    os.utime(path)
-                return data
-            path.unlink()
-    return None
+def content_of(path: Path) -> str:
+    """What stands for the content of a file in a key. Raises OSError."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def keep(folder: Path, key: str, data: bytes, suffix: str) -> None:
-    """Keeps a file, for which those unused for longest may have to go. Raises OSError."""
-    part = folder / f"{key}.{os.getpid()}.part"
-    try:
-        part.write_bytes(data)
-        part.replace(folder / _name(key, data, suffix))
-    finally:
-        part.unlink(missing_ok=True)
-    _trim(folder)
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What a store keeps under a key.
+
+    Attributes:
+        path: its file or folder.
+        nbytes: its size on the disk.
+        last_used: seconds since 1970.
+    """
+
+    path: Path
+    nbytes: int
+    last_used: float
 
 
-def _trim(folder: Path) -> None:
-    found: list[tuple[float, int, Path]] = []
-    for path in kept_files(folder):
-        with suppress(FileNotFoundError):  # another process has removed it
-            stat = path.stat()
-            found.append((stat.st_mtime, stat.st_size, path))
-    room = MOST_BYTES
-    for _, nbytes, path in sorted(found, reverse=True):
-        room -= nbytes
-        if room < 0:
-            path.unlink(missing_ok=True)
+AnyEntry = TypeVar("AnyEntry", bound=Entry)
 
 
-def _name(key: str, data: bytes, suffix: str) -> str:
-    """The name under which a file is kept; it tells whether the file is whole."""
-    return f"{key}-{hashlib.sha256(data).hexdigest()[:16]}{suffix}"
+class Store(ABC, Generic[AnyEntry]):
+    """Entries of one sort in a folder, which others may use at the same time.
+
+    An entry appears and goes in one step: who looks it up gets all of it or nothing.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @abstractmethod
+    def found(self) -> Iterator[AnyEntry]:
+        """Its entries in any order. Raises OSError if the folder cannot be read."""
+
+    @abstractmethod
+    def remove(self, entry: AnyEntry) -> bool:
+        """Removes an entry; False if it has to stay."""
+
+    def entries(self) -> list[AnyEntry]:
+        """Its entries, the last used first. Raises as `found` does."""
+        return sorted(self.found(), key=lambda entry: -entry.last_used)
+
+    def shrink(self, limit: int, *, keep: Path | None = None) -> list[AnyEntry]:
+        """Removes entries until at most `limit` bytes are left, the longest unused first.
+
+        `keep` stays. Returns what was removed. Raises as `found` does.
+        """
+        entries, removed = self.entries(), []
+        total = sum(entry.nbytes for entry in entries)
+        for entry in reversed(entries):
+            if total > limit and entry.path != keep and self.remove(entry):
+                total -= entry.nbytes
+                removed.append(entry)
+        return removed
+
+
+def touch(path: Path) -> None:
+    """Notes that an entry is used now."""
+    with suppress(OSError):  # a cache that this user may only read
+        os.utime(path)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from ingot.artifact.target import Target
-from ingot.cache import store
+from ingot.cache.builds import Builds
 from ingot.compiler.choose_targets import resolve_target
 from ingot.compiler.preflight import check_tools, prepare
 from ingot.errors import UsageError
@@ -39,7 +39,7 @@ def known_targets(names: Sequence[str]) -> Iterator[Target]:
 
 def _has_cache() -> bool:
     try:
-        store.opened_folder()
+        Builds.opened()
     except (OSError, UsageError):
         return False
     return True

@@ -1,46 +1,72 @@
-"""Files that were built before, of several kinds in one folder."""
+"""Keys of parts, and what goes first where a store is too large."""
 
 from __future__ import annotations
 
-import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from ingot.cache import store
+from ingot.cache.store import Entry, Store, content_of, key_of, touch
 
-KEYS = [f"{number:064x}" for number in range(4)]
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("INGOT_CACHE", str(tmp_path / "cache"))
-    return store.opened_folder()
+PARTS = {"a": 1, "b": ["x", "y"], "c": {"d": "ä"}}
 
 
-def test_the_longest_unused_go_where_all_kinds_together_take_too_much(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(store, "MOST_BYTES", 24)
-    for age, (key, suffix) in enumerate(zip(KEYS, (".o", ".cubin", ".front"), strict=False)):
-        store.keep(folder, key, b"8 bytes.", suffix)
-        for path in folder.glob(f"{key}-*"):
-            os.utime(path, (1000 + age, 1000 + age))
-    assert store.take(folder, KEYS[0], ".o") == b"8 bytes."  # it is used again
-    store.keep(folder, KEYS[3], b"8 others", ".o")
-    assert store.take(folder, KEYS[1], ".cubin") is None
-    assert store.take(folder, KEYS[2], ".front") == store.take(folder, KEYS[0], ".o") == b"8 bytes."
-    assert store.take(folder, KEYS[3], ".o") == b"8 others"
+@pytest.mark.parametrize(
+    "other",
+    [{"a": 2}, {"b": ["y", "x"]}, {"b": ["xy"]}, {"c": {"d": "a"}}, {"c": {"e": "ä"}}, {"f": None}],
+)
+def test_a_key_changes_with_each_part(other: dict[str, object]) -> None:
+    assert key_of({**PARTS, **other}) != key_of(PARTS)
 
 
-def test_many_files_are_kept() -> None:
-    """Of a target for each level and size of the models that somebody works on: 100 KB each."""
-    assert store.MOST_BYTES >= 1000 * 100_000
+def test_a_key_is_the_same_in_any_order_of_the_parts() -> None:
+    assert key_of(dict(reversed(PARTS.items()))) == key_of(PARTS)
+    assert len(key_of(PARTS)) == 64 and int(key_of(PARTS), 16)
 
 
-def test_what_is_damaged_is_not_taken_and_goes(folder: Path) -> None:
-    store.keep(folder, KEYS[0], b"kernel", ".cubin")
-    (path,) = folder.iterdir()
-    path.write_bytes(b"kernal")
-    assert store.take(folder, KEYS[0], ".cubin") is None
-    assert list(folder.iterdir()) == []
+def test_the_content_of_a_file_counts_and_not_its_place(tmp_path: Path) -> None:
+    for name, data in {"a": b"1", "b": b"1", "c": b"2"}.items():
+        (tmp_path / name).write_bytes(data)
+    first, second, third = (content_of(tmp_path / name) for name in "abc")
+    assert first == second != third
+
+
+class Shelf(Store[Entry]):
+    """Entries of two bytes each that are removed unless their name says that they stay."""
+
+    def __init__(self, *names: str) -> None:
+        super().__init__(Path("shelf"))
+        self.left = [Entry(Path(name), 2, used) for used, name in enumerate(names)]
+
+    def found(self) -> Iterator[Entry]:
+        yield from self.left
+
+    def remove(self, entry: Entry) -> bool:
+        if entry.path.name.startswith("stays"):
+            return False
+        self.left.remove(entry)
+        return True
+
+
+@pytest.mark.parametrize(
+    ("limit", "left"),
+    [(9, ["a", "b", "c", "d"]), (8, ["a", "b", "c", "d"]), (7, ["b", "c", "d"]), (4, ["c", "d"]),
+     (1, []), (0, [])],
+)  # fmt: skip
+def test_the_longest_unused_go_first(limit: int, left: list[str]) -> None:
+    shelf = Shelf("a", "b", "c", "d")
+    removed = shelf.shrink(limit)
+    assert [entry.path.name for entry in shelf.left] == left
+    assert [entry.path.name for entry in removed] == [n for n in "abcd" if n not in left]
+    assert [entry.path.name for entry in shelf.entries()] == left[::-1]
+
+
+def test_for_what_stays_others_go() -> None:
+    shelf = Shelf("stays", "a", "b", "c")
+    assert [e.path.name for e in shelf.shrink(4, keep=Path("a"))] == ["b", "c"]
+
+
+def test_what_cannot_be_touched_is_left_alone(tmp_path: Path) -> None:
+    touch(tmp_path / "none")
+    assert not list(tmp_path.iterdir())

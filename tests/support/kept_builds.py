@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ingot.cache import store
+from ingot.cache.builds import Builds
 
 ROOT = Path(__file__).resolve().parents[2]
 PLACE = "TESTS_KEEP_IN"  # another folder than that of this checkout
@@ -24,7 +24,7 @@ IN_THE_KEY = ("KERNELS",)  # the folder of headers, of which keys have the conte
 # What is given objects and fronts, and makes others of neither.
 ONLY_USE = ("ingot.targets.cpu.toolchain.build", "ingot.compiler.compile.")
 
-_take, _keep = store.take, store.keep
+_take, _keep = Builds.take, Builds.keep
 _setattr, _undo = pytest.MonkeyPatch.setattr, pytest.MonkeyPatch.undo
 _patched: dict[pytest.MonkeyPatch, set[str]] = {}  # suffixes that wait for the end of each
 
@@ -44,16 +44,16 @@ def kernels_folder() -> Path:
 def guard_kept_builds() -> None:
     """From now on patches of this process reach no file that outlives it."""
     pytest.MonkeyPatch.setattr, pytest.MonkeyPatch.undo = setattr_told, undo_told
-    store.take, store.keep = take, keep
+    Builds.take, Builds.keep = take, keep  # type: ignore[method-assign]
 
 
-def take(folder: Path, key: str, suffix: str) -> bytes | None:
-    return None if _is_spoilt(folder, suffix) else _take(folder, key, suffix)
+def take(self: Builds, key: str, suffix: str) -> bytes | None:
+    return None if _is_spoilt(self.folder, suffix) else _take(self, key, suffix)
 
 
-def keep(folder: Path, key: str, data: bytes, suffix: str) -> None:
-    if not _is_spoilt(folder, suffix):
-        _keep(folder, key, data, suffix)
+def keep(self: Builds, key: str, data: bytes, suffix: str) -> None:
+    if not _is_spoilt(self.folder, suffix):
+        _keep(self, key, data, suffix)
 
 
 def setattr_told(self: pytest.MonkeyPatch, target: Any, *rest: Any, **named: Any) -> None:
