@@ -64,8 +64,8 @@ def compile_checked(
     without `replace` UsageError for an artifact that is at `out` already.
     """
     model_dir = check_before_torch(path, out, options)
-    from ingot.compiler.early import compilers_begun
     from ingot.compiler.options import CompileOptions, silent
+    from ingot.compiler.preflight import compilers_begun
 
     progress, options = progress or silent, options or CompileOptions()
     with _little_collected(), compilers_begun(options.targets):
@@ -122,7 +122,7 @@ def remedies_for(options: CompileOptions) -> dict[str, CompileOptions]:
 def add_checked(path: Path, out: Path, options: CompileOptions, progress: Progress) -> Report:
     """Adds targets to the artifact at `out`; see `add_targets`. Otherwise as `compile_checked`."""
     model_dir = check_before_torch(path, out, options)
-    from ingot.compiler.early import compilers_begun
+    from ingot.compiler.preflight import compilers_begun
 
     with _little_collected(), compilers_begun(options.targets):
         import_torch()
