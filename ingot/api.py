@@ -207,24 +207,25 @@ def _local(model: object, path: Path, revision: str | None) -> Path:
     """`path`, or the folder of the model on the hub that `model` names."""
     if revision is None and is_artifact(path):
         return path  # and what downloads need is not imported
-    from ingot import hub
+    from ingot.hub import names
 
-    return hub.model_path(model if isinstance(model, str) else path, revision)
+    return names.model_path(model if isinstance(model, str) else path, revision)
 
 
 def _compiled(path: Path, options: CompileOptions | None) -> Path:
     """`path`, or the artifact that the model directory there becomes."""
     if is_artifact(path):
         return path
-    from ingot import cache
+    from ingot import compiled
 
-    return cache.resolve(path, options)
+    return compiled.resolve(path, options)
 
 
 def artifact_path(model: str | Path, device: str = "auto", revision: str | None = None) -> Path:
     """The artifact of a model: itself, or what a model directory or a name on the hub becomes.
 
-    That is downloaded and compiled once. Raises what `ingot.hub.model_path` and `ingot.compile` do.
+    That is downloaded and compiled once. Raises what `model_path` of `ingot.hub.names` and
+    `ingot.compile` do.
     """
     path = Path(model)
     wanted = None if is_artifact(path) else _for_device(device, None, None)

@@ -5,32 +5,35 @@ from __future__ import annotations
 import atexit
 import dataclasses
 import gc
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, TemporaryFile
 from typing import TYPE_CHECKING, Any
 
 from ingot.artifact.host import available_memory
 from ingot.artifact.reader import Artifact
 from ingot.artifact.writer import check_writable
+from ingot.compiler.torch_import import check_torch, import_torch
 from ingot.errors import (
-    CompileError,
     IncompatibleHostError,
     IngotError,
     RequestError,
     ResourceError,
+    UsageError,
     VerificationError,
 )
+from ingot.files import unwritable, write_whole
 from ingot.models.model_dir import ModelDir
 from ingot.runtime.tokenizer_files import tokenizer_in
 from ingot.runtime.verify import FAULT, compile_hint, replay
 
 if TYPE_CHECKING:
     from ingot.compiler.options import CompileOptions, Progress, Report
+    from ingot.compiler.record_options import RecordOptions
 
 
 # Gets the folder of an artifact whose code is wrong, and the model directory. Says which part is.
@@ -61,9 +64,8 @@ def compile_checked(
     without `replace` UsageError for an artifact that is at `out` already.
     """
     model_dir = check_before_torch(path, out, options)
-    from ingot.compiler.early import compilers_begun
     from ingot.compiler.options import CompileOptions, silent
-    from ingot.compiler.torch_import import import_torch
+    from ingot.compiler.preflight import compilers_begun
 
     progress, options = progress or silent, options or CompileOptions()
     with _little_collected(), compilers_begun(options.targets):
@@ -94,7 +96,10 @@ def remedy(model_dir: ModelDir, out: Path, options: CompileOptions, progress: Pr
     remedies = remedies_for(options)
     for words, tried in remedies.items():
         progress("remedy", words, None)
-        with suppress(IngotError), TemporaryDirectory(dir=out.parent, prefix=".ingot-") as folder:
+        with (
+            suppress(IngotError),
+            TemporaryDirectory(dir=out.parent, prefix=".ingot-") as folder,
+        ):
             report = compile_model(
                 model_dir, Path(folder, "a.ingot"), tried, progress=progress, check=golden_error
             )
@@ -117,8 +122,7 @@ def remedies_for(options: CompileOptions) -> dict[str, CompileOptions]:
 def add_checked(path: Path, out: Path, options: CompileOptions, progress: Progress) -> Report:
     """Adds targets to the artifact at `out`; see `add_targets`. Otherwise as `compile_checked`."""
     model_dir = check_before_torch(path, out, options)
-    from ingot.compiler.early import compilers_begun
-    from ingot.compiler.torch_import import import_torch
+    from ingot.compiler.preflight import compilers_begun
 
     with _little_collected(), compilers_begun(options.targets):
         import_torch()
@@ -173,13 +177,6 @@ def check_before_torch(path: Path, out: Path, options: CompileOptions | None = N
     return model_dir
 
 
-def check_torch() -> None:
-    """Raises CompileError where PyTorch is not installed."""
-    if find_spec("torch") is None:
-        hint = "Compiling needs it; running an artifact does not: pip install 'ingot-lm[compile]'"
-        raise CompileError("torch is not installed", hint=hint)
-
-
 def conversation(folder: Path) -> list[int]:
     """The conversation that quality is measured on, as the tokenizer in a folder renders it; no
     tokens where there is no chat template, or one that does not take it."""
@@ -222,3 +219,45 @@ def golden_error(folder: Path) -> float | None:
         return None
     found.raise_if_failed(compile_hint(artifact, found))
     return found.mean_error
+
+
+def record_goldens(
+    model_dir: Path,
+    out: Path,
+    options: RecordOptions | None = None,
+    progress: Progress | None = None,
+    *,
+    replace: bool = True,
+) -> bytes:
+    """Records goldens of a model directory in a file, and returns what it holds.
+
+    The file appears complete or not at all. Raises UsageError where it cannot be written, or is
+    there already and must not be replaced, and what `record_golden` raises.
+    """
+    check_golden_out(out, replace=replace)
+    source = ModelDir.open(model_dir)
+    source.check()
+    check_torch()
+    import_torch()
+    from ingot.compiler.golden_record import record_golden
+    from ingot.compiler.options import silent
+    from ingot.compiler.record_options import RecordOptions
+
+    data = record_golden(
+        source, options or RecordOptions(), progress=progress or silent, folder=out.parent
+    )
+    write_whole(out, data)
+    return data
+
+
+def check_golden_out(out: Path, *, replace: bool) -> None:
+    """Raises UsageError if nothing can be written to a path, before there is anything to write."""
+    if os.path.lexists(out) and not out.is_file():
+        raise UsageError(f"{out} is no file", hint="Name another output.")
+    if os.path.lexists(out) and not replace:
+        raise UsageError(f"{out} exists", hint="Give --force to replace it.")
+    try:
+        with TemporaryFile(dir=out.parent):
+            pass
+    except OSError as error:
+        raise unwritable(out, error) from error

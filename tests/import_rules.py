@@ -11,26 +11,29 @@ from itertools import accumulate
 from pathlib import Path
 
 # The modules beside the rooms that any room may import.
-SHARED = {"errors", "files", "settings", "signals", "version", "__version__"}
+SHARED = {"errors", "files", "say", "settings", "version", "__version__"}
 API = "api"  # the modules beside the rooms: the public face
 
 # From the ground up: each room, and those that it may import and does.
 ROOMS: dict[str, set[str]] = {
     "artifact": set(),
+    "cache": {"artifact"},
     "ops": {"artifact"},
     "models": {"ops", "artifact"},
     "passes": {"ops", "artifact"},
-    "targets": {"ops", "artifact"},
-    "compiler": {"models", "passes", "ops", "artifact", "targets"},
+    "targets": {"cache", "ops", "artifact"},
+    "compiler": {"cache", "models", "passes", "ops", "artifact", "targets"},
+    "hub": {"compiler", "models", "artifact"},
     "onnx": {"compiler", "models", "passes", "ops", "artifact"},
     "runtime": {"artifact"},
-    API: {"compiler", "models", "runtime", "artifact"},
+    API: {"hub", "cache", "compiler", "models", "runtime", "artifact"},
     "serve": {API, "runtime", "artifact"},
-    "compare": {API, "compiler", "models", "passes", "targets", "runtime", "ops", "artifact"},
-    "cli": {API, "serve", "compare", "onnx", "compiler", "runtime", "artifact"},
+    "compare": {"hub", "compiler", "models", "passes", "targets", "runtime", "ops", "artifact"},
+    "cli": {API, "serve", "compare", "onnx", "hub", "compiler", "cache", "runtime", "artifact"},
 }
 THIRD_PARTY: dict[str, set[str]] = {
     "artifact": {"numpy", "msgspec", "tokenizers"},
+    "cache": set(),
     "ops": {"torch"},
     "models": {"torch", "numpy", "transformers"},
     "passes": {"torch"},
@@ -53,7 +56,8 @@ THIRD_PARTY: dict[str, set[str]] = {
     },
     "compare": {"numpy", "torch", "transformers", "onnxruntime"},
     "cli": {"numpy", "rich", "jinja2", "msgspec", "onnx"},
-    API: {"numpy", "huggingface_hub"},
+    "hub": {"huggingface_hub"},
+    API: {"numpy"},
 }
 READS_ENVIRONMENT = "settings.py"
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import ingot
-from ingot import cache
+from ingot import compiled
 from ingot.cli.parser import NAMES, build_parser
 from tests.runtime.fake_model import logprobs, write_fake
 from tests.support.pages import files_on_path
@@ -40,7 +40,7 @@ def test_a_command_is_one(command):
 @pytest.mark.parametrize("expression", EXPRESSIONS)
 def test_an_expression_runs(expression, artifact, llm, tmp_path, monkeypatch):
     (tmp_path / "config.json").write_text("{}")
-    monkeypatch.setattr(cache, "resolve", lambda path, options=None: artifact)
+    monkeypatch.setattr(compiled, "resolve", lambda path, options=None: artifact)
     names = {
         **{name: getattr(ingot, name) for name in ingot.__all__},
         "MODEL": artifact,

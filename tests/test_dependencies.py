@@ -16,7 +16,8 @@ from tests.import_rules import API, ROOMS, THIRD_PARTY, facts_of
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-CORE_ROOMS = ("artifact", "runtime", "cli", API)  # an environment without torch runs these
+# An environment without torch runs these.
+CORE_ROOMS = ("artifact", "cache", "runtime", "hub", "cli", API)
 EXTRAS = ("compile", "cuda", "hf", "onnx", "serve", "grpc", "ray", "otel")
 OPTIONAL = {"rich", "onnx", "llguidance"}  # used by those rooms where it is installed
 # What a package that is not named like its module is imported as.

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from ingot.cache.builds import Builds
 from ingot.compiler import kept_front
-from ingot.targets import kept
 from ingot.targets.cpu import toolchain
 from tests.import_cycles import arrows_of, reach
 from tests.support import kept_builds
@@ -24,14 +24,14 @@ def outliving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder that outlives a run, as a test's own cache shows it."""
     monkeypatch.setenv(kept_builds.PLACE, str(tmp_path / "kept"))
     monkeypatch.setenv("INGOT_CACHE", str(cache_folder(tmp_path / "cache")))
-    return kept.opened_folder()
+    return Builds.opened().folder
 
 
 def stay(folder: Path) -> set[str]:
     """The suffixes of what can be kept there and taken."""
     for suffix in SUFFIXES:
-        kept.keep(folder, KEY, b"data", suffix)
-    return {suffix for suffix in SUFFIXES if kept.take(folder, KEY, suffix) == b"data"}
+        Builds(folder).keep(KEY, b"data", suffix)
+    return {suffix for suffix in SUFFIXES if Builds(folder).take(KEY, suffix) == b"data"}
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_what_a_patch_may_spoil_does_not_stay(
 
 def test_a_patch_of_a_class_counts_as_one_of_its_module(outliving: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kept_front.Model, "resolved", None, raising=False)
+        patch.setattr(kept_front.OpenModel, "resolved", None, raising=False)
         assert stay(outliving) == set(BUILT)
 
 
@@ -67,8 +67,8 @@ def test_what_was_kept_is_not_taken_where_something_is_patched(outliving: Path) 
     assert stay(outliving) == set(SUFFIXES)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kept_front, "LOADED", "")
-        assert kept.take(outliving, KEY, ".front") is None
-        assert kept.take(outliving, KEY, ".o") == b"data"
+        assert Builds(outliving).take(KEY, ".front") is None
+        assert Builds(outliving).take(KEY, ".o") == b"data"
 
 
 def test_a_cache_of_a_test_is_its_own_business(outliving: Path, tmp_path: Path) -> None:
@@ -104,4 +104,4 @@ def test_no_front_is_made_by_what_only_uses_it() -> None:
 
 
 def test_all_tests_share_the_folder() -> None:
-    assert kept.opened_folder().resolve() == kept_builds.kernels_folder()
+    assert Builds.opened().folder.resolve() == kept_builds.kernels_folder()

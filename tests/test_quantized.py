@@ -15,7 +15,7 @@ import ingot
 from golden.update import MODEL
 from ingot.api import LLM
 from ingot.artifact.reader import Artifact
-from ingot.cache import cache_key
+from ingot.compiled import cache_key
 from ingot.compiler.options import CompileOptions
 from ingot.errors import UsageError
 from ingot.models.model_dir import ModelDir

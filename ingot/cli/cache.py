@@ -28,21 +28,21 @@ ARGUMENTS: Arguments = (
 def main(args: argparse.Namespace) -> int:
     """Shows where compiled models are kept, and how much room they take. Removes some if asked;
     never one that is open. INGOT_CACHE_LIMIT sets a limit that holds after every compile."""
-    from ingot.artifact import kernel_cache
-    from ingot.cache_entries import entries, shrink
+    from ingot.cache.artifacts import Artifacts
+    from ingot.cache.builds import Builds
     from ingot.settings import settings
 
     if args.clean and args.limit is not None:
         raise UsageError("--limit and --clean are both given", hint="Give one of them.")
-    folder, always = settings().cache_dir, settings().cache_limit
+    cache, always = Artifacts(settings().cache_dir), settings().cache_limit
     limit = 0 if args.clean else args.limit
-    removed = [] if limit is None else shrink(folder, limit)
+    removed = [] if limit is None else cache.shrink(limit)
     if args.clean:
-        kernel_cache.clear(settings().kernels_dir)
-    left = entries(folder)
+        Builds(settings().kernels_dir).clear()
+    left = cache.entries()
     nbytes = sum(entry.nbytes for entry in left)
     if args.json:
-        result = {"path": folder, "artifacts": len(left), "nbytes": nbytes, "limit": always}
+        result = {"path": cache.folder, "artifacts": len(left), "nbytes": nbytes, "limit": always}
         print_json(result | {"removed": removed})
         return 0
     rows = [
@@ -51,5 +51,5 @@ def main(args: argparse.Namespace) -> int:
     ]
     if limit is not None:
         rows.append(("removed", f"{len(removed)}, {format_bytes(sum(e.nbytes for e in removed))}"))
-    print(f"{folder}\n{facts(rows)}")
+    print(f"{cache.folder}\n{facts(rows)}")
     return 0

@@ -124,7 +124,7 @@ def _check_bisect(args: argparse.Namespace) -> None:
     if args.save is not None and not args.bisect:
         raise UsageError("--save is given without --bisect", hint="It saves what --bisect finds.")
     if args.bisect:
-        from ingot.compiling import check_torch
+        from ingot.compiler.torch_import import check_torch
 
         check_torch()
     if args.save is not None:

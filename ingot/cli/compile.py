@@ -164,7 +164,7 @@ def main(args: argparse.Namespace) -> int:
     _check_output(output, args.force, args.add)
     options = _options(args)
     from ingot.compiling import add_checked, compile_checked
-    from ingot.hub import model_path
+    from ingot.hub.names import model_path
 
     model_dir = model_path(args.model, args.revision)
     with progress_display() as progress:

@@ -150,7 +150,7 @@ def tried_tools(target: str) -> dict[str, str]:
 
 def cache(missing: list[Missing]) -> Section:
     """The folder of compiled model directories."""
-    from ingot.cache_entries import entries
+    from ingot.cache.artifacts import Artifacts
     from ingot.settings import settings
 
     try:
@@ -159,7 +159,7 @@ def cache(missing: list[Missing]) -> Section:
         missing.append(Missing("cache", f"{error.found}\n{error.hint}"))
         return {"folder": None}
     try:
-        artifacts = len(entries(folder))
+        artifacts = len(Artifacts(folder).entries())
     except OSError as error:
         artifacts = None
         remedy = "Set INGOT_CACHE to a folder that can be read and written."

@@ -70,7 +70,7 @@ def main(args: argparse.Namespace) -> int:
     from ingot.compiler.explain import explain
     from ingot.compiler.needs import Use
     from ingot.compiler.options import CompileOptions
-    from ingot.hub import model_outline
+    from ingot.hub.names import model_outline
 
     memory = available_memory() if args.memory is None else args.memory
     use = Use(context=args.context, seats=args.seats, memory_bytes=memory)

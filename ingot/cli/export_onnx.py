@@ -59,7 +59,7 @@ def main(args: argparse.Namespace) -> int:
     with tokens and positions alone, and what onnxruntime-genai and Optimum read beside them. Both
     are run in onnxruntime and held against the float32 reference before the folder appears. Needs
     the extra ingot-lm[onnx]."""
-    from ingot.hub import model_path
+    from ingot.hub.names import model_path
     from ingot.onnx import export_onnx
     from ingot.onnx.output import check_output
     from ingot.onnx.packages import check_packages

@@ -74,17 +74,17 @@ def main(args: argparse.Namespace) -> int:
     The file is JSON with a line for each position, so that a change of the model shows in a diff.
     """
     from ingot.artifact.golden import decode_golden
-    from ingot.goldens import check_out, record
-    from ingot.hub import model_path
+    from ingot.compiling import check_golden_out, record_goldens
+    from ingot.hub.names import model_path
 
-    check_out(args.output, replace=args.force)
+    check_golden_out(args.output, replace=args.force)
     model_dir = model_path(args.model, args.revision)
     from ingot.compiler.record_options import RecordOptions
 
     given = {each.names[-1][2:].replace("-", "_") for each in OPTIONS if isinstance(each, Argument)}
     options = {name: value for name in given if (value := getattr(args, name)) is not None}
     with progress_display() as progress:
-        data = record(
+        data = record_goldens(
             model_dir, args.output, RecordOptions(**options), progress, replace=args.force
         )
     golden = decode_golden(data, str(args.output))

@@ -16,12 +16,12 @@ def main(args: argparse.Namespace) -> int:
     """Shows the models in the hub's cache that have all that ingot needs, or that `ingot pull` has
     begun with; and the artifacts that were compiled into ingot's own cache. The last used come
     first."""
-    from ingot.cache_entries import entries
-    from ingot.hub_cache import cache_dir, models
+    from ingot.cache.artifacts import Artifacts
+    from ingot.hub.snapshots import cache_dir, models
     from ingot.settings import settings
 
     folder, hub = settings().cache_dir, cache_dir()
-    found, artifacts = models(), entries(folder)
+    found, artifacts = models(), Artifacts(folder).entries()
     if args.json:
         print_json({"models": found, "artifacts": artifacts})
         return 0

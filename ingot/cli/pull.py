@@ -20,8 +20,8 @@ def main(args: argparse.Namespace) -> int:
     """Downloads what ingot reads of a model on the Hugging Face Hub into the hub's own cache:
     config, tokenizer and safetensors, or a GGUF file. Run again, it goes on where it was stopped,
     and fetches what is new. Other verbs download a model when they are first given its name."""
-    from ingot.hub import pull
-    from ingot.hub_cache import model_size
+    from ingot.hub.names import pull
+    from ingot.hub.snapshots import model_size
 
     model = pull(args.name, args.revision)
     folder = next((f for f in (model, *model.parents) if f.parent.name == "snapshots"), model)

@@ -18,16 +18,16 @@ ARGUMENTS: Arguments = (
 def main(args: argparse.Namespace) -> int:
     """Removes a model from the hub's cache, which other programs share, and every artifact in
     ingot's cache that was compiled from it; or, given an id, that artifact. What is open stays."""
-    from ingot import cache_entries
-    from ingot.hub_cache import models, remove_model
+    from ingot.cache.artifacts import Artifacts
+    from ingot.hub.snapshots import models, remove_model
     from ingot.settings import settings
 
-    entries = cache_entries.entries(settings().cache_dir)
-    artifacts = [entry for entry in entries if args.name in (entry.model, entry.id)]
+    cache = Artifacts(settings().cache_dir)
+    artifacts = [entry for entry in cache.entries() if args.name in (entry.model, entry.id)]
     found = [model for model in models() if model.name == args.name]
     if not artifacts and not found:
         raise UsageError(f"no model and no artifact is called {args.name}", hint="See: ingot list")
-    left = [entry for entry in artifacts if not cache_entries.remove(entry)]
+    left = [entry for entry in artifacts if not cache.remove(entry)]
     for model in found:
         remove_model(model)
     removed = [

@@ -74,11 +74,11 @@ def main(args: argparse.Namespace) -> int:
     /help lists what can be entered."""
     from ingot.artifact.reader import Artifact
     from ingot.artifact.tree import is_artifact
-    from ingot.cache import resolve
     from ingot.cli.chat.local import LocalPartner
     from ingot.cli.chat.loop import converse
+    from ingot.compiled import resolve
     from ingot.compiler.choose_targets import for_device
-    from ingot.hub import model_path
+    from ingot.hub.names import model_path
     from ingot.runtime.config import EngineConfig
     from ingot.runtime.llm import LLM
 

@@ -37,9 +37,9 @@ def main(args: argparse.Namespace) -> int:
     A file of goldens serves every artifact of its model, in any number format."""
     from ingot.artifact.reader import Artifact
     from ingot.artifact.tree import is_artifact
-    from ingot.cache import resolve
+    from ingot.compiled import resolve
     from ingot.compiler.choose_targets import for_device
-    from ingot.hub import model_path
+    from ingot.hub.names import model_path
     from ingot.runtime.goldens import check_fit, golden_file
     from ingot.runtime.verify import replay
 

@@ -14,7 +14,7 @@ from ingot.compare.forms import HF
 from ingot.compare.prompts import max_len
 from ingot.compare.sides import Side, check_there, open_side
 from ingot.errors import UsageError
-from ingot.hub import hub_name
+from ingot.hub.names import hub_name
 from ingot.models.file_names import CONFIG
 from ingot.models.model_dir import ModelDir
 

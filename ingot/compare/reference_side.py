@@ -7,8 +7,7 @@ from pathlib import Path
 
 from ingot.compare.forms import HF
 from ingot.compare.side_parts import folder_tokenizer, greedy_by_logits
-from ingot.compiler.torch_import import import_torch
-from ingot.compiling import check_torch
+from ingot.compiler.torch_import import check_torch, import_torch
 from ingot.errors import UnsupportedModelError
 from ingot.models.model_dir import ModelDir
 from ingot.runtime.arrays import Float32

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from ingot.artifact.tree import is_artifact
 from ingot.compare.forms import FORMS, HF, ONNX
 from ingot.errors import UsageError
-from ingot.hub import hub_name, model_path
+from ingot.hub.names import hub_name, model_path
 from ingot.runtime.arrays import Float32
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ingot.compare.side_parts import folder_tokenizer, greedy_by_logits, needed
-from ingot.compiler.torch_import import import_torch
-from ingot.compiling import check_torch
+from ingot.compiler.torch_import import check_torch, import_torch
 from ingot.errors import ModelDirError, UsageError, describe, listed
 from ingot.models.model_dir import ModelDir
 from ingot.runtime.arrays import Float32

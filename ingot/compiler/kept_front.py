@@ -8,8 +8,6 @@ A compile that is to look at the passes runs them.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import sys
 from contextlib import suppress
 from dataclasses import replace
@@ -21,6 +19,8 @@ from torch.fx import GraphModule
 
 from ingot.artifact.front_entry import FrontEntry, LoweredEntry, decode_entry, encode_entry
 from ingot.artifact.programs import PROGRAMS
+from ingot.cache.builds import Builds
+from ingot.cache.store import content_of, key_of
 from ingot.compiler.front import Front, LoweredProgram
 from ingot.compiler.graph_data import graph_data, graph_of
 from ingot.compiler.layers import all_tensors
@@ -28,13 +28,12 @@ from ingot.compiler.model import OpenModel
 from ingot.compiler.options import Clock
 from ingot.compiler.surroundings import surroundings
 from ingot.errors import UsageError
-from ingot.targets import kept
 from ingot.version import __version__
 
 SUFFIX = ".front"
 SOURCES = Path(__file__).parents[1]
 # Of them, what the front end may import (tests/import_rules.py); the files beside them count, too.
-ROOMS = ("artifact", "compiler", "models", "ops", "passes", "targets")
+ROOMS = ("artifact", "cache", "compiler", "models", "ops", "passes", "targets")
 
 
 def front_of(model: OpenModel, clock: Clock, exported: GraphModule | None = None) -> Front:
@@ -42,11 +41,11 @@ def front_of(model: OpenModel, clock: Clock, exported: GraphModule | None = None
     if model.options.verify_passes or model.options.dump_dir is not None:
         return _made(model, clock, exported)
     try:
-        folder = kept.opened_folder()
+        builds = Builds.opened()
         key = front_key(model)
     except (OSError, UsageError):  # a compile needs no cache
         return _made(model, clock, exported)
-    data = kept.take(folder, key, SUFFIX)
+    data = builds.take(key, SUFFIX)
     front = None if data is None else decode_front(data, model)
     if front is not None:
         with clock.stage("plan", f"as before, {model.resolved.dtype_reason}"):
@@ -55,7 +54,7 @@ def front_of(model: OpenModel, clock: Clock, exported: GraphModule | None = None
     # A full disk is told by what needs the room; a graph that has no text is made every time.
     with suppress(OSError, ValueError):
         if sources_hash(SOURCES) == LOADED:  # all modules that made it are those of the key
-            kept.keep(folder, key, encode_front(front), SUFFIX)
+            builds.keep(key, encode_front(front), SUFFIX)
     return front
 
 
@@ -92,17 +91,14 @@ def front_key(model: OpenModel) -> str:
         "ingot": [__version__, LOADED],
         **surroundings(),
     }
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+    return key_of(parts)
 
 
 def sources_hash(folder: Path) -> str:
     """A hash of the Python files there and in its ROOMS, by path and content. Raises OSError."""
-    found = hashlib.sha256()
     inner = (path for room in ROOMS for path in (folder / room).rglob("*.py"))
-    for path in sorted((*folder.glob("*.py"), *inner)):
-        found.update(f"{path.relative_to(folder)}\0".encode())
-        found.update(hashlib.sha256(path.read_bytes()).digest())
-    return found.hexdigest()
+    files = (*folder.glob("*.py"), *inner)
+    return key_of({str(path.relative_to(folder)): content_of(path) for path in files})
 
 
 LOADED = sources_hash(SOURCES)  # as this process imports them; an edit counts for the next one

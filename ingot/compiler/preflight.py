@@ -1,17 +1,51 @@
-"""What a compile does before its long stages: it tries its tools, and looks for room on disk."""
+"""What a compile does before its long stages: it begins compilers, tries tools, looks for room."""
 
 from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ingot.artifact.plan import Plan
 from ingot.artifact.target import Target
-from ingot.errors import ResourceError
+from ingot.cache.builds import Builds
+from ingot.compiler.choose_targets import resolve_target
+from ingot.errors import ResourceError, UsageError
+from ingot.targets.compilers import Builder
 from ingot.targets.target import kind_of, level_of
+
+
+@contextmanager
+def compilers_begun(names: Sequence[str]) -> Iterator[None]:
+    """Compiles for those targets, beside the caller, what every model needs, as far as there is a
+    cache: PyTorch can be imported meanwhile, and the compile finds it there.
+
+    What goes wrong here is told by the compile, which tries its tools and builds all that it does
+    not find. Leaving it by an error ends the compilers.
+    """
+    with Builder() as compiler:
+        for target in known_targets(names) if _has_cache() else ():
+            compiler.submit(check_tools, [target])
+            prepare([target], compiler)
+        yield
+
+
+def known_targets(names: Sequence[str]) -> Iterator[Target]:
+    """The targets of those names. What is none is refused by the compile."""
+    for name in names:
+        with suppress(UsageError):
+            yield resolve_target(name)
+
+
+def _has_cache() -> bool:
+    try:
+        Builds.opened()
+    except (OSError, UsageError):
+        return False
+    return True
 
 
 def check_tools(targets: Sequence[Target]) -> list[Mapping[str, str]]:

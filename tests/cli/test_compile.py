@@ -66,7 +66,7 @@ def test_defaults_are_those_of_the_options(calls, tmp_path, monkeypatch):
 def test_a_name_on_the_hub_is_downloaded_and_names_the_output(calls, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     asked = []
-    monkeypatch.setattr("ingot.hub.model_path", lambda *name: asked.append(name) or tmp_path)
+    monkeypatch.setattr("ingot.hub.names.model_path", lambda *name: asked.append(name) or tmp_path)
     assert main(["compile", "Tiny/llama", "--revision", "v1"]) == 0
     ((model_dir, out, _),) = calls
     assert (asked, model_dir, str(out)) == ([("Tiny/llama", "v1")], tmp_path, "llama.ingot")
@@ -201,7 +201,7 @@ def test_what_is_at_the_output_is_seen_before_anything_is_downloaded(
     out, asked = tmp_path / "x.ingot", []
     put(out)
     before = sorted(tmp_path.rglob("*"))
-    monkeypatch.setattr("ingot.hub.model_path", lambda *name: asked.append(name) or tmp_path)
+    monkeypatch.setattr("ingot.hub.names.model_path", lambda *name: asked.append(name) or tmp_path)
     assert main(["compile", "Tiny/llama", "-o", str(out)]) == (2 if said else 0)
     assert said in capsys.readouterr().err
     assert len(asked) == len(calls) == (0 if said else 1)
@@ -213,7 +213,7 @@ def test_an_output_that_cannot_be_written_is_refused_before_anything_is_download
 ) -> None:
     (tmp_path / "file").touch()
     asked = []
-    monkeypatch.setattr("ingot.hub.model_path", lambda *name: asked.append(name) or tmp_path)
+    monkeypatch.setattr("ingot.hub.names.model_path", lambda *name: asked.append(name) or tmp_path)
     assert main(["compile", "Tiny/llama", "-o", str(tmp_path / "file" / "x.ingot")]) == 2
     assert "cannot be written" in capsys.readouterr().err
     assert asked == calls == []

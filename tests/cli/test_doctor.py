@@ -12,7 +12,7 @@ import pytest
 
 from ingot.artifact import host
 from ingot.artifact.host import host_flags, usable_processors
-from ingot.cache_entries import entry_name
+from ingot.cache.artifacts import entry_name
 from ingot.cli import doctor
 from ingot.cli.main import main
 from ingot.targets.cpu.levels import native_target

@@ -88,7 +88,7 @@ def test_json_is_the_report(calls, tmp_path, capsys):
 def test_an_output_is_refused_before_anything_is_downloaded(calls, tmp_path, monkeypatch, capsys):
     (tmp_path / "mine.txt").write_text("precious")
     asked = []
-    monkeypatch.setattr("ingot.hub.model_path", lambda *name: asked.append(name) or tmp_path)
+    monkeypatch.setattr("ingot.hub.names.model_path", lambda *name: asked.append(name) or tmp_path)
     assert main(["export-onnx", "Tiny/llama", "-o", str(tmp_path), "--force"]) == 2
     assert "is not an export to ONNX" in capsys.readouterr().err
     assert asked == calls == []

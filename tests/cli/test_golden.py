@@ -13,7 +13,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from ingot import goldens
+from ingot import compiling
 from ingot.artifact.golden import Golden, decode_golden
 from ingot.cli.main import main
 from ingot.compiler import golden_record
@@ -182,7 +182,7 @@ def test_a_recording_that_ends_early_leaves_the_old_file(
         monkeypatch.setattr(golden_record, "record_golden", ended)
     else:
         monkeypatch.setattr(golden_record, "record_golden", lambda *_, **__: b"{}")
-        monkeypatch.setattr(goldens.os, "replace", ended)
+        monkeypatch.setattr(compiling.os, "replace", ended)
     assert record(model, out, *SMALL, "--force") == code
     assert out.read_text() == "old" and os.listdir(tmp_path) == ["g.json"]
 

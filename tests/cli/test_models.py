@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from ingot import hub_cache
 from ingot.artifact.reader import Artifact
-from ingot.cache_entries import entries, entry_name
+from ingot.cache.artifacts import Artifacts, entry_name
 from ingot.cli.main import main
 from ingot.cli.numbers import format_bytes
+from ingot.hub import snapshots
 from tests.cli.sample_artifact import write_sample
 from tests.support.hub import Hub
 
@@ -60,7 +60,7 @@ def test_a_name_is_explained_pulled_run_listed_and_removed(
     first = json.loads(said(capsys, *run))
     assert json.loads(said(capsys, *run)) == first
     assert len(hub.requests) == asked
-    (entry,) = entries(folder)
+    (entry,) = Artifacts(folder).entries()
     assert Artifact.open(entry.path).manifest.model.name == NAME
     listed = json.loads(said(capsys, "list", "--json"))
     assert [model["name"] for model in listed["models"]] == [NAME]
@@ -90,7 +90,7 @@ def test_pull_tells_what_is_there_now(
     (tmp_path / "blob").write_bytes(bytes(12_345))
     (snapshot / "model.safetensors").symlink_to(tmp_path / "blob")
     (snapshot / "config.json").write_bytes(b"{}")
-    monkeypatch.setattr("ingot.hub.pull", lambda *name: seen.append(name) or snapshot)
+    monkeypatch.setattr("ingot.hub.names.pull", lambda *name: seen.append(name) or snapshot)
     found = json.loads(said(capsys, "pull", NAME, *options, "--json"))
     assert found == {
         "name": NAME, "commit": "c" * 40, "path": str(snapshot), "nbytes": 12_347,
@@ -144,14 +144,14 @@ def test_the_list_tells_when_each_was_used(hub, folder, monkeypatch, capsys) -> 
     monkeypatch.setattr("ingot.cli.listing.time.time", lambda: now)
     ages = {"day": 86400, "hour": 3600, "now": 0}
     models = [
-        hub_cache.HubModel(f"a/{age}", age != "hour", 1000, now - seconds, ("c" * 40,))
+        snapshots.HubModel(f"a/{age}", age != "hour", 1000, now - seconds, ("c" * 40,))
         for age, seconds in ages.items()
     ]
-    monkeypatch.setattr(hub_cache, "models", lambda: models)
+    monkeypatch.setattr(snapshots, "models", lambda: models)
     for key, (age, seconds) in enumerate(ages.items()):
         path = write_sample(folder / entry_name(age, f"{key}" * 64))
         os.utime(path, (0, now - seconds))
-    size = entries(folder)[0].nbytes
+    size = Artifacts(folder).entries()[0].nbytes
     lines = [re.split("  +", line.strip()) for line in said(capsys, "list").splitlines()]
     split = lines.index([""])
     assert lines[2:split] == [
@@ -169,7 +169,7 @@ def test_the_list_tells_when_each_was_used(hub, folder, monkeypatch, capsys) -> 
         (model.name, model.whole, model.last_used) for model in models
     ]
     shown = [(e["model"], e["id"], e["nbytes"], e["last_used"]) for e in found["artifacts"]]
-    assert shown == [(e.model, e.id, e.nbytes, e.last_used) for e in entries(folder)]
+    assert shown == [(e.model, e.id, e.nbytes, e.last_used) for e in Artifacts(folder).entries()]
 
 
 def test_an_artifact_is_removed_by_its_id_or_all_by_their_model(hub, kept, capsys) -> None:
@@ -182,10 +182,10 @@ def test_an_artifact_is_removed_by_its_id_or_all_by_their_model(hub, kept, capsy
 
 
 def test_a_download_in_part_is_listed_and_removed(hub, folder, capsys) -> None:
-    repository = hub_cache.repository(NAME)
+    repository = snapshots.repository(NAME)
     (repository / "snapshots" / ("0" * 40)).mkdir(parents=True)
     (repository / "blobs").mkdir()
-    (repository / "blobs" / f"aa{hub_cache.PARTIAL}").write_bytes(bytes(5000))
+    (repository / "blobs" / f"aa{snapshots.PARTIAL}").write_bytes(bytes(5000))
     assert f"{NAME} (in part)  5.00 KB" in said(capsys, "list")
     assert f"removed the model {NAME}, 5.00 KB" in said(capsys, "rm", NAME)
     assert not repository.exists()
@@ -193,7 +193,7 @@ def test_a_download_in_part_is_listed_and_removed(hub, folder, capsys) -> None:
 
 def lay_model(name: str, size: int) -> Path:
     """A whole model in the hub's cache, with two revisions of as many bytes in each file."""
-    repository = hub_cache.repository(name)
+    repository = snapshots.repository(name)
     (repository / "blobs").mkdir(parents=True)
     for commit in ("a" * 40, "b" * 40):
         snapshot = repository / "snapshots" / commit
@@ -212,14 +212,14 @@ def test_a_model_goes_with_its_own_artifacts_and_nothing_else(hub, kept, folder,
     model, near = lay_model("a/two", 10), lay_model("a/two-more", 10)
     lay_model("b/two", 10)
     artifact = Artifact.open(own[1])
-    before, size = tree(hub_cache.cache_dir()), entries(folder)[0].nbytes
+    before, size = tree(snapshots.cache_dir()), Artifacts(folder).entries()[0].nbytes
     found = json.loads(said(capsys, "rm", "a/two", "--json", code=2))
     removed = [(one["kind"], one["name"], one["nbytes"]) for one in found.pop("removed")]
     assert removed[0] == ("model", "a/two", 60) and found == {"left": ["55555555"]}
     assert sorted(removed[1:]) == [("artifact", "44444444", size), ("artifact", "66666666", size)]
     assert {path.name for path in folder.iterdir()} == {p.name for p in (*kept, *others, own[1])}
     after = {name: data for name, data in before.items() if name.split("/")[0] != model.name}
-    assert tree(hub_cache.cache_dir()) == after and near.name in after
+    assert tree(snapshots.cache_dir()) == after and near.name in after
     del artifact
 
 
@@ -242,7 +242,7 @@ def test_what_is_open_is_not_removed(hub, kept, capsys) -> None:
 
 def test_the_cache_is_shown_limited_and_cleaned(kept, folder, monkeypatch, capsys) -> None:
     assert "artifacts  3, " in said(capsys, "cache") and kept[0].exists()
-    nbytes = entries(folder)[0].nbytes
+    nbytes = Artifacts(folder).entries()[0].nbytes
     out = said(capsys, "cache", "--limit", f"{nbytes}")
     assert "artifacts  1, " in out and "removed    2, " in out and kept[2].exists()
     monkeypatch.setenv("INGOT_CACHE_LIMIT", "20GB")
@@ -276,7 +276,7 @@ def test_the_cache_loses_what_is_asked_for_and_tells_it(
     (folder / "kernels").mkdir()
     (folder / "kernels" / f"{'0' * 64}-{'1' * 16}.o").write_bytes(b"code")
     (folder / "notes.txt").write_text("of somebody else")
-    before, size = tree(folder), entries(folder)[0].nbytes
+    before, size = tree(folder), Artifacts(folder).entries()[0].nbytes
     argv = [] if option is None else ["--limit", f"{option * size}"]
     argv = ["--clean"] if option == "--clean" else argv
     stay = {"notes.txt", *(path.name for path in kept[3 - left :])}

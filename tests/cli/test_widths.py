@@ -11,7 +11,7 @@ import pytest
 import ingot.compiling
 import ingot.runtime.verify
 from ingot.artifact.manifest import GroupEntry
-from ingot.cache_entries import entry_name
+from ingot.cache.artifacts import entry_name
 from ingot.cli.main import main
 from ingot.cli.output import facts, next_step, show, table
 from ingot.compiler.options import Report

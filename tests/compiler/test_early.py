@@ -11,9 +11,8 @@ from threading import Event
 import pytest
 
 from ingot.artifact.target import Target
-from ingot.compiler import early
-from ingot.compiler.early import compilers_begun, known_targets
-from ingot.compiler.preflight import check_tools, prepare
+from ingot.compiler import preflight
+from ingot.compiler.preflight import check_tools, compilers_begun, known_targets, prepare
 from ingot.errors import ToolchainError
 from ingot.targets.compilers import Builder, run_compiler
 from ingot.targets.cpu import toolchain
@@ -61,8 +60,8 @@ def test_it_goes_on_beside_the_caller(
         assert go_on.wait(60)
         asked.extend(("", target.name) for target in targets)
 
-    monkeypatch.setattr(early, "check_tools", build)
-    monkeypatch.setattr(early, "prepare", lambda *_: None)
+    monkeypatch.setattr(preflight, "check_tools", build)
+    monkeypatch.setattr(preflight, "prepare", lambda *_: None)
     with compilers_begun([PORTABLE]):
         assert begun.wait(60) and asked == []
         go_on.set()
@@ -123,7 +122,7 @@ def test_targets_are_found_and_other_names_are_left_alone() -> None:
 
 def test_it_imports_no_torch() -> None:
     script = (
-        "import sys, ingot.compiler.early, ingot.compiler.options; print('torch' in sys.modules)"
+        "import sys; from ingot.compiler import options, preflight; print('torch' in sys.modules)"
     )
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(

@@ -12,6 +12,7 @@ import torch
 
 from ingot.artifact import front_entry
 from ingot.artifact.codec import encode_plan
+from ingot.cache.builds import Builds
 from ingot.compiler import kept_front, lower_model
 from ingot.compiler.compile import target_plans
 from ingot.compiler.front import Front
@@ -56,7 +57,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def kept(cache: Path, model: OpenModel, made: Front) -> Path:
     """The entry of the model, as a compile leaves it."""
     cache.mkdir(parents=True)
-    kept_front.kept.keep(cache, front_key(model), encode_front(made), kept_front.SUFFIX)
+    Builds(cache).keep(front_key(model), encode_front(made), kept_front.SUFFIX)
     (entry,) = cache.iterdir()
     return entry
 
@@ -132,12 +133,12 @@ def test_a_damaged_entry_is_made_anew(
     key = kept.name.partition("-")[0]
     if damage == "none of ours":  # whole, but by another program
         kept.unlink()
-        kept_front.kept.keep(kept.parent, key, b'{"nodes": []}', kept_front.SUFFIX)
+        Builds(kept.parent).keep(key, b'{"nodes": []}', kept_front.SUFFIX)
     else:
         kept.write_bytes(data[:-9] if damage == "cut" else data.replace(b"aten.", b"atem.", 1))
     assert front_of(model, Clock(silent)) is made and len(exports) == 1
     if damage != "none of ours":
-        assert kept_front.kept.take(kept.parent, key, kept_front.SUFFIX) == data
+        assert Builds(kept.parent).take(key, kept_front.SUFFIX) == data
 
 
 @pytest.mark.parametrize("change", ["node", "plan", "order"])
@@ -202,5 +203,5 @@ def test_a_cache_that_takes_nothing_more_is_no_fault(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(kept_front.kept, "keep", full)
+    monkeypatch.setattr(kept_front.Builds, "keep", full)
     assert front_of(model, Clock(silent)) is made

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import ingot
-from ingot import cache, compiling
+from ingot import compiled, compiling
 from ingot.artifact.reader import Artifact
 from ingot.compiler.options import CompileOptions, Report
 from ingot.errors import ArtifactError, ResourceError, UsageError
@@ -44,7 +44,7 @@ def test_the_runtime_loads_no_torch_and_what_it_needs_only_when_it_is_needed():
     assert not {"torch", "tokenizers", "jinja2", "transformers", "asyncio"} & modules
     assert "concurrent.futures" not in modules
     # Neither what compiles and downloads, nor what GPUs, people and some calls need.
-    rare = ("cache", "compiling", "hub", "artifact.launches", "artifact.layer_graphs",
+    rare = ("cache", "compiled", "compiling", "hub", "artifact.launches", "artifact.layer_graphs",
             "artifact.writer", "runtime.beam_search", "runtime.verify")  # fmt: skip
     assert not {f"ingot.{name}" for name in rare} & modules
     assert "asyncio" in loaded_after("import ingot; ingot.AsyncLLM")
@@ -135,7 +135,7 @@ def test_a_wrong_setting_is_an_error_and_not_ignored(env):
 def model_dir(tmp_path, monkeypatch):
     """A model directory that "compiles" to the fake artifact, and a list of the compiles."""
     monkeypatch.setenv("INGOT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(cache, "SOURCES", tmp_path / "sources")
+    monkeypatch.setattr(compiled, "SOURCES", tmp_path / "sources")
     folder = tmp_path / "tiny"
     folder.mkdir()
     (folder / "config.json").write_text("{}")
@@ -165,33 +165,33 @@ def test_a_model_directory_is_compiled_once_and_stderr_says_so(model_dir, capsys
 
 def test_another_model_or_other_options_are_another_artifact(model_dir):
     folder, compiles = model_dir
-    first = cache.resolve(folder)
-    assert cache.resolve(folder, CompileOptions()) == first
-    assert cache.resolve(folder, CompileOptions(dtype="float32")) != first
+    first = compiled.resolve(folder)
+    assert compiled.resolve(folder, CompileOptions()) == first
+    assert compiled.resolve(folder, CompileOptions(dtype="float32")) != first
     (folder / "model.safetensors").write_bytes(b"weight2")
-    second = cache.resolve(folder)
+    second = compiled.resolve(folder)
     (folder / "config.json").write_text("[]")
-    third = cache.resolve(folder)
-    (cache.SOURCES / "compiler").mkdir(parents=True)
-    (cache.SOURCES / "compiler" / "kernel.h").write_text("better")
-    fourth = cache.resolve(folder)
+    third = compiled.resolve(folder)
+    (compiled.SOURCES / "compiler").mkdir(parents=True)
+    (compiled.SOURCES / "compiler" / "kernel.h").write_text("better")
+    fourth = compiled.resolve(folder)
     assert len({first, second, third, fourth}) == 4 and len(compiles) == 5
 
 
 def test_a_damaged_artifact_in_the_cache_is_compiled_again(model_dir, capsys):
     folder, compiles = model_dir
-    artifact = cache.resolve(folder)
+    artifact = compiled.resolve(folder)
     (artifact / "golden/golden.json").write_text("x")
-    assert cache.resolve(folder) == artifact and len(compiles) == 2
+    assert compiled.resolve(folder) == artifact and len(compiles) == 2
     assert "unusable" in capsys.readouterr().err
     shutil.rmtree(artifact / "targets")
     (artifact / "manifest.json").unlink()
-    assert cache.resolve(folder) == artifact and len(compiles) == 3
+    assert compiled.resolve(folder) == artifact and len(compiles) == 3
     Artifact.open(artifact)
 
 
 def test_an_artifact_is_itself_and_takes_no_compile_options(model_dir, fake_artifact):
-    assert cache.resolve(fake_artifact) == fake_artifact
+    assert compiled.resolve(fake_artifact) == fake_artifact
     with pytest.raises(UsageError, match="compiled already"):
         ingot.LLM(fake_artifact, compile_options={"dtype": "float32"})
     with pytest.raises(UsageError, match="unknown compile option 'dtyp'"):
@@ -213,7 +213,7 @@ def test_a_cache_that_cannot_be_written_is_a_typed_error(model_dir, monkeypatch,
     (tmp_path / "file").write_text("x")
     monkeypatch.setenv("INGOT_CACHE", str(tmp_path / "file" / "cache"))
     with pytest.raises(ResourceError, match="INGOT_CACHE"):
-        cache.resolve(model_dir[0])
+        compiled.resolve(model_dir[0])
 
 
 MODEL = ROOT / "golden" / "models" / "shakespeare"
@@ -289,7 +289,7 @@ def test_an_output_that_cannot_be_written_is_refused_before_a_download(
     folder, compiles = model_dir
     (tmp_path / "file").touch()
     asked = []
-    monkeypatch.setattr("ingot.hub.model_path", lambda *name: asked.append(name) or folder)
+    monkeypatch.setattr("ingot.hub.names.model_path", lambda *name: asked.append(name) or folder)
     with pytest.raises(UsageError, match="cannot be written"):
         ingot.compile("Tiny/llama", tmp_path / "file" / "x.ingot")
     assert asked == compiles == []
@@ -323,9 +323,9 @@ def test_another_calibration_text_is_another_artifact(model_dir, tmp_path):
     keys = []
     for content in ("a", "longer"):
         text.write_text(content)
-        keys.append(cache.cache_key(ModelDir.open(folder), CompileOptions(calibrate=str(text))))
+        keys.append(compiled.cache_key(ModelDir.open(folder), CompileOptions(calibrate=str(text))))
     assert keys[0] != keys[1]
-    assert cache.cache_key(ModelDir.open(folder), CompileOptions(calibrate="")) not in keys
+    assert compiled.cache_key(ModelDir.open(folder), CompileOptions(calibrate="")) not in keys
 
 
 @pytest.mark.parametrize("options", [{"max_len": 5}, {"num_thread": 1, "seed": 2}])

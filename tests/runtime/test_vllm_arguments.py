@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 import ingot
-from ingot import cache, hub
+from ingot import compiled as door
 from ingot.artifact.reader import Artifact
 from ingot.compiler.options import CompileOptions
 from ingot.errors import ArtifactError, UsageError
+from ingot.hub import names
 from ingot.runtime.vllm_arguments import CONSTRUCTOR
 
 OWN = {
@@ -43,7 +44,7 @@ def compiles(tmp_path, monkeypatch, fake_artifact):
         seen.append(options)
         return fake_artifact
 
-    monkeypatch.setattr(cache, "resolve", resolve)
+    monkeypatch.setattr(door, "resolve", resolve)
     return tmp_path, seen
 
 
@@ -78,7 +79,7 @@ def test_a_model_directory_is_compiled_as_they_say(compiles):
 def test_a_name_on_the_hub_and_its_revision(compiles, monkeypatch):
     folder, seen = compiles
     asked = []
-    monkeypatch.setattr(hub, "model_path", lambda *name: asked.append(name) or folder)
+    monkeypatch.setattr(names, "model_path", lambda *name: asked.append(name) or folder)
     ingot.LLM("Tiny/llama", revision="v1", dtype="float32").close()
     ingot.LLM(folder).close()
     assert asked == [("Tiny/llama", "v1"), (folder, None)]
@@ -90,7 +91,7 @@ def test_a_name_on_the_hub_and_its_revision(compiles, monkeypatch):
 
 def test_compile_takes_a_name_on_the_hub(tmp_path, monkeypatch):
     asked, compiled = [], []
-    monkeypatch.setattr(hub, "model_path", lambda *name: asked.append(name) or tmp_path)
+    monkeypatch.setattr(names, "model_path", lambda *name: asked.append(name) or tmp_path)
     monkeypatch.setattr("ingot.compiling.compile_checked", lambda *given: compiled.append(given))
     ingot.compile("Tiny/llama", "out.ingot", revision="v1", dtype="float32")
     assert asked == [("Tiny/llama", "v1")]

@@ -12,19 +12,19 @@ from typing import Any
 
 import pytest
 
-from ingot.targets import kept
+from ingot.cache.builds import Builds
 
 ROOT = Path(__file__).resolve().parents[2]
 PLACE = "TESTS_KEEP_IN"  # another folder than that of this checkout
 # Fronts are made by these rooms; what is built of their text is made by compilers alone.
 FRONTS, BUILT = frozenset({".front"}), frozenset({".o", ".cubin"})
-MAKE_FRONTS = ("artifact", "compiler", "models", "ops", "passes", "targets")
+MAKE_FRONTS = ("artifact", "cache", "compiler", "models", "ops", "passes", "targets")
 COMPILERS = ("compilers", "toolchain", "tools")
 IN_THE_KEY = ("KERNELS",)  # the folder of headers, of which keys have the content
 # What is given objects and fronts, and makes others of neither.
 ONLY_USE = ("ingot.targets.cpu.toolchain.build", "ingot.compiler.compile.")
 
-_take, _keep = kept.take, kept.keep
+_take, _keep = Builds.take, Builds.keep
 _setattr, _undo = pytest.MonkeyPatch.setattr, pytest.MonkeyPatch.undo
 _patched: dict[pytest.MonkeyPatch, set[str]] = {}  # suffixes that wait for the end of each
 
@@ -44,16 +44,16 @@ def kernels_folder() -> Path:
 def guard_kept_builds() -> None:
     """From now on patches of this process reach no file that outlives it."""
     pytest.MonkeyPatch.setattr, pytest.MonkeyPatch.undo = setattr_told, undo_told
-    kept.take, kept.keep = take, keep
+    Builds.take, Builds.keep = take, keep  # type: ignore[method-assign]
 
 
-def take(folder: Path, key: str, suffix: str) -> bytes | None:
-    return None if _is_spoilt(folder, suffix) else _take(folder, key, suffix)
+def take(self: Builds, key: str, suffix: str) -> bytes | None:
+    return None if _is_spoilt(self.folder, suffix) else _take(self, key, suffix)
 
 
-def keep(folder: Path, key: str, data: bytes, suffix: str) -> None:
-    if not _is_spoilt(folder, suffix):
-        _keep(folder, key, data, suffix)
+def keep(self: Builds, key: str, data: bytes, suffix: str) -> None:
+    if not _is_spoilt(self.folder, suffix):
+        _keep(self, key, data, suffix)
 
 
 def setattr_told(self: pytest.MonkeyPatch, target: Any, *rest: Any, **named: Any) -> None:

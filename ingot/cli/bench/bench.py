@@ -66,7 +66,6 @@ def main(args: argparse.Namespace) -> int:
     decode of a model in the same process. Prints each beside the least time that its bytes and
     operations need on this machine. With --speculative, also tells what speculation gains."""
     from ingot.artifact.reader import Artifact
-    from ingot.cache import resolve
     from ingot.cli.bench.report import (
         as_object,
         kernels_text,
@@ -74,7 +73,8 @@ def main(args: argparse.Namespace) -> int:
         speculation_text,
         text,
     )
-    from ingot.hub import model_path
+    from ingot.compiled import resolve
+    from ingot.hub.names import model_path
 
     speculative = _speculative(args)
     artifact = Artifact.open(resolve(model_path(args.model, args.revision)), device="cpu")

@@ -59,10 +59,10 @@ def main(args: argparse.Namespace) -> int:
     """Shows what an artifact holds and what it will need. Works on any host, even on one that
     cannot run the artifact. With --verify, exit code 4 if the golden outputs differ. A FILE of -
     is stdout."""
-    from ingot.cache import resolve
     from ingot.cli.inspect.inspected import Inspected, as_object
     from ingot.cli.inspect.view import read_artifact
-    from ingot.hub import model_path
+    from ingot.compiled import resolve
+    from ingot.hub.names import model_path
 
     view = read_artifact(resolve(model_path(args.model, args.revision)))
     target = _target(view, args.target, gpu=args.kernels)

@@ -6,15 +6,15 @@ compiler's seconds; another model of the same target spares those of the C inter
 
 from __future__ import annotations
 
-import hashlib
 import subprocess
 from contextlib import suppress
 from pathlib import Path
 
 from ingot.artifact.target import Target
+from ingot.cache.builds import Builds
+from ingot.cache.store import content_of, key_of
 from ingot.errors import UsageError
 from ingot.settings import settings
-from ingot.targets import kept
 from ingot.targets.compilers import alone, identity
 from ingot.targets.cpu import toolchain
 
@@ -24,20 +24,20 @@ SUFFIX = ".o"
 def compile_once(source: Path, out: Path, target: Target, flags: tuple[str, ...] = ()) -> None:
     """As `toolchain.compile_unit`, unless the same was compiled before."""
     try:
-        folder = kept.opened_folder()
+        builds = Builds.opened()
         key = _key(source, target, flags)
     except (OSError, UsageError, subprocess.TimeoutExpired):  # a compile needs no cache
         toolchain.compile_unit(source, out, target, flags)
         return
     with alone(key):
-        data = kept.take(folder, key, SUFFIX)
+        data = builds.take(key, SUFFIX)
         if data is not None:
             out.write_bytes(data)
             return
         toolchain.compile_unit(source, out, target, flags)
         with suppress(OSError):  # a full disk is told by what needs the room
             if _key(source, target, flags) == key:  # nobody has edited a header meanwhile
-                kept.keep(folder, key, out.read_bytes(), SUFFIX)
+                builds.keep(key, out.read_bytes(), SUFFIX)
 
 
 def _key(source: Path, target: Target, flags: tuple[str, ...]) -> str:
@@ -45,9 +45,10 @@ def _key(source: Path, target: Target, flags: tuple[str, ...]) -> str:
     anywhere = Path("source")
     command = toolchain.compile_command(anywhere / "unit.cpp", anywhere / "unit.o", target, flags)
     # Where ingot is installed is no part of what is built.
-    parts = [part.replace(str(toolchain.KERNELS), "kernels") for part in command]
-    text = [*parts, *identity(toolchain.find_compiler()), *settings().compiler_paths]
-    content = hashlib.sha256("\0".join(map(str, text)).encode())
-    for path in (source, *sorted(toolchain.KERNELS.glob("*.h"))):
-        content.update(hashlib.sha256(path.read_bytes()).digest())
-    return content.hexdigest()
+    parts = {
+        "command": [part.replace(str(toolchain.KERNELS), "kernels") for part in command],
+        "compiler": [*identity(toolchain.find_compiler()), *settings().compiler_paths],
+        "source": content_of(source),
+        "headers": {path.name: content_of(path) for path in toolchain.KERNELS.glob("*.h")},
+    }
+    return key_of(parts)

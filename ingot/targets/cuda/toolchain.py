@@ -29,9 +29,10 @@ from ingot.artifact.launches import (
     encode_launches,
 )
 from ingot.artifact.target import Target
+from ingot.cache.builds import Builds
+from ingot.cache.store import content_of, key_of
 from ingot.errors import ToolchainError, UsageError
 from ingot.settings import settings
-from ingot.targets import kept
 from ingot.targets.compilers import run_compiler, side_by_side
 from ingot.targets.cuda import builder
 from ingot.targets.cuda.binaries import described
@@ -92,29 +93,32 @@ def _encoded(*specs: KernelSpec) -> bytes:
 def _all_compiled(specs: Mapping[str, KernelSpec], tools: Tools) -> dict[str, Compiled]:
     """The kernels by name: those that were compiled before, and the others."""
     keys = {name: _key(spec, tools) for name, spec in specs.items()}
-    folder = None
+    builds = None
     with suppress(OSError, UsageError):  # a compile needs no cache
-        folder = kept.opened_folder()
-    found = {name: kept.take(folder, key, SUFFIX) for name, key in keys.items()} if folder else {}
+        builds = Builds.opened()
+    found = {name: builds.take(key, SUFFIX) for name, key in keys.items()} if builds else {}
     done = {name: Compiled.decode(data) for name, data in found.items() if data is not None}
     missing = {name: spec for name, spec in specs.items() if name not in done}
     for name, compiled in _compiled_now(missing, tools).items():
         done[name] = compiled
         with suppress(OSError):  # a full disk is told by what needs the room
             # Nobody has edited a kernel meanwhile.
-            if folder is not None and _key(specs[name], tools) == keys[name]:
-                kept.keep(folder, keys[name], compiled.encode(), SUFFIX)
+            if builds is not None and _key(specs[name], tools) == keys[name]:
+                builds.keep(keys[name], compiled.encode(), SUFFIX)
     return {name: done[name] for name in specs}
 
 
 def _key(spec: KernelSpec, tools: Tools) -> str:
     """Changes with everything that the binary depends on, and with nothing else."""
-    content = hashlib.sha256(_encoded(spec))
-    level = str(tools.architecture.number)
-    content.update("\0".join((*tools.versions.values(), level)).encode())
-    for path in (Path(__file__).with_name("triton_compile.py"), *_sources(tools.package)):
-        content.update(path.name.encode() + hashlib.sha256(path.read_bytes()).digest())
-    return content.hexdigest()
+    program = Path(__file__).with_name("triton_compile.py")
+    parts = {
+        "spec": _encoded(spec).decode(),
+        "versions": list(tools.versions.values()),
+        "architecture": tools.architecture.number,
+        "program": content_of(program),
+        "sources": [(path.name, content_of(path)) for path in _sources(tools.package)],
+    }
+    return key_of(parts)
 
 
 def _sources(package: str) -> list[Path]:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from ingot.artifact.target import Target
-from ingot.targets import kept
+from ingot.cache import builds
 from ingot.targets.cpu import kept_objects, toolchain
 from ingot.targets.cpu.kept_objects import compile_once
 from ingot.targets.target import target_named
@@ -117,7 +117,7 @@ def test_a_damaged_object_file_is_built_again(
 def test_the_longest_unused_go_first(
     built: Callable[..., bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kept, "MOST_BYTES", 2 * len(b"a" + TARGET.name.encode()))
+    monkeypatch.setattr(builds, "MOST_BYTES", 2 * len(b"a" + TARGET.name.encode()))
     for age, source in enumerate("ba"):
         built(source)
         for path in kept_files(tmp_path):
@@ -132,7 +132,7 @@ def test_files_of_others_do_not_go(
     built: Callable[..., bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """INGOT_CACHE may be a project with kernels of its own; they do not count, either."""
-    monkeypatch.setattr(kept, "MOST_BYTES", len(b"a" + TARGET.name.encode()))
+    monkeypatch.setattr(builds, "MOST_BYTES", len(b"a" + TARGET.name.encode()))
     folder = tmp_path / "cache" / "kernels"
     folder.mkdir(parents=True)
     others = [folder / name for name in ("saxpy.cu", "a.o", f"{'0' * 64}.o")]

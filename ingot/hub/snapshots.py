@@ -49,7 +49,7 @@ def cached(name: str, revision: str | None = None) -> Path | None:
 
 def whole_gguf(folder: Path, kind: str = "") -> Path | None:
     """The first file of the GGUF model of that kind in a folder, if it is one and all are there."""
-    from ingot.hub_gguf import chosen_files
+    from ingot.hub.gguf import chosen_files
 
     names = [path.relative_to(folder).as_posix() for path in folder.rglob("*.gguf")]
     try:

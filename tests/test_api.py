@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ingot import api, cache, compiling, hub
+from ingot import api, compiled, compiling
 from ingot.artifact.reader import Artifact
+from ingot.compiler import torch_import
 from ingot.compiler.options import CompileOptions
 from ingot.errors import (
     CompileError,
@@ -19,6 +20,7 @@ from ingot.errors import (
     UsageError,
     VerificationError,
 )
+from ingot.hub import names
 from ingot.runtime.config import EngineConfig
 from tests.cli.sample_artifact import write_sample
 
@@ -44,8 +46,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
         seen.cache.append((path, options))
         return Path("/cached")
 
-    monkeypatch.setattr(hub, "model_path", model_path)
-    monkeypatch.setattr(cache, "resolve", resolve)
+    monkeypatch.setattr(names, "model_path", model_path)
+    monkeypatch.setattr(compiled, "resolve", resolve)
     monkeypatch.setattr(compiling, "compile_checked", lambda *a: seen.compiler.append(a))
     return seen
 
@@ -176,7 +178,7 @@ def test_what_is_missing_is_told_in_the_order_in_which_it_is_mended(tmp_path, mo
     model, out = tmp_path / "m", tmp_path / "notes"
     out.mkdir()
     (out / "thesis.txt").write_text("precious")
-    monkeypatch.setattr(compiling, "find_spec", lambda name: None)
+    monkeypatch.setattr(torch_import, "find_spec", lambda name: None)
     errors = []
     steps = (
         model.mkdir,
@@ -184,7 +186,7 @@ def test_what_is_missing_is_told_in_the_order_in_which_it_is_mended(tmp_path, mo
         lambda: (model / "config.json").write_text("{}"),
         lambda: (model / "tokenizer.json").write_text("{}"),
         lambda: (out / "thesis.txt").unlink(),
-        lambda: monkeypatch.setattr(compiling, "find_spec", lambda name: object()),
+        lambda: monkeypatch.setattr(torch_import, "find_spec", lambda name: object()),
     )
     for step in (lambda: None, *steps):
         step()

@@ -23,8 +23,8 @@ from ingot.errors import (
     ResourceError,
     listed,
 )
-from ingot.hub_cache import MAIN, cache_dir, partial_of, repository, size_here
-from ingot.hub_gguf import chosen_files, headers_of
+from ingot.hub.gguf import chosen_files, headers_of
+from ingot.hub.snapshots import MAIN, cache_dir, partial_of, repository, size_here
 from ingot.models.checkpoints.checkpoint_files import weight_names
 from ingot.models.file_names import CONFIG, INDEX, SINGLE, TOKENIZER, small_files
 from ingot.models.model_dir import ModelDir, no_tokenizer

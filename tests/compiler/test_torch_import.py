@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from ingot.signals import signals_held
+from ingot.compiler.torch_import import signals_held
 
 
 class Came(Exception):

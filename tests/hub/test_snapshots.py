@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 from huggingface_hub import constants, errors
 
-from ingot import hub
+from ingot.compiler import torch_import
 from ingot.errors import (
     CheckpointError,
     GatedModelError,
@@ -21,8 +21,17 @@ from ingot.errors import (
     ResourceError,
     UsageError,
 )
-from ingot.hub_cache import PARTIAL, cached, is_whole, models, remove_model, repository, size_here
-from ingot.hub_download import megabytes
+from ingot.hub import names
+from ingot.hub.download import megabytes
+from ingot.hub.snapshots import (
+    PARTIAL,
+    cached,
+    is_whole,
+    models,
+    remove_model,
+    repository,
+    size_here,
+)
 
 FILES = ("config.json", "tokenizer.json", "model.safetensors")
 OLD, NEW = "a" * 40, "b" * 40
@@ -105,20 +114,20 @@ def test_a_revision_that_is_here_is_what_is_used(monkeypatch: pytest.MonkeyPatch
     name_revision("o/m", "main", OLD)
     name_revision("o/m", "v2", NEW)
     asked: list[tuple[str, str | None]] = []
-    monkeypatch.setattr("ingot.compiling.check_torch", lambda: asked.append(("torch", None)))
-    monkeypatch.setattr(hub, "pull", lambda *what: asked.append(what) or Path("pulled"))
+    monkeypatch.setattr(torch_import, "check_torch", lambda: asked.append(("torch", None)))
+    monkeypatch.setattr(names, "pull", lambda *what: asked.append(what) or Path("pulled"))
     for revision, folder in ((None, old), ("main", old), ("v2", new), (NEW, new)):
-        assert hub.model_path("o/m", revision) == folder
-        with hub.model_outline("o/m", revision) as outline:
+        assert names.model_path("o/m", revision) == folder
+        with names.model_outline("o/m", revision) as outline:
             assert outline == folder
     assert asked == []
-    assert hub.model_path("o/m", "v3") == Path("pulled")
+    assert names.model_path("o/m", "v3") == Path("pulled")
     assert asked == [("torch", None), ("o/m", "v3")]  # nothing comes that cannot be compiled
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(
-        "ingot.hub_download.outline", lambda *what: asked.append(what) or nullcontext(Path("out"))
+        "ingot.hub.download.outline", lambda *what: asked.append(what) or nullcontext(Path("out"))
     )
-    with hub.model_outline("o/m", "v4") as outline:
+    with names.model_outline("o/m", "v4") as outline:
         assert outline == Path("out") and asked[2:] == [("o/m", "v4")]
 
 
@@ -183,10 +192,10 @@ def test_a_model_is_removed_alone(cache: Path) -> None:
     ],
 )  # fmt: skip
 def test_what_can_be_a_name(model: str, is_name: bool) -> None:
-    assert hub.hub_name(model) == (model if is_name else "")
+    assert names.hub_name(model) == (model if is_name else "")
     if not is_name and not model.endswith(".ingot"):
         with pytest.raises(UsageError, match="is no name on the hub"):
-            hub.pull(model)
+            names.pull(model)
 
 
 def test_a_link_that_leads_nowhere_is_still_a_path(
@@ -195,7 +204,7 @@ def test_a_link_that_leads_nowhere_is_still_a_path(
     monkeypatch.chdir(tmp_path)
     Path("o").mkdir()
     Path("o/m").symlink_to("nowhere")
-    assert hub.hub_name("o/m") == ""
+    assert names.hub_name("o/m") == ""
 
 
 def answered(kind: str, status: int) -> Exception:
@@ -233,7 +242,7 @@ def test_what_goes_wrong_has_its_own_error(
     error: Exception, kind: type[Exception], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    with pytest.raises(kind, match=said) as caught, hub.asking_for("o/m", None):
+    with pytest.raises(kind, match=said) as caught, names.asking_for("o/m", None):
         raise error
     assert caught.value is error or caught.value.__cause__ is error
 

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ingot.artifact.gpu import find_gpus
-from ingot.artifact.lock import file_lock
 from ingot.artifact.reader import Artifact
 from ingot.artifact.tree import is_artifact
-from ingot.cache_entries import discard, entry_name, shrink, touch
+from ingot.cache.artifacts import Artifacts, discard, entry_name
+from ingot.cache.store import key_of, touch
 from ingot.errors import ArtifactError, ResourceError
 from ingot.files import stamp
 from ingot.models.file_names import CONFIG, TEMPLATES
@@ -52,32 +49,14 @@ def resolve(path: str | Path, options: CompileOptions | None = None) -> Path:
     options = options or CompileOptions()
     model_dir = ModelDir.open(source)
     name = entry_name(model_dir.name, cache_key(model_dir, options))
-    artifact = settings().cache_dir / name
+    cache = Artifacts(settings().cache_dir)
+    artifact = cache.folder / name
     if not _usable(artifact):
-        with _locked(artifact, source):
+        with cache.alone(artifact, source):
             if not _usable(artifact, tell=True):
                 _compile(source, artifact, options)
     touch(artifact)
     return artifact
-
-
-@contextmanager
-def _locked(artifact: Path, source: Path) -> Iterator[None]:
-    """Lets nobody else compile into that artifact. Raises ResourceError if the cache is none."""
-    folder = artifact.parent
-    lock = folder / f".{artifact.name}.resolve.lock"
-    with ExitStack() as held:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            held.enter_context(
-                file_lock(lock, on_wait=lambda: say(f"another process compiles {source}; waiting"))
-            )
-        except OSError as error:
-            raise ResourceError(
-                f"no cache for compiled models at {folder}: {error.strerror}",
-                hint="Set INGOT_CACHE to a folder that can be written, or use `ingot compile`.",
-            ) from error
-        yield
 
 
 def cache_key(model_dir: ModelDir, options: CompileOptions) -> str:
@@ -104,7 +83,7 @@ def cache_key(model_dir: ModelDir, options: CompileOptions) -> str:
         # The compiler's own sources, for those who work on them.
         "compiler": [found for kind in COMPILED for found in _stamps(SOURCES, f"**/*.{kind}")],
     }
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+    return key_of(parts)
 
 
 def _model_parts(model_dir: ModelDir) -> dict[str, Any]:
@@ -148,7 +127,7 @@ def _compile(source: Path, artifact: Path, options: CompileOptions) -> None:
     say(f"compiled in {report.seconds:.1f} s")
     limit = settings().cache_limit
     if limit is not None:
-        for entry in shrink(artifact.parent, limit, keep=artifact):
+        for entry in Artifacts(artifact.parent).shrink(limit, keep=artifact):
             say(f"removed {entry.path.name}: the cache is limited to {limit / 1e9:g} GB")
 
 

@@ -11,11 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from ingot import cache, cache_entries
+from ingot import compiled
 from ingot.artifact import lock
 from ingot.artifact.lock import file_lock
 from ingot.artifact.reader import Artifact
-from ingot.cache_entries import entries, entry_name, remove, shrink, touch
+from ingot.cache import artifacts
+from ingot.cache.artifacts import Artifacts, entry_name
+from ingot.cache.store import touch
 from ingot.errors import ArtifactError, UsageError
 from ingot.settings import parse_bytes, settings
 from tests.cli.sample_artifact import write_sample
@@ -41,43 +43,43 @@ def size(path: Path) -> int:
 
 
 def test_entries_are_the_artifacts_the_last_used_first(tmp_path: Path, kept: list[Path]) -> None:
-    found = entries(tmp_path)
+    found = Artifacts(tmp_path).entries()
     assert [entry.path for entry in found] == kept[::-1]
     assert [(entry.model, entry.id) for entry in found[1:]] == [
         ("two", "11111111"),
         ("owner/one", "00000000"),
     ]
     assert found[0].nbytes == size(kept[2]) and found[0].last_used == 2
-    assert entries(tmp_path / "none") == []
+    assert Artifacts(tmp_path / "none").entries() == []
 
 
 def test_using_one_makes_it_the_last(tmp_path: Path, kept: list[Path]) -> None:
     touch(kept[0])
-    assert entries(tmp_path)[0].path == kept[0]
+    assert Artifacts(tmp_path).entries()[0].path == kept[0]
     Artifact.open(kept[0])  # it is as good as before
 
 
 @pytest.mark.parametrize("room", [0, 1, 2, 3])
 def test_the_longest_unused_go_first(tmp_path: Path, kept: list[Path], room: int) -> None:
-    removed = shrink(tmp_path, room * size(kept[0]) + 10)
+    removed = Artifacts(tmp_path).shrink(room * size(kept[0]) + 10)
     assert [entry.path for entry in removed] == kept[: 3 - room]
-    assert [entry.path for entry in entries(tmp_path)] == kept[3 - room :][::-1]
+    assert [entry.path for entry in Artifacts(tmp_path).entries()] == kept[3 - room :][::-1]
     assert (tmp_path / "notes.txt").exists() and (tmp_path / "other-folder.ingot").exists()
 
 
 def test_what_is_to_be_kept_stays(tmp_path: Path, kept: list[Path]) -> None:
-    assert [entry.path for entry in shrink(tmp_path, 0, keep=kept[0])] == kept[1:]
-    assert [entry.path for entry in entries(tmp_path)] == kept[:1]
+    assert [entry.path for entry in Artifacts(tmp_path).shrink(0, keep=kept[0])] == kept[1:]
+    assert [entry.path for entry in Artifacts(tmp_path).entries()] == kept[:1]
 
 
 def test_what_is_open_stays(tmp_path: Path, kept: list[Path]) -> None:
     artifact = Artifact.open(kept[1])
-    assert not remove(entries(tmp_path)[1])
-    assert [entry.path for entry in shrink(tmp_path, 0)] == [kept[0], kept[2]]
+    assert not Artifacts(tmp_path).remove(Artifacts(tmp_path).entries()[1])
+    assert [entry.path for entry in Artifacts(tmp_path).shrink(0)] == [kept[0], kept[2]]
     assert Artifact.open(kept[1]).manifest == artifact.manifest
     del artifact
     gc.collect()
-    assert [entry.path for entry in shrink(tmp_path, 0)] == [kept[1]]
+    assert [entry.path for entry in Artifacts(tmp_path).shrink(0)] == [kept[1]]
 
 
 HOLD = """
@@ -96,9 +98,9 @@ def test_what_another_process_has_open_stays_until_it_ends(
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=ROOT) as process:
         assert process.stdout.readline() == "open\n"
-        assert [entry.path for entry in shrink(tmp_path, 0)] == [kept[0], kept[2]]
+        assert [entry.path for entry in Artifacts(tmp_path).shrink(0)] == [kept[0], kept[2]]
         process.kill()
-    assert [entry.path for entry in shrink(tmp_path, 0)] == [kept[1]]
+    assert [entry.path for entry in Artifacts(tmp_path).shrink(0)] == [kept[1]]
 
 
 def test_an_artifact_that_cannot_be_opened_is_not_held(tmp_path: Path, kept: list[Path]) -> None:
@@ -109,7 +111,7 @@ def test_an_artifact_that_cannot_be_opened_is_not_held(tmp_path: Path, kept: lis
     with pytest.raises(ArtifactError):
         Artifact.open(kept[1])
     gc.collect()
-    assert len(shrink(tmp_path, 0)) == 3
+    assert len(Artifacts(tmp_path).shrink(0)) == 3
 
 
 def test_what_another_user_owns_stays(
@@ -123,7 +125,7 @@ def test_what_another_user_owns_stays(
         return rename(path, target)
 
     monkeypatch.setattr(Path, "rename", refused)
-    assert [entry.path for entry in shrink(tmp_path, 0)] == [kept[0], kept[2]]
+    assert [entry.path for entry in Artifacts(tmp_path).shrink(0)] == [kept[0], kept[2]]
     assert Artifact.open(kept[1])
 
 
@@ -133,10 +135,10 @@ def test_what_this_user_may_rename_but_not_empty_stays(
     """In a folder that a group may write, of an artifact that its owner alone may."""
     access = os.access
     monkeypatch.setattr(
-        cache_entries.os, "access", lambda path, mode: path != kept[1] and access(path, mode)
+        artifacts.os, "access", lambda path, mode: path != kept[1] and access(path, mode)
     )
-    assert not remove(entries(tmp_path)[1])
-    assert [entry.path for entry in shrink(tmp_path, 0)] == [kept[0], kept[2]]
+    assert not Artifacts(tmp_path).remove(Artifacts(tmp_path).entries()[1])
+    assert [entry.path for entry in Artifacts(tmp_path).shrink(0)] == [kept[0], kept[2]]
     assert Artifact.open(kept[1])
 
 
@@ -147,16 +149,16 @@ def test_an_interrupted_removal_leaves_no_artifact(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(cache_entries.shutil, "rmtree", killed)
+        patch.setattr(artifacts.shutil, "rmtree", killed)
         with pytest.raises(KeyboardInterrupt):
-            shrink(tmp_path, 0)
-    assert [entry.path for entry in entries(tmp_path)] == kept[:0:-1]
+            Artifacts(tmp_path).shrink(0)
+    assert [entry.path for entry in Artifacts(tmp_path).entries()] == kept[:0:-1]
     left = [path for path in tmp_path.iterdir() if ".tmp-" in path.name]
     assert len(left) == 1
     with pytest.raises(ArtifactError, match="never finished"):
         Artifact.open(left[0])
-    shrink(tmp_path, 10**9)
-    assert not left[0].exists() and len(entries(tmp_path)) == 2
+    Artifacts(tmp_path).shrink(10**9)
+    assert not left[0].exists() and len(Artifacts(tmp_path).entries()) == 2
 
 
 def test_leftovers_go_unless_a_compile_is_at_work(tmp_path: Path) -> None:
@@ -164,9 +166,9 @@ def test_leftovers_go_unless_a_compile_is_at_work(tmp_path: Path) -> None:
     dead.mkdir()
     busy.mkdir()
     with file_lock(tmp_path / ".busy-0.ingot.lock"):
-        shrink(tmp_path, 0)
+        Artifacts(tmp_path).shrink(0)
         assert busy.exists() and not dead.exists()
-    shrink(tmp_path, 0)
+    Artifacts(tmp_path).shrink(0)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -181,7 +183,7 @@ def test_where_there_are_no_locks_artifacts_go_and_leftovers_stay(
     left = tmp_path / ".a-0.ingot.tmp-1-aa"
     left.mkdir()
     monkeypatch.setattr(lock.fcntl, "flock", no_locks)
-    assert [entry.path for entry in shrink(tmp_path, 0)] == kept
+    assert [entry.path for entry in Artifacts(tmp_path).shrink(0)] == kept
     assert left.exists()
 
 
@@ -211,8 +213,8 @@ def test_the_limit_holds_after_a_compile(
     """It counts what was just compiled, which stays; none and zero are two limits."""
     limit = room if isinstance(room, str) else f"{int(room * size(kept[0]))}"
     monkeypatch.setenv("INGOT_CACHE_LIMIT", limit)
-    new = cache.resolve(model)
-    assert [entry.path for entry in entries(tmp_path)] == [new, *kept[3 - left :][::-1]]
+    new = compiled.resolve(model)
+    assert [entry.path for entry in Artifacts(tmp_path).entries()] == [new, *kept[3 - left :][::-1]]
     told = [line for line in capsys.readouterr().err.splitlines() if "removed" in line]
     amount = f"{int(limit or 0) / 1e9:g} GB"
     said = [f"ingot: removed {p.name}: the cache is limited to {amount}" for p in kept[: 3 - left]]
@@ -222,14 +224,14 @@ def test_the_limit_holds_after_a_compile(
         path.name for path in kept[3 - left :]
     }
     monkeypatch.setenv("INGOT_CACHE_LIMIT", "0")
-    assert cache.resolve(model) == new  # what is found again removes nothing
-    assert len(entries(tmp_path)) == 1 + left
+    assert compiled.resolve(model) == new  # what is found again removes nothing
+    assert len(Artifacts(tmp_path).entries()) == 1 + left
 
 
 def test_finding_it_in_the_cache_is_a_use(tmp_path: Path, model: Path) -> None:
-    artifact = cache.resolve(model)
+    artifact = compiled.resolve(model)
     os.utime(artifact, (1, 1))
-    assert cache.resolve(model) == artifact and entries(tmp_path)[0].last_used > 1
+    assert compiled.resolve(model) == artifact and Artifacts(tmp_path).entries()[0].last_used > 1
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from ingot.errors import (
     UsageError,
     describe,
 )
-from ingot.hub_cache import MAIN, cache_dir, cached
+from ingot.hub.snapshots import MAIN, cache_dir, cached
 from ingot.models.gguf.names import gguf_in
 
 # Behind a colon stands which GGUF file of a repository is meant.
@@ -64,7 +64,7 @@ def model_path(model: str | Path, revision: str | None = None) -> Path:
         return gguf_in(Path(model)) or Path(model)
     folder = cached(name, revision)
     if folder is None:
-        from ingot.compiling import check_torch
+        from ingot.compiler.torch_import import check_torch
 
         check_torch()  # who asks for the folder compiles it
         folder = pull(name, revision)
@@ -82,7 +82,7 @@ def model_outline(model: str | Path, revision: str | None = None) -> Iterator[Pa
     if folder:
         yield folder
         return
-    from ingot.hub_download import outline
+    from ingot.hub.download import outline
 
     with ExitStack() as stack:
         with asking_for(name, revision):  # and not what happens to the folder
@@ -95,7 +95,7 @@ def pull(name: str, revision: str | None = None) -> Path:
     if not _NAME.fullmatch(name):
         raise UsageError(f"{name!r:.80} is no name on the hub", hint="Names are OWNER/MODEL.")
     _check(revision)
-    from ingot.hub_download import begin, check_family, finish
+    from ingot.hub.download import begin, check_family, finish
 
     with asking_for(name, revision):
         remote = begin(name, revision)

@@ -10,18 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from ingot import cache, cache_entries
+from ingot import compiled as door
 from ingot.artifact.reader import Artifact
-from ingot.cache import cache_key, resolve
-from ingot.cache_entries import (
+from ingot.cache import store
+from ingot.cache.artifacts import (
     ID_DIGITS,
+    Artifacts,
     CachedArtifact,
-    entries,
     entry_name,
-    remove,
-    shrink,
-    touch,
 )
+from ingot.cache.store import touch
+from ingot.compiled import cache_key, resolve
 from ingot.compiler.options import CompileOptions
 from ingot.errors import CheckpointError, ResourceError
 from ingot.models.model_dir import ModelDir
@@ -111,7 +110,7 @@ def test_an_interrupted_removal_of_what_is_damaged_is_found(
         with pytest.raises(KeyboardInterrupt):
             resolve(model)
     assert len(os.listdir(artifact.parent)) == 1
-    shrink(artifact.parent, 0)
+    Artifacts(artifact.parent).shrink(0)
     assert os.listdir(artifact.parent) == []
 
 
@@ -248,7 +247,7 @@ def test_the_key_knows_the_version_and_the_host(model, monkeypatch) -> None:
     for flags in ({"x86_64"}, {"x86_64", "avx2", "fma", "f16c", "bmi1", "bmi2"}):
         monkeypatch.setattr(kind, "host_flags", lambda flags=flags: frozenset(flags))
         keys.append(cache_key(ModelDir.open(model), CompileOptions()))
-    monkeypatch.setattr(cache, "__version__", "0.0.0.dev9")
+    monkeypatch.setattr(door, "__version__", "0.0.0.dev9")
     keys.append(cache_key(ModelDir.open(model), CompileOptions()))
     assert len(set(keys)) == 3
 
@@ -260,7 +259,7 @@ def test_names_come_back(tmp_path: Path, model: str, shown: str) -> None:
     key = "0123456789abcdef" * 4
     path = write_sample(tmp_path / entry_name(model, key))
     assert path.name.endswith("-0123456789abcdef.ingot")
-    ((found),) = entries(tmp_path)
+    ((found),) = Artifacts(tmp_path).entries()
     assert (found.model, found.id, found.path) == (shown, key[:ID_DIGITS], path)
 
 
@@ -268,26 +267,26 @@ def test_only_artifacts_of_the_cache_are_entries(tmp_path: Path) -> None:
     for name in ("a.ingot", "a-0123.ingot", "a-0123456789abcdeg.ingot", "a-0123456789abcdef"):
         write_sample(tmp_path / name)
     (tmp_path / "b-0123456789abcdef.ingot").mkdir()
-    assert entries(tmp_path) == []
+    assert Artifacts(tmp_path).entries() == []
 
 
 def test_a_limit_that_is_just_reached_is_kept(tmp_path: Path) -> None:
     for index in range(2):
         path = write_sample(tmp_path / entry_name("m", f"{index}" * 64))
         os.utime(path, (index, index))
-    total = sum(entry.nbytes for entry in entries(tmp_path))
-    assert shrink(tmp_path, total) == []
-    assert [entry.id for entry in shrink(tmp_path, total - 1)] == ["00000000"]
-    assert shrink(tmp_path / "none", 0) == []
+    total = sum(entry.nbytes for entry in Artifacts(tmp_path).entries())
+    assert Artifacts(tmp_path).shrink(total) == []
+    assert [entry.id for entry in Artifacts(tmp_path).shrink(total - 1)] == ["00000000"]
+    assert Artifacts(tmp_path / "none").shrink(0) == []
 
 
 def test_one_that_is_gone_already_counts_as_removed(tmp_path: Path) -> None:
-    assert remove(CachedArtifact(tmp_path / "gone", "m", "0", 1, 0.0))
+    assert Artifacts(tmp_path).remove(CachedArtifact(tmp_path / "gone", 1, 0.0, "m", "0"))
 
 
 def test_a_cache_that_can_only_be_read_is_used(tmp_path, monkeypatch) -> None:
     def refused(*_: object) -> None:
         raise PermissionError(1, "Operation not permitted")
 
-    monkeypatch.setattr(cache_entries.os, "utime", refused)
+    monkeypatch.setattr(store.os, "utime", refused)
     touch(tmp_path)

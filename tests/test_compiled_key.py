@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 import pytest
 
-from ingot import cache
+from ingot import compiled
 from ingot.artifact.gpu import Gpu
 from ingot.compiler import surroundings
 from ingot.compiler.options import CompileOptions
@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def key_of(folder, options):
-    return cache.cache_key(ModelDir.open(folder), options)
+    return compiled.cache_key(ModelDir.open(folder), options)
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def test_another_version_of_a_package(key, monkeypatch, tmp_path, package):
 def test_another_gpu_where_the_targets_are_those_of_this_host(key, monkeypatch):
     of_gpu = partial(key_of, key.args[0], CompileOptions(targets=("cuda:native",)))
     before, unchanged = of_gpu(), key()
-    monkeypatch.setattr(cache, "find_gpus", lambda: (Gpu(0, (9, 0)),))
+    monkeypatch.setattr(compiled, "find_gpus", lambda: (Gpu(0, (9, 0)),))
     assert of_gpu() != before
     assert key() == unchanged
 
@@ -196,7 +196,7 @@ def test_a_registered_kind_of_target(key, tmp_path, monkeypatch):
 
 
 def test_the_sources_of_the_generated_code(key, tmp_path, monkeypatch):
-    monkeypatch.setattr(cache, "SOURCES", tmp_path / "sources")
+    monkeypatch.setattr(compiled, "SOURCES", tmp_path / "sources")
     (tmp_path / "sources" / "kernels").mkdir(parents=True)
     keys = [key()]
     for name in ("a.py", "kernels/a.h", "unit.cpp"):
@@ -208,7 +208,7 @@ def test_the_sources_of_the_generated_code(key, tmp_path, monkeypatch):
 SAME_KEY = """
 import sys
 from pathlib import Path
-from ingot.cache import cache_key
+from ingot.compiled import cache_key
 from ingot.compiler.options import CompileOptions
 from ingot.models.model_dir import ModelDir
 options = CompileOptions()

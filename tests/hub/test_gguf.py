@@ -14,9 +14,9 @@ from ingot.errors import (
     ModelNotFoundError,
     UnsupportedModelError,
 )
-from ingot.hub import hub_name, model_outline, model_path, pull
-from ingot.hub_cache import cached, model_size, models
-from ingot.hub_gguf import chosen_files
+from ingot.hub.gguf import chosen_files
+from ingot.hub.names import hub_name, model_outline, model_path, pull
+from ingot.hub.snapshots import cached, model_size, models
 from tests.conftest import SHAKESPEARE
 from tests.support.gguf_files import Type, write_gguf
 from tests.support.hub import Hub, Repo
@@ -130,7 +130,7 @@ def test_a_file_that_is_none_leaves_nothing(hub: Hub) -> None:
 
 @pytest.mark.thorough
 def test_a_hub_that_fails_on_the_header_is_told_as_such(hub: Hub, repo: Repo, monkeypatch) -> None:
-    monkeypatch.setattr("ingot.hub_gguf._beginning", lambda *_: 1 / 0)
+    monkeypatch.setattr("ingot.hub.gguf._beginning", lambda *_: 1 / 0)
     with pytest.raises(HubUnreachableError, match="ZeroDivisionError"):
         pull(f"{NAME}:Q8_0")
     assert not list(Path(constants.HF_HUB_CACHE).glob("*/blobs/*"))

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants, file_download
 
-from ingot import hub_download
 from ingot.compiler.explain import explain
 from ingot.errors import (
     CheckpointError,
@@ -26,8 +25,9 @@ from ingot.errors import (
     UnsupportedModelError,
     UsageError,
 )
-from ingot.hub import hub_name, model_outline, model_path, pull
-from ingot.hub_cache import cached, is_whole, models, remove_model, repository
+from ingot.hub import download
+from ingot.hub.names import hub_name, model_outline, model_path, pull
+from ingot.hub.snapshots import cached, is_whole, models, remove_model, repository
 from ingot.models.model_dir import ModelDir
 from tests.support.hub import TOKEN, Hub, Repo
 
@@ -153,14 +153,14 @@ def test_a_revision_means_what_was_downloaded(
     hub: Hub, repo: Repo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever its owner pushes meanwhile, and without the network once all is there."""
-    fetch = hub_download.Remote.fetch_weights
+    fetch = download.Remote.fetch_weights
 
-    def fetch_slowly(remote: hub_download.Remote, names: list[str]) -> None:
+    def fetch_slowly(remote: download.Remote, names: list[str]) -> None:
         fetch(remote, names)
         repo.files["config.json"] += b" "
         hub.requests.clear()
 
-    monkeypatch.setattr(hub_download.Remote, "fetch_weights", fetch_slowly)
+    monkeypatch.setattr(download.Remote, "fetch_weights", fetch_slowly)
     folder = pull(NAME)
     assert folder.name != repo.commit and hub.requests == []
     assert cached(NAME) == cached(NAME, folder.name) == folder
@@ -266,7 +266,7 @@ def test_weights_that_come_damaged_are_not_kept(hub: Hub, repo: Repo) -> None:
 
 
 def test_a_partial_file_that_is_too_long_begins_again(hub: Hub, repo: Repo) -> None:
-    sha256 = hub_download.Remote(NAME, None).files["model.safetensors"].lfs.sha256
+    sha256 = download.Remote(NAME, None).files["model.safetensors"].lfs.sha256
     blobs = repository(NAME) / "blobs"
     blobs.mkdir(parents=True)
     (blobs / f"{sha256}.ingot.incomplete").write_bytes(bytes(10_000_000))
@@ -430,7 +430,7 @@ def test_what_a_family_raises_is_no_fault_of_the_hub(
 def test_nothing_is_downloaded_to_be_compiled_without_torch(
     hub: Hub, repo: Repo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ingot.compiling.find_spec", lambda name: None)
+    monkeypatch.setattr("ingot.compiler.torch_import.find_spec", lambda name: None)
     with pytest.raises(CompileError, match="torch is not installed"):
         model_path(NAME)
     assert hub.requests == []
@@ -466,7 +466,7 @@ def test_a_path_has_no_revision(tmp_path: Path) -> None:
 
 
 def test_a_path_imports_no_client(tmp_path: Path) -> None:
-    code = "import sys; from ingot.hub import model_path; model_path(sys.argv[1]);"
+    code = "import sys; from ingot.hub.names import model_path; model_path(sys.argv[1]);"
     code += "sys.exit('huggingface_hub' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code, tmp_path], cwd=ROOT).returncode == 0
 
@@ -478,7 +478,7 @@ def test_the_environment_says_where_the_hub_and_its_cache_are(
     environment = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home"), "HF_TOKEN": TOKEN}
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    code = f"from ingot.hub import pull; print(pull({NAME!r}))"
+    code = f"from ingot.hub.names import pull; print(pull({NAME!r}))"
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert done.stderr.startswith("ingot: downloading Tiny/llama, "), done.stderr
