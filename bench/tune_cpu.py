@@ -41,10 +41,8 @@ from ingot.runtime.limits import ARITHMETIC, READ
 from ingot.runtime.page_table import PageTable
 from ingot.runtime.residence import Residence
 from ingot.targets.cpu.generate import generate, weight_layouts
-from ingot.targets.cpu.kept_objects import compile_once
 from ingot.targets.cpu.levels import KIB
-from ingot.targets.cpu.toolchain import build
-from ingot.targets.cpu.tuning import Tuning, flags_of, tuning_of
+from ingot.targets.cpu.toolchain import Tuning, build, compile_once, flags_of, tuning_of
 from ingot.targets.cpu.weights import num_bytes
 
 SHAPE = "qwen3-0.6b"

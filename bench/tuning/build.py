@@ -10,7 +10,7 @@ from ingot.artifact.launches import Binary, KernelSpec, Launches, decode_built, 
 from ingot.artifact.target import Target
 from ingot.errors import ToolchainError
 from ingot.targets.cuda import gates, toolchain
-from ingot.targets.cuda.disassembly import instructions_of
+from ingot.targets.cuda.gates import instructions_of
 from ingot.targets.cuda.levels import architecture_of
 from ingot.targets.cuda.tools import tools_of
 from ingot.targets.cuda.triton_package import find_triton

@@ -182,7 +182,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _blame(folder: Path, model_dir: Path) -> str:
-    from ingot.compare.blame import blame  # imports torch, as a compile does
+    from ingot.compare.bisect_sides import blame  # imports torch, as a compile does
 
     return blame(folder, model_dir)
 

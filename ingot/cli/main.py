@@ -5,20 +5,22 @@ This module imports little: Ctrl-C can come while the rest loads, and `main` mus
 
 from __future__ import annotations
 
+import io
+import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING
-
-from ingot.cli.streams import open_streams, settle_stdout
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from argparse import Namespace
 
+
 INTERRUPTED = 130
 ENDING = (signal.SIGTERM, signal.SIGHUP)
+_MODES = {"stdin": "r", "stdout": "w", "stderr": "w"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -134,6 +136,45 @@ def _unknown_variables_named() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UnknownVariableWarning)
         yield
+
+
+class _Messages(io.FileIO):
+    """A stderr that drops what nobody can read any more, so that the work goes on."""
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data)
+        except OSError:
+            return len(data)
+
+
+def open_streams() -> None:
+    """Opens the streams that the caller closed; a message that cannot be written is dropped."""
+    for name, mode in _MODES.items():
+        if getattr(sys, name) is None:  # as after `2>&-`
+            setattr(sys, name, os.fdopen(_open_null(), mode, encoding="utf-8"))
+    if sys.__stderr__ is not None and sys.stderr is sys.__stderr__:
+        raw = _Messages(sys.stderr.fileno(), "w", closefd=False)
+        sys.stderr = io.TextIOWrapper(
+            io.BufferedWriter(raw), encoding=sys.stderr.encoding, line_buffering=True
+        )
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # for terminals that cannot show a character
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="surrogateescape")  # as arguments are; the tokenizer judges
+
+
+def settle_stdout() -> None:
+    """Writes or drops what stdout still holds, so that Python does not fail on it at exit."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(_open_null(), sys.stdout.fileno())
+
+
+def _open_null() -> int:
+    return os.open(os.devnull, os.O_RDWR)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,20 @@
-"""`ingot compare A B --bisect`: which walk suits two sides, and what it found."""
+"""`ingot compare A B --bisect`: which walk suits two sides, and what it found.
+
+`blame` walks for a compile whose code gate fails.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
 from torch.fx import GraphModule
 
 from ingot.artifact.plan import Buffer
+from ingot.artifact.reader import Artifact
 from ingot.compare.artifact_side import ArtifactSide
 from ingot.compare.bisect import TracedFinding, Walk
 from ingot.compare.drift import Drift, by_layer, drift
@@ -29,7 +34,15 @@ from ingot.compiler.interpret import Value
 from ingot.compiler.options import Progress, silent
 from ingot.errors import IngotError, UsageError
 from ingot.ops.scaled import Scaled
+from ingot.runtime.goldens import read_golden
 from ingot.targets.target import Weights, target_named
+
+WHAT = {
+    "weights": "was given other weights than the model's",
+    "plan": "computes something else than the model does",
+    "kernel": "does not leave what its instructions make of its inputs",
+    "memory": "reads what was overwritten",
+}
 
 
 @dataclass(slots=True)
@@ -235,3 +248,26 @@ def _numbers(held: WatchedKernels) -> Weights:
         return found.dequantize() if isinstance(found, Scaled) else found.float()
 
     return weight
+
+
+def blame(folder: Path, model_dir: Path) -> str:
+    """The first kernel of an artifact in its unfinished folder that is at fault, in words; "" where
+    none can be found."""
+    try:
+        artifact = Artifact.open(folder, unfinished=True)
+        subject = ArtifactSide(str(folder), artifact)
+        longest = artifact.manifest.limits.max_model_len
+        reference = ReferenceSide(str(model_dir), model_dir, longest)
+        prompts = [prompt.tokens for prompt in read_golden(artifact).prompts]
+        try:
+            (bisection,) = bisect(subject, reference, prompts)
+        finally:
+            subject.close()
+            reference.close()
+    except IngotError:  # what failed before is told
+        return ""
+    if not bisection.found:
+        return ""
+    first = bisection.found[0].finding
+    by = f", made by {first.made_by}" if first.made_by else ""
+    return f"kernel {first.number}, {first.kernel} of {first.origin}{by}, {WHAT[first.where]}"

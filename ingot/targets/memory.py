@@ -24,12 +24,20 @@ class Lifetime:
 
 
 def placed(plan: Plan, uses: Uses) -> Plan:
-    """The plan with every temporary in the arena; `uses`: what each kernel (reads, writes)."""
+    """The plan with every temporary in the arena; `uses`: what each kernel (reads, writes).
+
+    A kernel names any buffers. A temporary lives as long as a view of it is used.
+    """
     nbytes = {b.name: plan.arena_bytes_of(b) for b in plan.of_kind("arena")}
-    memory = plan_memory(lifetimes(uses, nbytes))
+    rooted = [(_roots(plan, reads), _roots(plan, writes)) for reads, writes in uses]
+    memory = plan_memory(lifetimes(rooted, nbytes))
     offsets = {slot.name: slot.offset for slot in memory.slots}
     buffers = tuple(replace(b, offset=offsets.get(b.name, b.offset)) for b in plan.buffers)
     return replace(plan, buffers=buffers, memory=memory)
+
+
+def _roots(plan: Plan, names: Sequence[str]) -> list[str]:
+    return [plan.root(name).name for name in names]
 
 
 def lifetimes(uses: Uses, nbytes: Mapping[str, int]) -> tuple[Lifetime, ...]:

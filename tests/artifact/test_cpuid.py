@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from ingot.artifact import cpuid
-from ingot.artifact.cpuid import FEATURES, Leaf, lacking, lacking_here
+from ingot.artifact import host
+from ingot.artifact.host import FEATURES, Leaf, lacking, lacking_here
 from ingot.targets.cpu.levels import X86_64
 from tests.support.open_files import open_files
 
@@ -86,16 +86,16 @@ def test_this_host_answers_and_agrees_with_its_kernel() -> None:
 
 
 def test_tiles_that_the_system_refuses_are_lacking(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpuid, "_ASK_FOR_TILES", (158, 0x1023, 63))  # registers that none has
+    monkeypatch.setattr(host, "_ASK_FOR_TILES", (158, 0x1023, 63))  # registers that none has
     assert lacking_here() >= TILES
 
 
 def test_only_x86_64_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = frozenset({"fma"})
-    monkeypatch.setattr(cpuid, "_asked", lambda *_: asked)
-    monkeypatch.setattr(cpuid, "_refused", frozenset)
+    monkeypatch.setattr(host, "_asked", lambda *_: asked)
+    monkeypatch.setattr(host, "_refused", frozenset)
     for machine, lacks in (("x86_64", asked), ("aarch64", frozenset())):
-        monkeypatch.setattr(cpuid.platform, "machine", lambda machine=machine: machine)
+        monkeypatch.setattr(host.platform, "machine", lambda machine=machine: machine)
         assert lacking_here() == lacks
 
 
@@ -114,4 +114,4 @@ def test_where_code_cannot_be_mapped_nothing_is_denied(monkeypatch: pytest.Monke
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(os, "memfd_create", refused)
-    assert cpuid.lacking_here() == frozenset()
+    assert host.lacking_here() == frozenset()

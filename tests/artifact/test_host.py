@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from ingot.artifact import hashing
-from ingot.artifact.cpuid import lacking_here
 from ingot.artifact.host import (
     available_memory,
     core_cache,
     cpu_quota,
     host_flags,
     huge_pages,
+    lacking_here,
     processor_name,
     system_memory,
     usable_processors,

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from ingot.artifact import host
-from ingot.artifact.cpuid import lacking_here
-from ingot.artifact.host import available_memory, host_flags
+from ingot.artifact.host import available_memory, host_flags, lacking_here
 from ingot.artifact.select import ABI, CUDA_ABI, best_target, choose_target
 from ingot.errors import IncompatibleHostError
 from ingot.targets.target import requires, target_named

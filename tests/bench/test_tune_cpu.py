@@ -10,7 +10,7 @@ import pytest
 
 from bench import tune_cpu
 from bench.tune_cpu import PHASES, Phase, Trial, compared
-from ingot.targets.cpu.tuning import Tuning, tuning_of
+from ingot.targets.cpu.toolchain import Tuning, tuning_of
 from ingot.targets.target import target_named
 
 TABLE = Tuning(core_cache=1 << 20, quad_rows=6)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ingot.cli.streams import _Messages, open_streams, settle_stdout
+from ingot.cli.main import _Messages, open_streams, settle_stdout
 
 
 def test_no_character_is_too_odd(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,7 +61,7 @@ def test_what_stdout_still_holds_is_written_or_dropped(
 
 
 def test_a_message_is_there_as_soon_as_its_line_ends() -> None:
-    code = "import os, sys; from ingot.cli.streams import *; open_streams();"
+    code = "import os, sys; from ingot.cli.main import *; open_streams();"
     code += "print('now', file=sys.stderr); os._exit(0)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stderr == "now\n"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ingot.cli.main import main
-from ingot.compare.blame import blame
+from ingot.compare.bisect_sides import blame
 from tests.compare.planted import faulty_kernels
 from tests.support.made_once import made_once
 from tests.support.tiny_models import save_random

@@ -13,18 +13,13 @@ from torch import nn
 from torch.nn import functional
 
 from ingot.models import blueprint, registry
-from ingot.models.blocks.activation import activate
 from ingot.models.blocks.attention import Attention
 from ingot.models.blocks.constants import named_constants, register_constant
-from ingot.models.blocks.decoder import LAYERS, Decoder
-from ingot.models.blocks.embedding import Embedding
-from ingot.models.blocks.layer_norm import LayerNorm
+from ingot.models.blocks.decoder import LAYERS, Decoder, Embedding, SoftCap
 from ingot.models.blocks.linear import Linear
-from ingot.models.blocks.plain_mlp import PlainMLP
-from ingot.models.blocks.rms_norm import RMSNorm
-from ingot.models.blocks.rope_frequencies import inverse_frequencies
-from ingot.models.blocks.rotary import Rotary, rotate
-from ingot.models.blocks.soft_cap import SoftCap
+from ingot.models.blocks.mlp import PlainMLP, activate
+from ingot.models.blocks.norm import LayerNorm, RMSNorm
+from ingot.models.blocks.rotary import Rotary, inverse_frequencies, rotate
 from ingot.models.checkpoints.checkpoint import Checkpoint, materialize
 from ingot.models.config import ModelConfig
 from ingot.models.model_dir import ModelDir

@@ -14,7 +14,7 @@ from ingot.errors import UnsupportedModelError
 from ingot.models import registry
 from ingot.models.blocks.decoder import CausalLM
 from ingot.models.blocks.linear import Linear
-from ingot.models.blocks.rms_norm import RMSNorm
+from ingot.models.blocks.norm import RMSNorm
 from ingot.models.blueprint import linear, rms_norm
 from ingot.models.counts import module_counts
 from ingot.models.model_dir import ModelDir

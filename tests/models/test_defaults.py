@@ -16,7 +16,7 @@ from transformers.activations import ACT2FN
 
 from ingot.errors import ConfigError
 from ingot.models import registry
-from ingot.models.blocks.activation import activate
+from ingot.models.blocks.mlp import activate
 from ingot.models.config import ModelConfig
 from tests.support.core import core
 

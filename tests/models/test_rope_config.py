@@ -12,7 +12,7 @@ from transformers import LlamaConfig, Phi3Config
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from ingot.errors import ConfigError
-from ingot.models.blocks.rope_frequencies import inverse_frequencies
+from ingot.models.blocks.rotary import inverse_frequencies
 from ingot.models.config import RopeConfig
 from ingot.models.fields import Fields
 from ingot.models.rope_config import parse_rope

@@ -12,7 +12,7 @@ from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from ingot.models import registry
-from ingot.models.blocks.rope_frequencies import inverse_frequencies
+from ingot.models.blocks.rotary import inverse_frequencies
 
 FACTORS = st.floats(1.0, 64.0)
 TRAINED = st.sampled_from([16, 64, 100, 4096])

@@ -7,7 +7,7 @@ import torch
 from torch.fx import GraphModule, Node, symbolic_trace
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from ingot.passes.match import Match, Matcher
+from ingot.passes.patterns import Match, Matcher
 
 aten = torch.ops.aten
 EPS = 0.123

@@ -12,7 +12,7 @@ from ingot.artifact.target import Target
 from ingot.errors import UsageError
 from ingot.targets.cpu import toolchain
 from ingot.targets.cpu.levels import KIB, LEVELS, CpuLevel, native_target
-from ingot.targets.cpu.tuning import tuning_of
+from ingot.targets.cpu.toolchain import tuning_of
 from ingot.targets.target import level_of, requires, target_named
 
 NAMES = [*(f"cpu:{level}" for level in LEVELS), "cpu:x86-64-v3+avx_vnni",

@@ -151,7 +151,7 @@ def main(args: argparse.Namespace) -> int:
 
     from ingot.cli.load.demand import parse_goodput
     from ingot.cli.load.measure import detailed, measure
-    from ingot.cli.load.report import text
+    from ingot.cli.load.metrics import text
 
     if args.save_detailed and not (args.save_result or args.json):
         raise UsageError("--save-detailed needs --save-result FILE or --json")

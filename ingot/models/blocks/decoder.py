@@ -14,23 +14,48 @@ from torch import nn
 from torch.nn import functional
 
 from ingot.models.attention_config import AttentionConfig
-from ingot.models.blocks.attention import Attention
+from ingot.models.blocks.attention import Attention, LatentAttention
 from ingot.models.blocks.block import Block
-from ingot.models.blocks.embedding import Embedding
 from ingot.models.blocks.experts import Mixture
-from ingot.models.blocks.gated_mlp import GatedMLP
-from ingot.models.blocks.latent_attention import LatentAttention
 from ingot.models.blocks.linear import Linear
+from ingot.models.blocks.mlp import GatedMLP, PlainMLP
 from ingot.models.blocks.norm import make_norm
-from ingot.models.blocks.plain_mlp import PlainMLP
 from ingot.models.blocks.rotary import RopeTables, Rotary
-from ingot.models.blocks.soft_cap import SoftCap
+from ingot.models.blueprint import Blueprint
 from ingot.models.config import ModelConfig, Placement
 from ingot.models.decoder_blueprint import causal_lm, decoder, decoder_layer, rotaries
 from ingot.models.latent_config import LatentConfig
 from ingot.models.layer_config import LayerConfig
 from ingot.models.mlp_config import MlpConfig
 from ingot.models.moe_config import MoeConfig
+
+
+class Embedding(Block):
+    """Rows of a table, times a factor: ids [1, T] -> [1, T, width]."""
+
+    weight: torch.Tensor
+
+    def __init__(self, blueprint: Blueprint, *, scale: float = 1.0) -> None:
+        super().__init__(blueprint)
+        self.scale = scale
+        self.becomes = {"embedding": 1} | ({"mul": 1} if scale != 1.0 else {})
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        rows = functional.embedding(ids, self.weight)
+        return rows if self.scale == 1.0 else rows * self.scale
+
+
+class SoftCap(nn.Module):
+    """cap * tanh(x / cap): values of any shape, bounded to between -cap and cap."""
+
+    becomes: ClassVar = {"soft_cap": 1}
+
+    def __init__(self, cap: float) -> None:
+        super().__init__()
+        self.cap = cap
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.cap * torch.tanh(x / self.cap)
 
 
 def make_mlp(config: ModelConfig, mlp: MlpConfig) -> nn.Module:

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 import ingot.ops  # noqa: F401  (registers torch.ops.ingot)
 from ingot.models.blocks.block import Block
-from ingot.models.blocks.gated_mlp import GatedMLP
+from ingot.models.blocks.mlp import GatedMLP
 from ingot.models.blueprint import Blueprint
 from ingot.models.config import ModelConfig
 from ingot.models.decoder_blueprint import alone, mixture

@@ -14,17 +14,22 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
+from ingot.artifact.formats import Storage
 from ingot.errors import CheckpointError
 from ingot.models.blocks.constants import named_constants
 from ingot.models.checkpoints.checkpoint_files import open_files
 from ingot.models.checkpoints.formats.cache_scales import ignored_scales
-from ingot.models.checkpoints.formats.quantized import Decoded, EncodedTensor, QuantizedTensor
+from ingot.models.checkpoints.formats.quantized import (
+    Array,
+    Decoded,
+    EncodedTensor,
+    QuantizedTensor,
+)
 from ingot.models.checkpoints.formats.resolve import with_quantized
 from ingot.models.checkpoints.mapped_file import MappedCheckpoint, TensorInfo
 from ingot.models.checkpoints.sources import Source, Stacked
-from ingot.models.checkpoints.stored_integers import scaled
 from ingot.models.checkpoints.tensor_reader import PIECE_BYTES, Checked, TensorReader
 from ingot.models.checkpoints.weight_table import idle_biases, quantized_sources, resolve_sources
 from ingot.models.foreign.config import AnyConfig
@@ -32,6 +37,7 @@ from ingot.models.model_dir import ModelDir
 from ingot.ops.scaled import Scaled, stack, stack_matrices
 from ingot.ops.stacks import stack_of
 
+_LARGEST = np.finfo(np.float16).max
 _TORCH_DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 
 
@@ -265,3 +271,37 @@ def materialize(module: nn.Module, checkpoint: Checkpoint) -> nn.Module:
         for name, tensor in (*module.named_parameters(), *module.named_buffers()):
             tensor.copy_(checkpoint.read(name))
     return module
+
+
+def scaled(name: str, rows: Decoded, storage: Storage) -> Scaled:
+    """Decoded rows of a matrix in the storage that its encoding names.
+
+    Raises:
+        CheckpointError: a scale that float16 does not hold exactly.
+    """
+    each = -(-rows.group // storage.group)
+    scales = _exact(name, rows).repeat(each, axis=-1)
+    zeros = None if rows.zeros is None else _tensor(rows.zeros.astype(np.int8).repeat(each, -1))
+    return Scaled(_tensor(rows.values), None, _tensor(scales), zeros, block=storage.group)
+
+
+def _exact(name: str, rows: Decoded) -> Array:
+    """The scales, which float16 holds; 0 for groups of zeros, which need none."""
+    scales = rows.scales
+    rounded = np.clip(scales, -_LARGEST, _LARGEST).astype(np.float16).astype(np.float32)
+    if np.array_equal(rounded, scales):
+        return scales
+    groups = rows.values.reshape(*scales.shape, rows.group)
+    zeros = 0 if rows.zeros is None else rows.zeros[..., None]
+    empty = (groups == zeros).all(-1)
+    wrong = (rounded != scales) & ~empty
+    if not wrong.any():
+        return np.where(empty, np.float32(0), scales)
+    raise CheckpointError(
+        f"{name} has the scale {float(scales[wrong][0]):.9g}, which float16 cannot hold exactly",
+        hint="Give --dequantize, which reads the numbers that the integers stand for.",
+    )
+
+
+def _tensor(array: Array) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(array))

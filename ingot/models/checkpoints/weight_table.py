@@ -7,8 +7,10 @@ copy of a tied tensor, or listed as unused; any other tensor is an error.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
+from functools import partial
+from itertools import product
 
 from ingot.errors import CheckpointError, OnFault, listed, raise_fault
 from ingot.models.blueprint import Shape
@@ -26,13 +28,15 @@ from ingot.models.checkpoints.sources import (
     sources_of,
     with_outputs_first,
 )
-from ingot.models.checkpoints.spellings import respelled
 from ingot.models.family import Family, Weights
 from ingot.models.foreign.config import AnyConfig
 from ingot.models.templates import BEYOND, expand, fill
 from ingot.models.weight_rules import Entry, Rows, Rule, Stack
 
 BIAS = ".bias"
+BASE = "model."  # in front of all parameters but those of the head
+# What stands in front of all names of a model that was saved as a part of another.
+AROUND = ("", "language_model.", "transformer.", f"{BASE}language_model.", BASE)
 Pieces = Mapping[str, Sequence[SourcePiece]]  # of every parameter
 
 
@@ -270,3 +274,51 @@ def _check_copies(copies: Mapping[TensorInfo, TensorInfo], on_fault: OnFault) ->
                     "differ",
                 )
             )
+
+
+def respelled(
+    family: Family, infos: Mapping[str, TensorInfo], shapes: Mapping[str, Shape], on_fault: OnFault
+) -> dict[str, TensorInfo]:
+    """The tensors by the names that the family's tables have."""
+    found: dict[str, TensorInfo] = {}
+    as_whole = _as_whole_model(infos, shapes)
+    for info in infos.values():
+        name = as_whole(info.name)
+        for template, spelling in family.spellings.items():
+            if match := expand(template).fullmatch(name):
+                name = fill(spelling, match)
+        if family.respelled:
+            name = family.respelled(name)
+        if not name:
+            continue
+        if name in found:
+            on_fault(
+                CheckpointError(
+                    f"the checkpoint has {found[name].name} and {info.name}, which are the same "
+                    "tensor",
+                    hint="remove one of the two, or fetch the checkpoint again",
+                )
+            )
+        found[name] = info
+    return found
+
+
+def _as_whole_model(
+    infos: Mapping[str, TensorInfo], shapes: Mapping[str, Shape]
+) -> Callable[[str], str]:
+    """What a tensor is called in the model itself, where that was saved without its head or as a
+    part of something larger: all names lack a prefix, or have one too many."""
+    base = {name for name in shapes if name.startswith(BASE)}
+    if base & infos.keys():
+        return str
+    for prefix, instead in product(AROUND, ("", BASE)):
+        moved = partial(_moved, prefix=prefix, instead=instead, shapes=shapes)
+        if any(moved(name) in base for name in infos):
+            return moved
+    return str
+
+
+def _moved(name: str, *, prefix: str, instead: str, shapes: Mapping[str, Shape]) -> str:
+    """A name with another prefix; the head may have neither."""
+    rest = name.removeprefix(prefix)
+    return rest if rest in shapes or not name.startswith(prefix) else instead + rest

@@ -181,7 +181,7 @@ def installed() -> Iterator[None]:
 @cache
 def foreign_family(config: ForeignConfig) -> Family:
     """The tables of a class, from a module that it builds on the meta device."""
-    from ingot.models.foreign.names import renaming
+    from ingot.models.foreign.build import renaming
 
     model, rows = made(config, max_model_len=config.max_position_embeddings)
     try_out(model)

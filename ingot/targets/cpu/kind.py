@@ -19,9 +19,9 @@ from ingot.artifact.target import Target
 from ingot.errors import ToolchainError
 from ingot.targets.compilers import identity, version_line
 from ingot.targets.cpu import toolchain
-from ingot.targets.cpu.kept_objects import compile_once
 from ingot.targets.cpu.levels import LEVELS, native_target
 from ingot.targets.cpu.limits import MAX_HEAD_SIZE, MAX_LATENT_SIZE
+from ingot.targets.cpu.toolchain import compile_once
 from ingot.targets.target import Packed, Read, ScaledWeights, Weights
 
 if TYPE_CHECKING:
@@ -78,13 +78,17 @@ class CpuKind:
 
     def place(self, plan: Plan) -> Plan:
         from ingot.targets.cpu.generate import weight_layouts
-        from ingot.targets.cpu.memory import with_memory
         from ingot.targets.cpu.weights import with_stacks
+        from ingot.targets.cpu.work import lasting_reads, work_of
+        from ingot.targets.memory import placed
         from ingot.targets.memory_check import check_memory
 
-        placed = with_memory(with_stacks(plan, weight_layouts(plan)))
-        check_memory(placed)
-        return placed
+        plan = with_stacks(plan, weight_layouts(plan))
+        work = work_of(plan)  # threads may still read what kernels before this one have read
+        writes = (kernel.writes for kernel in work)
+        plan = placed(plan, [*zip(lasting_reads(work), writes, strict=True)])
+        check_memory(plan)
+        return plan
 
     def sources(self, plan: Plan, target: Target) -> Mapping[str, str]:
         from ingot.targets.cpu.generate import generate

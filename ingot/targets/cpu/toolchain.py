@@ -1,4 +1,9 @@
-"""Finds a C++ compiler and builds the generated units into a shared library."""
+"""Finds a C++ compiler and builds the generated units into a shared library.
+
+Object files are kept, since equal sources, compilers and flags give equal bytes. A model whose
+weights have changed, or that is compiled again after a mistake, spares the C++ compiler's seconds;
+another model of the same target spares those of the C interface.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +12,20 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, fields
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ingot.artifact.target import Target
-from ingot.errors import ToolchainError
+from ingot.cache.builds import Builds
+from ingot.cache.store import content_of, key_of
+from ingot.errors import ToolchainError, UsageError
 from ingot.settings import settings
-from ingot.targets.compilers import run_compiler, side_by_side
+from ingot.targets.compilers import alone, identity, run_compiler, side_by_side
 from ingot.targets.cpu.levels import LEVELS
-from ingot.targets.cpu.tuning import flags_of, tuning_of
 
 KERNELS = Path(__file__).parent / "kernels"
 # Compiles one source file for a target, with further flags, to an object file.
@@ -46,6 +54,7 @@ LINK = (
 )
 # Code and constants share pages: a smaller file, fewer mappings. ziglang refuses the flag.
 SHARED_PAGES = "-Wl,-z,noseparate-code"
+SUFFIX = ".o"  # of object files that are kept
 
 
 def find_compiler() -> tuple[str, ...]:
@@ -163,3 +172,76 @@ def _run(command: tuple[str, ...]) -> None:
             + "\n".join(lines[:SHOWN_LINES]),
             hint=f"Command: {shown}",
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuning:
+    """The sizes that kernels are built with; `kernels/tuning.h` has them as constants.
+
+    They decide how fast a target is, and no bit of what it computes. `python -m bench.tune_cpu`
+    times others on a processor, and says how many operations that processor does for each byte that
+    it reads.
+
+    Attributes:
+        core_cache: bytes of second-level cache, which blocks of weights and rows share; see
+            `CpuLevel.core_cache`.
+        float_rows, bfloat16_rows, quad_rows: rows of a tile in registers, whose weights are
+            float32, bfloat16, or integers, of which four are multiplied at once.
+        stream_cache: the level of cache, 1 or 2, that what is read once is fetched into.
+        float_ahead, int8_ahead, int4_ahead: how far ahead weights that are read once are fetched,
+            in bytes.
+        unpacked_rows: the fewest rows for which int4 becomes int8 once, and not in every tile.
+    """
+
+    core_cache: int
+    float_rows: int = 6
+    bfloat16_rows: int = 6
+    quad_rows: int = 6
+    stream_cache: int = 2
+    float_ahead: int = 4096
+    int8_ahead: int = 2560
+    int4_ahead: int = 3072
+    unpacked_rows: int = 12
+
+
+def tuning_of(target: Target) -> Tuning:
+    """The sizes of a CPU target."""
+    return Tuning(**LEVELS[target.level].sizes(target.features))
+
+
+def flags_of(tuning: Tuning) -> tuple[str, ...]:
+    """What tells a compiler."""
+    return tuple(f"-DINGOT_{x.name.upper()}={getattr(tuning, x.name)}" for x in fields(tuning))
+
+
+def compile_once(source: Path, out: Path, target: Target, flags: tuple[str, ...] = ()) -> None:
+    """As `compile_unit`, unless the same was compiled before."""
+    try:
+        builds = Builds.opened()
+        key = _key(source, target, flags)
+    except (OSError, UsageError, subprocess.TimeoutExpired):  # a compile needs no cache
+        compile_unit(source, out, target, flags)
+        return
+    with alone(key):
+        data = builds.take(key, SUFFIX)
+        if data is not None:
+            out.write_bytes(data)
+            return
+        compile_unit(source, out, target, flags)
+        with suppress(OSError):  # a full disk is told by what needs the room
+            if _key(source, target, flags) == key:  # nobody has edited a header meanwhile
+                builds.keep(key, out.read_bytes(), SUFFIX)
+
+
+def _key(source: Path, target: Target, flags: tuple[str, ...]) -> str:
+    """Changes with everything that the compiler's output depends on, and with nothing else."""
+    anywhere = Path("source")
+    command = compile_command(anywhere / "unit.cpp", anywhere / "unit.o", target, flags)
+    # Where ingot is installed is no part of what is built.
+    parts = {
+        "command": [part.replace(str(KERNELS), "kernels") for part in command],
+        "compiler": [*identity(find_compiler()), *settings().compiler_paths],
+        "source": content_of(source),
+        "headers": {path.name: content_of(path) for path in KERNELS.glob("*.h")},
+    }
+    return key_of(parts)

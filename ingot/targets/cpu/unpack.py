@@ -1,6 +1,6 @@
 """Reads packed weights, and what kernels have stored, back into plain tensors.
 
-The inverse of pack.py and quantized_panels.py, and of the layout of kernels/cache.h: for those who
+The inverse of pack.py, and of the layout of kernels/cache.h: for those who
 look into a model, never for a step.
 """
 

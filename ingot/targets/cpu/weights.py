@@ -1,6 +1,6 @@
 """How weights lie in their file, and how many bytes they take. No torch.
 
-pack.py writes them so, and quantized_panels.py those in integers.
+pack.py writes them so.
 
 The weight W [O, K] of a linear is stored as ceil(O / 64) panels of 64 output features. A panel is
 [ceil(K / 2)][64][2] in bfloat16, filled up with zeros if K is odd, or [K][64] in float32. The last

@@ -1,24 +1,29 @@
 """Gates on machine code: what kernels must have become, checked without a card.
 
 A kernel that is spelled a little differently can be right and many times slower: loads of two bytes
-instead of sixteen, another family of matrix instructions, values that leave the registers.
+instead of sixteen, another family of matrix instructions, values that leave the registers. Code is
+looked at as counts of its instructions, by NVIDIA's disassembler.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import subprocess
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from ingot.artifact.architectures import Architecture
 from ingot.artifact.launches import Binary, KernelSpec, Launches, WeightTiles
 from ingot.artifact.occupancy import bytes_in_flight, bytes_needed, resident_programs
 from ingot.artifact.target import Target
-from ingot.targets.cuda.disassembly import instructions_of
+from ingot.errors import ToolchainError
+from ingot.targets.compilers import run_compiler, side_by_side
 from ingot.targets.cuda.levels import architecture_of
 from ingot.targets.cuda.tiles import weight_tile_bytes
-from ingot.targets.cuda.triton_package import find_triton
+from ingot.targets.cuda.triton_package import AGAIN, TritonPackage, find_triton
 
 # Newer assemblers spill once where none need, and that of Triton 3.6 what is needed only
 # after a loop: at most 12 bytes of a thread, each written once and read once.
@@ -44,6 +49,9 @@ TENSOR_CORES: Mapping[int, str] = {
     80: "HMMA", 90: "HGMMA", 100: "UTCHMMA", 103: "UTCHMMA", 120: "HMMA",
 }  # fmt: skip
 ONE_WARP: Mapping[int, str] = dict.fromkeys(TENSOR_CORES, "HMMA")
+TIMEOUT_SECONDS = 120
+# The address, perhaps the predicate, and the operation with all that it is specialised to.
+_LINE = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]+)", re.M)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,3 +231,38 @@ def _few_bytes(kernel: GatedKernel, architecture: Architecture) -> Iterator[str]
 
 def _times(counts: Mapping[str, int], pattern: re.Pattern[str]) -> int:
     return sum(count for name, count in counts.items() if pattern.match(name))
+
+
+def instructions(cubin: Path, triton: TritonPackage) -> Mapping[str, int]:
+    """How often each instruction stands in a cubin, in the order in which they come first.
+
+    Raises ToolchainError.
+    """
+    command = (str(triton.tool("nvdisasm")), "-c", str(cubin))
+    try:
+        done = run_compiler(command, TIMEOUT_SECONDS)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ToolchainError(f"nvdisasm cannot be run: {error}", hint=AGAIN) from error
+    counts = counted(done.stdout)
+    if done.returncode != 0 or not counts:
+        said = (done.stderr or done.stdout).strip()[:400]
+        raise ToolchainError(f"nvdisasm cannot read {cubin}: {said}")
+    return counts
+
+
+def instructions_of(
+    files: Collection[str], folder: Path, triton: TritonPackage
+) -> dict[str, Mapping[str, int]]:
+    """The same of all files of a folder, by their names. Raises ToolchainError."""
+    found: dict[str, Mapping[str, int]] = {}
+
+    def count(file: str) -> None:
+        found[file] = instructions(folder / file, triton)
+
+    side_by_side(partial(count, file) for file in set(files))
+    return found
+
+
+def counted(listing: str) -> Mapping[str, int]:
+    """How often each instruction stands in a listing, in the order in which they come first."""
+    return Counter(_LINE.findall(listing))

@@ -78,12 +78,18 @@ class CudaKind:
         return group(plan, [rule for rule in RULES if rule.__name__ not in disable])
 
     def place(self, plan: Plan) -> Plan:
-        from ingot.targets.cuda.memory import with_memory
         from ingot.targets.cuda.weights import is_stack, matrix_bytes
+        from ingot.targets.memory import placed
+        from ingot.targets.memory_check import check_memory
         from ingot.targets.stacks import with_stacks
+        from ingot.targets.work import Work
 
         stacks = [weight for weight in plan.of_kind("weight") if is_stack(weight)]
-        return with_memory(with_stacks(plan, {each.name: matrix_bytes(each) for each in stacks}))
+        plan = with_stacks(plan, {each.name: matrix_bytes(each) for each in stacks})
+        work = [Work(plan, group) for group in plan.kernels]
+        plan = placed(plan, [(each.reads, each.writes) for each in work])
+        check_memory(plan)
+        return plan
 
     def sources(self, plan: Plan, target: Target) -> Mapping[str, str]:
         from ingot.artifact.launches import encode_launches

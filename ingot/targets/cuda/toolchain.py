@@ -35,8 +35,8 @@ from ingot.errors import ToolchainError, UsageError
 from ingot.settings import settings
 from ingot.targets.compilers import run_compiler, side_by_side
 from ingot.targets.cuda import builder
-from ingot.targets.cuda.binaries import described
 from ingot.targets.cuda.compiled import Compiled
+from ingot.targets.cuda.cubin import described
 from ingot.targets.cuda.tools import KERNELS, Tools, tools_of
 from ingot.targets.cuda.triton_package import Assembler
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ingot.cli.chat.entries import CONTINUED, PROMPT, ChatEntry, read_entry
+from ingot.cli.chat.loop import CONTINUED, PROMPT, ChatEntry, read_entry
 
 
 def entered(text: str) -> tuple[list[ChatEntry], list[str]]:

@@ -22,8 +22,7 @@ from ingot.artifact.host import host_flags
 from ingot.artifact.programs import STEP
 from ingot.artifact.select import ABI
 from ingot.targets.cpu.generate import step_sources
-from ingot.targets.cpu.kept_objects import compile_once
-from ingot.targets.cpu.toolchain import build
+from ingot.targets.cpu.toolchain import build, compile_once
 from ingot.targets.target import requires, target_named
 from tests.support.made_once import made_once
 

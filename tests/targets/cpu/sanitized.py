@@ -14,8 +14,7 @@ import numpy as np
 from torch import Tensor
 
 from ingot.targets.compilers import side_by_side
-from ingot.targets.cpu.kept_objects import compile_once
-from ingot.targets.cpu.toolchain import find_compiler
+from ingot.targets.cpu.toolchain import compile_once, find_compiler
 from ingot.targets.target import target_named
 from tests.support.made_once import made_once
 from tests.targets.cpu.native import INPUTS, Memory, Sources, encoding, write_sources

@@ -12,7 +12,7 @@ from ingot.errors import ToolchainError
 from ingot.targets import compilers
 from ingot.targets.compilers import identity, run_compiler, version_line
 from ingot.targets.cpu import toolchain
-from ingot.targets.cpu.tuning import flags_of, tuning_of
+from ingot.targets.cpu.toolchain import flags_of, tuning_of
 from ingot.targets.target import target_named
 
 TARGET = target_named("cpu:x86-64-v3")

@@ -17,8 +17,8 @@ import pytest
 
 from ingot.artifact.target import Target
 from ingot.cache import builds
-from ingot.targets.cpu import kept_objects, toolchain
-from ingot.targets.cpu.kept_objects import compile_once
+from ingot.targets.cpu import toolchain
+from ingot.targets.cpu.toolchain import compile_once
 from ingot.targets.target import target_named
 
 TARGET = target_named("cpu:portable")
@@ -186,7 +186,7 @@ def test_where_nothing_can_be_kept_it_is_built(
         raise RuntimeError("no home")
 
     if name == "INGOT_CXX":
-        monkeypatch.setattr(kept_objects, "identity", late)
+        monkeypatch.setattr(toolchain, "identity", late)
     else:
         monkeypatch.delenv("INGOT_CACHE")
         monkeypatch.delenv("XDG_CACHE_HOME", raising=False)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ingot.artifact.formats import rounded_rows
 from ingot.artifact.plan import ALIGNMENT, Plan
 from ingot.errors import InternalError
-from ingot.targets.cpu.memory import with_memory
+from ingot.targets.cpu.kind import KIND
 from ingot.targets.cpu.work import lasting_reads, work_of
 from ingot.targets.grouping import Found
 from ingot.targets.memory import Lifetime, lifetimes, plan_memory
@@ -156,11 +156,11 @@ def test_the_planner_places_what_kernels_read_and_write() -> None:
     s = chain()
     s.call("activation", "c", out="d", kind="silu")
     plan = formed(s.plan(), Found("k", (2, 3)))
-    placed = with_memory(plan)
+    placed = KIND.place(plan)
     check_memory(placed)
     assert [slot.name for slot in placed.memory.slots] == ["a", "b"]
     s.call("activation", "d", out="e", kind="relu")
-    placed = with_memory(formed(s.plan(), Found("k", (2, 3))))
+    placed = KIND.place(formed(s.plan(), Found("k", (2, 3))))
     check_memory(placed)
     lives = {slot.name: (slot.first_use, slot.last_use) for slot in placed.memory.slots}
     assert lives == {"a": (0, 3), "b": (1, 3), "d": (2, 3), "e": (3, 3)}
@@ -173,7 +173,7 @@ def test_what_threads_may_still_read_keeps_its_place_until_they_meet() -> None:
     s.call("paged_attention", q, *s.caches(2, 16), *STEP, out="o", scale=1.0)
     s.call("activation", "o", out="p", kind="silu")
     s.call("activation", "p", out="r", kind="silu")
-    slots = {slot.name: slot for slot in with_memory(s.plan()).memory.slots}
+    slots = {slot.name: slot for slot in KIND.place(s.plan()).memory.slots}
     assert slots["a"].last_use == slots["b"].last_use == 3
     assert slots["p"].last_use == 5
 
@@ -203,5 +203,5 @@ def test_views_stay_where_they_are_in_their_base() -> None:
     s = Sketch()
     s.call("activation", s.rows("a", 64), out="b", kind="silu")
     s.call("activation", s.view("half", "b", 32, 32), out="c", kind="silu")
-    placed = with_memory(s.plan())
+    placed = KIND.place(s.plan())
     assert placed.buffer("half").offset == 32 and placed.buffer("half").row_stride == 64

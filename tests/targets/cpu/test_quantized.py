@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from ingot.ops.scaled import Scaled
-from ingot.targets.cpu.quantized_panels import pack_quantized
+from ingot.targets.cpu.pack import pack_quantized
 from ingot.targets.cpu.weights import STORED_TOGETHER, whole
 from tests.targets.cpu.cases import MORE, TARGETS_OF, at_levels, unit
 from tests.targets.cpu.matrices import MATRICES, Matrix

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ingot.artifact.formats import Format
 from ingot.ops.scaled import Scaled
-from ingot.targets.cpu.quantized_panels import pack_quantized
+from ingot.targets.cpu.pack import pack_quantized
 from ingot.targets.cpu.weights import block_bytes, fits, packed_bytes
 from tests.targets.cpu.matrices import MATRICES, Matrix, int4
 

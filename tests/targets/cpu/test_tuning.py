@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ingot.targets.cpu.levels import KIB, LEVELS
-from ingot.targets.cpu.tuning import Tuning, flags_of, tuning_of
+from ingot.targets.cpu.toolchain import Tuning, flags_of, tuning_of
 from ingot.targets.target import target_named
 from tests.targets.cpu.cases import at_levels, every_case
 from tests.targets.cpu.test_bitwise import same

@@ -9,8 +9,7 @@ from ingot.artifact.formats import DType, Format, rounded_rows
 from ingot.artifact.plan import Plan
 from ingot.ops.scaled import Scaled
 from ingot.targets.cpu.generate import WeightLayout
-from ingot.targets.cpu.pack import pack_panels
-from ingot.targets.cpu.quantized_panels import pack_quantized
+from ingot.targets.cpu.pack import pack_panels, pack_quantized
 from ingot.targets.cpu.unpack import pack_state, unpack, unpack_quantized, unpack_state
 from tests.support import samples
 from tests.targets.cpu.matrices import MATRICES, Matrix

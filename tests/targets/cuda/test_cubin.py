@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from ingot.artifact.architectures import ARCHITECTURES
 from ingot.artifact.target import Target
 from ingot.errors import ToolchainError
-from ingot.targets.cuda.binaries import described
 from ingot.targets.cuda.compiled import Compiled
-from ingot.targets.cuda.cubin import Cubin, read_cubin
+from ingot.targets.cuda.cubin import Cubin, described, read_cubin
 from ingot.targets.cuda.triton_package import find_triton
 from tests.support.core import core
 from tests.targets.cuda.tiny import DOUBLE, KERNELS, TARGETS, all_built

@@ -10,8 +10,8 @@ import pytest
 
 from ingot.artifact.target import Target
 from ingot.targets.cuda import gates
-from ingot.targets.cuda.disassembly import instructions
 from ingot.targets.cuda.draws import columns_of
+from ingot.targets.cuda.gates import instructions
 from ingot.targets.cuda.levels import architecture_of
 from ingot.targets.cuda.triton_package import find_triton
 from tests.targets.cuda.drawing import launches_of, plan_of

@@ -14,10 +14,9 @@ from ingot.artifact.launches import WORKSPACE
 from ingot.artifact.plan import Attr
 from ingot.errors import CodegenError
 from ingot.ops.activation import KINDS
-from ingot.targets.cuda.calls_experts import CALLS
+from ingot.targets.cuda.calls_experts import CALLS, DIRECT_ROWS, ExpertStack
 from ingot.targets.cuda.calls_rows import ACTIVATIONS
 from ingot.targets.cuda.operands import Operands
-from ingot.targets.cuda.stacks import DIRECT_ROWS, ExpertStack
 from ingot.targets.work import Work
 from tests.support import samples
 from tests.support.core import core

@@ -13,8 +13,15 @@ from ingot.artifact.launches import Binary, Extent, Launch, Launches, Variant
 from ingot.artifact.target import Target
 from ingot.errors import ToolchainError
 from ingot.targets.cuda import gates
-from ingot.targets.cuda.disassembly import counted, instructions
-from ingot.targets.cuda.gates import OTHER, PRODUCT, TENSOR_CORES, GatedKernel, KernelGate
+from ingot.targets.cuda.gates import (
+    OTHER,
+    PRODUCT,
+    TENSOR_CORES,
+    GatedKernel,
+    KernelGate,
+    counted,
+    instructions,
+)
 from ingot.targets.cuda.triton_package import find_triton
 from tests.support.core import core
 from tests.targets.cuda.known_faults import spilled, unexpected

@@ -1,5 +1,5 @@
 // Sizes that decide how fast a target is, and no bit of what it computes. They come from the table
-// in tuning.py, which says what they are.
+// in toolchain.py, which says what they are.
 #pragma once
 
 namespace ingot::tuned {

@@ -13,11 +13,11 @@ from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from ingot.artifact.formats import Storage
 from ingot.errors import raise_fault
+from ingot.models.checkpoints.checkpoint import scaled
 from ingot.models.checkpoints.formats import compressed_tensors, float8, mxfp4
 from ingot.models.checkpoints.formats.quantized import Array, QuantizedTensor
 from ingot.models.checkpoints.formats.settings import QuantizationKeys
 from ingot.models.checkpoints.mapped_file import TensorInfo
-from ingot.models.checkpoints.stored_integers import scaled
 from tests.support.quantized_checkpoints import FLOAT4, scheme
 
 NAMES = {

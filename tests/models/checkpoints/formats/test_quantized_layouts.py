@@ -11,10 +11,9 @@ from safetensors.torch import load_file, save_file
 
 from ingot.artifact.formats import Storage
 from ingot.errors import CheckpointError
-from ingot.models.checkpoints.checkpoint import Checkpoint
+from ingot.models.checkpoints.checkpoint import Checkpoint, scaled
 from ingot.models.checkpoints.formats.floats import FLOAT4_DOUBLED, FLOAT8_VALUES
 from ingot.models.checkpoints.formats.quantized import Decoded, storage_of
-from ingot.models.checkpoints.stored_integers import scaled
 from tests.support.checkpoints import build
 from tests.support.core import core
 from tests.support.quantized_checkpoints import FLOAT4, LAYOUTS, Known, rewrite

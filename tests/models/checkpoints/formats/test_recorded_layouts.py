@@ -15,11 +15,11 @@ import pytest
 import torch
 
 from ingot.errors import raise_fault
+from ingot.models.checkpoints.checkpoint import scaled
 from ingot.models.checkpoints.formats import awq, gptq
 from ingot.models.checkpoints.formats.quantized import Array, QuantizedTensor
 from ingot.models.checkpoints.formats.settings import QuantizationKeys
 from ingot.models.checkpoints.mapped_file import TensorInfo
-from ingot.models.checkpoints.stored_integers import scaled
 
 RECORDED: dict[str, dict[str, Any]] = json.loads(
     Path(__file__).with_name("recorded.json").read_text()
