@@ -68,18 +68,16 @@ class FromDirectory(Model):
         Args:
             model: the folder of an artifact or of a model in Hugging Face's layout, a name on the
                 hub, or an open artifact: Artifact.open(folder, "full").
-            revision: a branch, tag or commit of a model on the hub; None: its main branch.
-            compile_options: the options of `ingot.compile` for a model directory, such as
-                {"targets": "cpu:x86-64-v3"}; not allowed with an artifact.
+            revision: of a model on the hub, a branch, tag or commit; None: its main branch.
+            compile_options: for a model directory, such as {"targets": "cpu:x86-64-v3"}.
             config: the engine's switches, an `EngineConfig`.
             max_model_len: the most tokens of a sequence with its prompt; None: the artifact's.
-            kv_cache_bytes: memory for keys and values; None: what full use can need, and at most
-                half of the memory that is free.
+            kv_cache_bytes: memory for keys and values; None: at most half of what is free.
             num_threads: the most threads of a step; None: one per usable processor.
             seed: seeds the draws of requests that have no seed of their own.
             on_step: a function that the engine's thread calls with the counters after every step.
-            generation_config: where requests without parameters get theirs: "auto", from the
-                model's generation_config.json; "vllm", from `SamplingParams()` alone.
+            generation_config: where requests without parameters get theirs: "auto": from the
+                model's generation_config.json; "vllm": from `SamplingParams()`.
             device: "cpu", "cuda", "cuda:1" or "auto"; a model directory is compiled for that.
             dtype: for a model directory, "float32", "bfloat16", for GPUs "float16", or "auto".
             quantization: for a model directory, None, "int8" or "int4".

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ingot.artifact.lock import file_lock, unheld
 from ingot.artifact.tree import UNFINISHED, is_artifact
-from ingot.cache.store import Entry, Store
+from ingot.cache.store import Store, StoredEntry
 from ingot.errors import ResourceError
 from ingot.say import say
 
@@ -22,7 +22,7 @@ ID_DIGITS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class CachedArtifact(Entry):
+class CachedArtifact(StoredEntry):
     """An artifact in the cache.
 
     Attributes:

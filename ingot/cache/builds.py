@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Self
 
-from ingot.cache.store import Entry, Store, touch
+from ingot.cache.store import Store, StoredEntry, touch
 from ingot.settings import settings
 
 MOST_BYTES = 1_000_000_000  # of all files; those unused for longest go first
@@ -21,7 +21,7 @@ MOST_BYTES = 1_000_000_000  # of all files; those unused for longest go first
 _NAME = re.compile(r"[0-9a-f]{64}(-[0-9a-f]{16}\.(o|cubin|front)|\.\d+\.part)")
 
 
-class Builds(Store[Entry]):
+class Builds(Store[StoredEntry]):
     """The files that were built before. All kinds together take a bounded part of the disk."""
 
     @classmethod
@@ -55,14 +55,14 @@ class Builds(Store[Entry]):
             part.unlink(missing_ok=True)
         self.shrink(MOST_BYTES)
 
-    def found(self) -> Iterator[Entry]:
+    def found(self) -> Iterator[StoredEntry]:
         for path in self.folder.iterdir():
             if _NAME.fullmatch(path.name) and path.is_file():
                 with suppress(FileNotFoundError):  # another process has removed it
                     stat = path.stat()
-                    yield Entry(path, stat.st_size, stat.st_mtime)
+                    yield StoredEntry(path, stat.st_size, stat.st_mtime)
 
-    def remove(self, entry: Entry) -> bool:
+    def remove(self, entry: StoredEntry) -> bool:
         try:
             entry.path.unlink(missing_ok=True)
         except OSError:  # in a cache that users share

@@ -29,7 +29,7 @@ def content_of(path: Path) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class StoredEntry:
     """What a store keeps under a key.
 
     Attributes:
@@ -43,7 +43,7 @@ class Entry:
     last_used: float
 
 
-AnyEntry = TypeVar("AnyEntry", bound=Entry)
+AnyEntry = TypeVar("AnyEntry", bound=StoredEntry)
 
 
 class Store(ABC, Generic[AnyEntry]):

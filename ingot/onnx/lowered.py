@@ -21,7 +21,7 @@ from ingot.compiler.quantization.store import QuantizedWeights
 from ingot.errors import ExportError
 from ingot.models.counts import module_counts
 from ingot.onnx.integers import Integers, fits
-from ingot.onnx.weights import Matrix, Vector, Weight, Weights
+from ingot.onnx.weights import OnnxMatrix, Vector, Weight, Weights
 from ingot.ops.dtypes import TORCH_DTYPES
 from ingot.ops.scaled import Operand
 from ingot.passes import runner
@@ -94,7 +94,7 @@ def make_weights(
             return Integers(shape, form, scales, partial(weights.matrix, name))
         read = partial(weights.read, name)
         if len(shape) == 2:
-            return Matrix(shape, dtype, read, turned=name not in tables)
+            return OnnxMatrix(shape, dtype, read, turned=name not in tables)
         return Vector(shape, read)
 
     found = {name: made(name) for name in names}

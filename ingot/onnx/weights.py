@@ -56,7 +56,7 @@ class Vector(Weight):
         return self.value
 
 
-class Matrix(Weight):
+class OnnxMatrix(Weight):
     """Numbers in a dtype, [O, I], or turned to [I, O] where nothing looks rows up."""
 
     value: Tensor

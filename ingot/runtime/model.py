@@ -13,6 +13,7 @@ from ingot.errors import RequestError, UsageError
 from ingot.runtime.config import EngineConfig, engine_config
 from ingot.runtime.devices import open_executor
 from ingot.runtime.engine import Engine
+from ingot.runtime.executor import Executor
 from ingot.runtime.generation_config import Source, read_generation_config
 from ingot.runtime.marks import Marks, encode_marked, without_marks
 from ingot.runtime.metrics import EngineCounters
@@ -60,10 +61,8 @@ class Model(Refusals):
         generation_config: Source = "auto",
     ) -> None:
         max_model_len = integer_option("max_model_len", max_model_len)
-        options = {
-            "kv_cache_bytes": integer_option("kv_cache_bytes", kv_cache_bytes),
-            "num_threads": integer_option("num_threads", num_threads),
-        }
+        kv_cache_bytes = integer_option("kv_cache_bytes", kv_cache_bytes)
+        num_threads = integer_option("num_threads", num_threads)
         seed = integer_option("seed", seed) or 0
         if on_step is not None and not callable(on_step):
             raise UsageError(f"on_step is {on_step!r:.80}", hint="on_step is a function or None.")
@@ -72,7 +71,20 @@ class Model(Refusals):
         self.max_model_len = _model_len(self.artifact.manifest.limits.max_model_len, max_model_len)
         self._tokenizer_files = TokenizerFiles(self.artifact)
         self._defaults = read_generation_config(self.artifact, generation_config)
-        executor = open_executor(self.artifact, max_model_len=self.max_model_len, **options)
+        executor = open_executor(
+            self.artifact,
+            max_model_len=self.max_model_len,
+            kv_cache_bytes=kv_cache_bytes,
+            num_threads=num_threads,
+        )
+        session = self._session(executor, seed, config, on_step)
+        self._engine, self._thread = session.engine, EngineThread(session)
+        # Runs at Python's exit, too, so that the threads of the kernels are always joined.
+        weakref.finalize(self, self._thread.close)
+
+    def _session(
+        self, executor: Executor, seed: int, config: EngineConfig, on_step: OnStep | None
+    ) -> Session:
         make_engine = partial(
             Engine,
             executor,
@@ -82,14 +94,10 @@ class Model(Refusals):
             config=config,
         )
         try:
-            session = Session(make_engine, on_step)
+            return Session(make_engine, on_step)
         except BaseException:  # switches that the executor cannot have
             executor.close()
             raise
-        self._engine = session.engine
-        self._thread = EngineThread(session)
-        # Runs at Python's exit, too, so that the threads of the kernels are always joined.
-        weakref.finalize(self, self._thread.close)
 
     def chat_prompt(
         self,

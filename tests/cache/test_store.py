@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ingot.cache.store import Entry, Store, content_of, key_of, touch
+from ingot.cache.store import Store, StoredEntry, content_of, key_of, touch
 
 PARTS = {"a": 1, "b": ["x", "y"], "c": {"d": "ä"}}
 
@@ -32,17 +32,17 @@ def test_the_content_of_a_file_counts_and_not_its_place(tmp_path: Path) -> None:
     assert first == second != third
 
 
-class Shelf(Store[Entry]):
+class Shelf(Store[StoredEntry]):
     """Entries of two bytes each that are removed unless their name says that they stay."""
 
     def __init__(self, *names: str) -> None:
         super().__init__(Path("shelf"))
-        self.left = [Entry(Path(name), 2, used) for used, name in enumerate(names)]
+        self.left = [StoredEntry(Path(name), 2, used) for used, name in enumerate(names)]
 
-    def found(self) -> Iterator[Entry]:
+    def found(self) -> Iterator[StoredEntry]:
         yield from self.left
 
-    def remove(self, entry: Entry) -> bool:
+    def remove(self, entry: StoredEntry) -> bool:
         if entry.path.name.startswith("stays"):
             return False
         self.left.remove(entry)

@@ -9,7 +9,7 @@ QUANTIZED = "quantized_"  # begins the names of kernels of products with weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kernel:
+class CpuKernel:
     """A kernel, apart from what its instructions tell.
 
     Attributes:
@@ -23,14 +23,14 @@ class Kernel:
     is_norm: bool = False
 
 
-NORM = Kernel(is_norm=True)
-HEADS = Kernel(deals_heads=True)
-PRODUCT = Kernel(effort=2)
-ATTENTION = Kernel(effort=3)
-OTHER = Kernel()
+NORM = CpuKernel(is_norm=True)
+HEADS = CpuKernel(deals_heads=True)
+PRODUCT = CpuKernel(effort=2)
+ATTENTION = CpuKernel(effort=3)
+OTHER = CpuKernel()
 
 # Every kernel that has one of these facts.
-KERNELS: Mapping[str, Kernel] = {
+KERNELS: Mapping[str, CpuKernel] = {
     "add_rms_norm": NORM,
     "expert_gate": PRODUCT,
     "expert_gate_quantize": PRODUCT,
@@ -41,7 +41,7 @@ KERNELS: Mapping[str, Kernel] = {
     "layer_norm": NORM,
     "linear": PRODUCT,
     "linear_add": PRODUCT,
-    "linear_rope_kv_write": Kernel(effort=PRODUCT.effort, deals_heads=True),
+    "linear_rope_kv_write": CpuKernel(effort=PRODUCT.effort, deals_heads=True),
     "linear_soft_cap": PRODUCT,
     "paged_attention": ATTENTION,
     "paged_attention_quantize": ATTENTION,
@@ -53,6 +53,6 @@ KERNELS: Mapping[str, Kernel] = {
 }
 
 
-def kernel_named(name: str) -> Kernel:
+def kernel_named(name: str) -> CpuKernel:
     """The kernel of that name, whatever its weights are stored in."""
     return KERNELS.get(name.removeprefix(QUANTIZED), OTHER)
