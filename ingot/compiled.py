@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ingot.artifact.gpu import find_gpus
-from ingot.artifact.reader import Artifact
 from ingot.artifact.tree import is_artifact
 from ingot.cache.artifacts import Artifacts, discard, entry_name
-from ingot.cache.store import key_of, touch
-from ingot.errors import ArtifactError, ResourceError
+from ingot.cache.store import key_of
+from ingot.errors import ResourceError
 from ingot.files import stamp
 from ingot.models.file_names import CONFIG, TEMPLATES
 from ingot.models.model_dir import ModelDir, is_gguf
@@ -50,13 +49,11 @@ def resolve(path: str | Path, options: CompileOptions | None = None) -> Path:
     model_dir = ModelDir.open(source)
     name = entry_name(model_dir.name, cache_key(model_dir, options))
     cache = Artifacts(settings().cache_dir)
-    artifact = cache.folder / name
-    if not _usable(artifact):
-        with cache.alone(artifact, source):
-            if not _usable(artifact, tell=True):
-                _compile(source, artifact, options)
-    touch(artifact)
-    return artifact
+    if cache.take(name) is None:
+        with cache.alone(name, source):
+            if cache.take(name, tell=True) is None:
+                _compile(source, cache.folder / name, options)
+    return cache.folder / name
 
 
 def cache_key(model_dir: ModelDir, options: CompileOptions) -> str:
@@ -102,19 +99,6 @@ def _stamps(folder: Path, pattern: str) -> Iterator[tuple[str, int, int]]:
     for path in sorted(folder.glob(pattern)):
         if path.is_file():
             yield str(path.relative_to(folder)), *stamp(path)
-
-
-def _usable(artifact: Path, *, tell: bool = False) -> bool:
-    """Whether an artifact is there and whole; if it is damaged, `tell` says so on stderr."""
-    if not is_artifact(artifact):
-        return False
-    try:
-        Artifact.open(artifact)
-    except ArtifactError as error:
-        if tell:
-            say(f"the cached artifact is unusable and will be compiled again: {error.found}")
-        return False
-    return True
 
 
 def _compile(source: Path, artifact: Path, options: CompileOptions) -> None:

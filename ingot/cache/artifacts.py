@@ -13,8 +13,8 @@ from pathlib import Path
 
 from ingot.artifact.lock import file_lock, unheld
 from ingot.artifact.tree import UNFINISHED, is_artifact
-from ingot.cache.store import Store, StoredEntry
-from ingot.errors import ResourceError
+from ingot.cache.store import Store, StoredEntry, touch
+from ingot.errors import ArtifactError, ResourceError
 from ingot.say import say
 
 _NAME = re.compile(r"(.+)-([0-9a-f]{16})\.ingot")
@@ -42,13 +42,33 @@ def entry_name(model: str, key: str) -> str:
 class Artifacts(Store[CachedArtifact]):
     """The artifacts in a folder. What else lies there is none of its business."""
 
+    def take(self, name: str, *, tell: bool = False) -> Path | None:
+        """The artifact of that name, if it is there and whole, which is a use of it.
+
+        `tell` says of a damaged one on stderr what is wrong with it.
+        """
+        artifact = self.folder / name
+        if not is_artifact(artifact):
+            return None
+        # Imported here: `ingot doctor` counts artifacts where no package is installed.
+        from ingot.artifact.reader import Artifact
+
+        try:
+            Artifact.open(artifact)
+        except ArtifactError as error:
+            if tell:
+                say(f"the cached artifact is unusable and will be compiled again: {error.found}")
+            return None
+        touch(artifact)
+        return artifact
+
     @contextmanager
-    def alone(self, artifact: Path, source: Path) -> Iterator[None]:
-        """Lets nobody else compile `source` into that artifact.
+    def alone(self, name: str, source: Path) -> Iterator[None]:
+        """Lets nobody else compile `source` into the artifact of that name.
 
         Raises ResourceError if the folder cannot be a cache.
         """
-        lock = self.folder / f".{artifact.name}.resolve.lock"
+        lock = self.folder / f".{name}.resolve.lock"
 
         def tell() -> None:
             say(f"another process compiles {source}; waiting")

@@ -48,12 +48,12 @@ def export_model(
         QuantizedWeights(model.checkpoint.read, writer.directory) as weights,
     ):
         lowered = lower(model, clock)
-        folder = writer.directory
+        folder, longest = writer.directory, model.resolved.limits.max_model_len
         quantize(model, lowered, weights, clock)
         wide = find_wide(model, lowered, weights, options, clock)
         counts = write_files(model, lowered, weights, options, wide, folder, clock)
-        longest, config = model.resolved.limits.max_model_len, family_config(model)
-        write_surroundings(model.model_dir, folder, config, longest=longest, file=CACHED)
+        surroundings = model.model_dir, folder, family_config(model)
+        write_surroundings(*surroundings, longest=longest, file=CACHED)
         errors = check(model, lowered, weights, options, folder, clock)
         with clock.stage("write", str(out)):
             writer.publish()
