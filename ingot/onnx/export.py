@@ -48,12 +48,11 @@ def export_model(
         QuantizedWeights(model.checkpoint.read, writer.directory) as weights,
     ):
         lowered = lower(model, clock)
-        folder, longest = writer.directory, model.resolved.limits.max_model_len
+        folder = writer.directory
         quantize(model, lowered, weights, clock)
         wide = find_wide(model, lowered, weights, options, clock)
         counts = write_files(model, lowered, weights, options, wide, folder, clock)
-        surroundings = model.model_dir, folder, family_config(model)
-        write_surroundings(*surroundings, longest=longest, file=CACHED)
+        surround(model, folder)
         errors = check(model, lowered, weights, options, folder, clock)
         with clock.stage("write", str(out)):
             writer.publish()
@@ -70,6 +69,12 @@ def export_model(
         seconds=clock.seconds,
         stage_seconds=clock.stage_seconds,
     )
+
+
+def surround(model: OpenModel, folder: Path) -> None:
+    """Writes what other programs look for beside the models."""
+    longest = model.resolved.limits.max_model_len
+    write_surroundings(model.model_dir, folder, family_config(model), longest=longest, file=CACHED)
 
 
 def stored_as(model: OpenModel, lowered: Lowered) -> str:
