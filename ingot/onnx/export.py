@@ -48,9 +48,8 @@ def export_model(
         QuantizedWeights(model.checkpoint.read, writer.directory) as weights,
     ):
         lowered = lower(model, clock)
-        folder = writer.directory
         quantize(model, lowered, weights, clock)
-        wide = find_wide(model, lowered, weights, options, clock)
+        wide, folder = find_wide(model, lowered, weights, options, clock), writer.directory
         counts = write_files(model, lowered, weights, options, wide, folder, clock)
         surround(model, folder)
         errors = check(model, lowered, weights, options, folder, clock)
