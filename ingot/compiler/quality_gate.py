@@ -15,19 +15,17 @@ from ingot.compiler.model import OpenModel
 from ingot.compiler.needs import Use, ways_to_store
 from ingot.compiler.options import Better
 from ingot.compiler.quality import Setting, measure
-from ingot.compiler.quantization.graph_matrices import weight_node
+from ingot.compiler.quantization.graph_matrices import EXPERTS, weight_node
 from ingot.compiler.quantization.search import quantize_rows
 from ingot.compiler.reference import ReadParameter
 from ingot.compiler.rounding import Rounded, SideBySide
 from ingot.errors import QualityError
 from ingot.models import registry
 from ingot.models.foreign.config import ForeignConfig
-from ingot.ops import OPS
 from ingot.ops.scaled import Operand
 from ingot.ops.stacks import stack_of
 from ingot.passes.graph import arguments
 
-EXPERTS = OPS["experts"].overload
 FINE = Storage(8, 32)
 FINE_ROWS = Format("int8", FINE.group, FINE.group)
 # A matrix stands out whose error is so many times that of the one in the middle.

@@ -47,6 +47,7 @@ RESOLVED = {
     "kv_dtype": "int8",
     "storage": Storage(4, 32),
     "int8": Storage(8, 64),
+    "keep": ("lm_head=int8",),
     "kept": {"model.norm.weight": Storage(4, 32)},
 }
 GIVEN = {
