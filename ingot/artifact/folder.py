@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import glob
 import os
 import secrets
 import shutil
@@ -153,12 +154,8 @@ def check_writable(path: Path, refuse_foreign: Callable[[Path], None]) -> None:
 
 def _remove_stale(path: Path) -> None:
     # Only the holder of the lock makes such folders, so those that exist belong to dead writers.
-    for folder in path.parent.glob(f".{_escaped(path.name)}.tmp-*"):
+    for folder in path.parent.glob(f".{glob.escape(path.name)}.tmp-*"):
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _escaped(name: str) -> str:
-    return "".join(f"[{c}]" if c in "*?[" else c for c in name)
 
 
 def _put_in_place(source: Path, path: Path) -> None:

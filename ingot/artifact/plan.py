@@ -168,13 +168,13 @@ class Plan:
     @cached_property
     def by_name(self) -> Mapping[str, Buffer]:
         """All buffers."""
-        arrays = (
-            *((array, "input") for array in self.spec.inputs),
-            *((array, "output") for array in self.spec.outputs),
+        buffers = (
+            *(_array_buffer(array, "input") for array in self.spec.inputs),
+            *(_array_buffer(array, "output") for array in self.spec.outputs),
+            *(_state_buffer(state, self.limits) for state in self.spec.states),
+            *self.buffers,
         )
-        found = {array.name: _array_buffer(array, kind) for array, kind in arrays}  # type: ignore[arg-type]
-        found |= {state.name: _state_buffer(state, self.limits) for state in self.spec.states}
-        return found | {buffer.name: buffer for buffer in self.buffers}
+        return {buffer.name: buffer for buffer in buffers}
 
     def of_kind(self, kind: Kind) -> tuple[Buffer, ...]:
         """The buffers of one kind, in plan order."""

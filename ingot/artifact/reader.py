@@ -72,7 +72,8 @@ class Artifact:
         try:
             manifest = _read_manifest(root, unfinished)
             names = [target.name for target in manifest.targets]
-            artifact = cls(root, manifest, *_capable(device, names, flags))
+            known = flags_and_gpu(device, names) if flags is None else (flags, 0)
+            artifact = cls(root, manifest, *known)
         except BaseException:
             held()
             raise
@@ -166,12 +167,6 @@ class Artifact:
 def weights_name(layout: str) -> str:
     """The weights file of a layout."""
     return f"{_WEIGHTS}{layout}.safetensors"
-
-
-def _capable(
-    device: str, targets: list[str], flags: frozenset[str] | None
-) -> tuple[frozenset[str], int]:
-    return flags_and_gpu(device, targets) if flags is None else (flags, 0)
 
 
 def _hold(root: Path) -> Callable[[], object]:

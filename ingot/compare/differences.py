@@ -86,7 +86,7 @@ def differences(
             mine,
             wanted,
             tolerance(members, wanted.dtype),
-            by_rows=_cancels(members),
+            by_rows=any(traits_of(i).matrix or traits_of(i).meets_tokens for i in members),
         )
         for (suffix, mine), (_, wanted) in zip(parts(got), parts(expected), strict=True)
     ]
@@ -145,10 +145,6 @@ def parts(value: Value) -> list[tuple[str, Tensor]]:
         given = [(suffix, part) for suffix, part in more if part is not None]
         return [(".values", value.values), (".scales", value.scales), *given]
     return [("", value)]
-
-
-def _cancels(members: Sequence[Instruction]) -> bool:
-    return any(traits_of(i).matrix or traits_of(i).meets_tokens for i in members)
 
 
 def _place(rank: Tensor) -> tuple[int, ...]:

@@ -10,10 +10,8 @@ import numpy as np
 import onnx
 import onnxruntime
 from numpy.typing import NDArray
-from torch.fx import GraphModule
 
 from ingot.compiler.golden import MAX_WINDOW
-from ingot.compiler.reference import ReadParameter, reference_logits
 from ingot.errors import ExportError, VerificationError
 from ingot.models.config import ModelConfig
 
@@ -33,13 +31,6 @@ def random_prompts(config: ModelConfig, longest: int) -> list[list[int]]:
     lengths = sorted({min(n, longest) for n in (*LENGTHS, *((window + 9,) if window else ()))})
     rng = np.random.default_rng(0)
     return [rng.integers(config.vocab_size, size=length).tolist() for length in lengths]
-
-
-def expected_logits(
-    graph: GraphModule, read: ReadParameter, prompts: Sequence[Sequence[int]]
-) -> list[Logits]:
-    """Logits of the float32 reference, [T, V] for each prompt."""
-    return [logits.numpy() for logits in reference_logits(graph, read, prompts)]
 
 
 def check_file(

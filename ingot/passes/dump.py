@@ -119,12 +119,8 @@ def type_text(node: Node, sizes: Mapping[str, str]) -> str:
 
 
 def tensor_text(val: torch.Tensor, sizes: Mapping[str, str]) -> str:
-    dims = [size_text(str(d), sizes) for d in val.shape]
+    dims = [SYMBOL.sub(lambda match: sizes.get(match[0], match[0]), str(d)) for d in val.shape]
     return f"{str(val.dtype).removeprefix('torch.')}[{', '.join(dims)}]"
-
-
-def size_text(size: str, sizes: Mapping[str, str]) -> str:
-    return SYMBOL.sub(lambda match: sizes.get(match[0], match[0]), size)
 
 
 class Dump:

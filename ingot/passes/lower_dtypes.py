@@ -58,7 +58,9 @@ def lower_dtypes(
         h = rms_norm(x, w, out_dtype=bfloat16);  y = linear(h, W)     W bfloat16, y float32
     """
     for node in weights_to_narrow(gm, integers):
-        narrow_weight(gm, node, narrow)
+        if value(node).dtype != narrow:
+            node.meta["val"] = value(node).to(narrow)
+            set_parameter(gm, str(node.target), node.meta["val"])
     for node in gm.graph.find_nodes(op="placeholder"):
         if node.name in states_of(gm):
             node.meta["val"] = new_value(gm, tuple(value(node).shape), narrow)
@@ -83,12 +85,6 @@ def weights_to_narrow(gm: GraphModule, integers: Set[str]) -> list[Node]:
             if not set(sources(gm, str(weight.target))) & integers:
                 found[weight] = None
     return list(found)
-
-
-def narrow_weight(gm: GraphModule, node: Node, narrow: torch.dtype) -> None:
-    if value(node).dtype != narrow:
-        node.meta["val"] = value(node).to(narrow)
-        set_parameter(gm, str(node.target), node.meta["val"])
 
 
 def narrow_uses(gm: GraphModule, narrow: torch.dtype) -> Iterator[Use]:

@@ -56,18 +56,16 @@ def run(
         matched = apply(gm, each)
         dump.after(index, each.name, gm, time.perf_counter() - start, matched)
         log.after(each.name, gm)
-        ledger.append(entry_of(each, check_count(gm, each, counts, matched), matched))
+        expected = check_count(gm, each, counts, matched)
+        ledger.append(
+            LedgerEntry(name=each.name, tier=each.tier, expected=expected, matched=matched)
+        )
         held += [invariant for invariant in each.gives if invariant not in held]
         require(gm, each, held, "after")
         if checker is not None:
             checker.check(each)
     gm.recompile()
     return tuple(ledger)
-
-
-def entry_of(each: Pass, expected: int | None, matched: int) -> LedgerEntry:
-    """Makes the ledger's entry of a pass."""
-    return LedgerEntry(name=each.name, tier=each.tier, expected=expected, matched=matched)
 
 
 def apply(gm: GraphModule, each: Pass) -> int:

@@ -18,8 +18,5 @@ def stacked_name(names: list[str]) -> str:
 def common_suffix(words: list[str]) -> str:
     """`q_proj`, `k_proj` -> `_proj`."""
     backwards = zip(*(reversed(word) for word in words), strict=False)
-    return "".join(letters[0] for letters in takewhile(is_one_letter, backwards))[::-1]
-
-
-def is_one_letter(letters: tuple[str, ...]) -> bool:
-    return len(set(letters)) == 1
+    alike = takewhile(lambda letters: len({*letters}) == 1, backwards)
+    return "".join(letters[0] for letters in alike)[::-1]

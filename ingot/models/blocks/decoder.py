@@ -72,11 +72,6 @@ BLOCKS: Mapping[type, Callable[[ModelConfig, Any], nn.Module]] = {
 }
 
 
-def make_block(config: ModelConfig, of: Any) -> nn.Module:
-    """The block of a mixer or an MLP."""
-    return BLOCKS[type(of)](config, of)
-
-
 class DecoderLayer(Block):
     """Mixer and MLP with their norms, added to the residual stream [1, T, hidden_size].
 
@@ -94,9 +89,10 @@ class DecoderLayer(Block):
 
     def __init__(self, config: ModelConfig, layer: LayerConfig) -> None:
         super().__init__(decoder_layer(config, layer))
-        blocks = {"self_attn": layer.mixer, "mlp": layer.mlp}
+        configs = {"self_attn": layer.mixer, "mlp": layer.mlp}
         for name, part in self.blueprint.parts.items():
-            made = make_block(config, blocks[name]) if name in blocks else make_norm(config, part)
+            of = configs.get(name)
+            made = BLOCKS[type(of)](config, of) if of else make_norm(config, part)
             self.add_module(name, made)
 
 

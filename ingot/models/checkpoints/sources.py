@@ -145,11 +145,6 @@ def pieces_of(rule: Rule, shape: Shape) -> tuple[SourcePiece, ...]:
     )
 
 
-def with_outputs_first(piece: SourcePiece) -> SourcePiece:
-    """A piece of a quantized matrix: its rows are outputs, however a family stores others."""
-    return replace(piece, rule=replace(piece.rule, transposed=False))
-
-
 def _fitting(rule: Rows, shape: Shape) -> Rows:
     """A rule for a parameter of that shape: a vector is never transposed."""
     return replace(rule, transposed=rule.transposed and len(shape) > 1)

@@ -26,7 +26,6 @@ from ingot.models.checkpoints.sources import (
     pieces_of,
     shaped_as,
     sources_of,
-    with_outputs_first,
 )
 from ingot.models.family import Family, Weights
 from ingot.models.foreign.config import AnyConfig
@@ -130,11 +129,9 @@ def _lookup(
 def _as_stored(piece: SourcePiece, infos: Mapping[str, TensorInfo]) -> SourcePiece:
     """A piece whose tensor may be quantized: formats say where outputs lie, and those have them
     first."""
-    return with_outputs_first(piece) if _is_quantized(infos.get(piece.tensor)) else piece
-
-
-def _is_quantized(info: TensorInfo | None) -> bool:
-    return isinstance(info, EncodedTensor)
+    if not isinstance(infos.get(piece.tensor), EncodedTensor):
+        return piece
+    return replace(piece, rule=replace(piece.rule, transposed=False))
 
 
 def _filled(entry: Entry, match: re.Match[str]) -> Rule:

@@ -106,7 +106,7 @@ class Pieces:
 def pack_panels(rows: Tensor) -> Tensor:
     """Rows of W [O, K] in bfloat16 or float32 -> their panels, 1-D. O starts a panel."""
     num_rows, inputs = rows.shape
-    depth = _depth(rows.dtype)
+    depth = WORD_BYTES // rows.dtype.itemsize
     if inputs % depth:
         rows = torch.nn.functional.pad(rows, (0, 1))
     # Neighbouring k of bfloat16 travel together, as one 32-bit word.
@@ -220,10 +220,6 @@ def _in_order(pool: ThreadPoolExecutor, jobs: Iterable[Callable[[], Tensor]]) ->
 
 def _cat(parts: Sequence[Tensor]) -> Tensor:
     return torch.cat(list(parts))
-
-
-def _depth(dtype: torch.dtype) -> int:
-    return WORD_BYTES // dtype.itemsize
 
 
 def pack_quantized(matrix: Scaled, form: Format) -> Tensor:

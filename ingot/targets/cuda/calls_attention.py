@@ -1,8 +1,10 @@
-"""The launches of attention over pages: how it is cut into tiles and chunks, and its constants."""
+"""The launches of attention over pages, and over segments: how it is cut into tiles and chunks, and
+its constants."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import gcd
@@ -10,14 +12,15 @@ from math import gcd
 from ingot.artifact.formats import DTYPE_BITS
 from ingot.artifact.launches import MOST_KEYS, MOST_ROWS, Constant, Extent, LaunchArgument
 from ingot.artifact.plan import Instruction, aligned
-from ingot.targets.cuda.call import Call, Choice
-from ingot.targets.cuda.head_parts import PagedCache, PagedState, expect, width_of
+from ingot.targets.cuda.call import Call, Choice, Emit
+from ingot.targets.cuda.head_parts import PagedCache, PagedState, expect, expect_head, width_of
 from ingot.targets.cuda.levels import FLOATS
 from ingot.targets.cuda.operands import Operands, Pointer, RowsOperand, workspace
 from ingot.targets.work import Work
 
 CHUNK = 256  # keys, as in kernels/attention.py
 ROW_TILE = 16  # query heads of a program that takes one token
+NARROWEST = 16  # columns of a product
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,3 +249,67 @@ def merging(attention: AttentionCall) -> Choice:
         most=1,
         num_warps=1,
     )
+
+
+def segment_attention(operands: Operands, work: Work) -> tuple[Call, ...]:
+    """Attention in one launch: a program for every KV head and some rows of a segment.
+
+    Raises:
+        CodegenError: no kernel takes its operands.
+    """
+    i = work.member("segment_attention")
+    q, k, v, out = (operands.rows(i, name) for name in ("q", "k", "v", "out"))
+    heads, size = map(int, q.buffer.shape[1:])
+    kv_heads = int(k.buffer.shape[1])
+    expect_head(i, size)
+    expect(i, k.buffer.shape == v.buffer.shape, f"values of {v.buffer.shape}", "those of the keys")
+    dtypes = {each.buffer.dtype for each in (q, k, v)}
+    found = f"q, k and v in {', '.join(sorted(dtypes))}"
+    expect(i, len(dtypes) == 1 and dtypes <= {*FLOATS}, found, f"one of {', '.join(FLOATS)}")
+    group, (main, tail) = heads // kv_heads, parts_of(size)
+    tiles = segment_tiles(q.buffer.dtype, size)
+    constants = {
+        **{f"{n.upper()}_STRIDE": r.stride for n, r in zip("qkv", (q, k, v), strict=True)},
+        **{"OUT_STRIDE": out.stride, "GROUP": group, "D": size, "MAIN": main, "TAIL": tail},
+        **{name: float(i.attrs[name.lower()]) for name in ("SCALE", "SOFTCAP")},
+        **{"WINDOW": int(i.attrs["window"]), "CAUSAL": bool(i.attrs["causal"])},
+        **{"ROWS": tiles.rows, "KEYS": tiles.keys},
+    }
+    spans = operands.rows(i, "spans")
+    pointers = {"q": q, "k": k, "v": v, "spans": spans, "out": out}
+    common = gcd(tiles.rows, group)
+    row_tiles = Extent(size=MOST_ROWS, per=tiles.rows // common, times=group // common)
+    choice = Choice(
+        "segments.attend_segments",
+        constants,
+        (Extent(size=spans.symbol), Extent(times=kv_heads), row_tiles),
+        num_warps=tiles.num_warps,
+        num_stages=tiles.num_stages,
+    )
+    return (Call({name: each.pointer for name, each in pointers.items()}, (choice,)),)
+
+
+def parts_of(size: int) -> tuple[int, int]:
+    """Columns of the two parts of a head: powers of two that products can sum over, the second
+    smaller than the first or 0."""
+    whole = width_of(size)
+    rest = size - whole // 2
+    tail = max(NARROWEST, 1 << (rest - 1).bit_length()) if rest > 0 else 0
+    return (whole // 2, tail) if NARROWEST <= tail < whole // 2 else (whole, 0)
+
+
+def segment_tiles(dtype: str, size: int) -> Tiles:
+    """The tiles of rows in a dtype with heads of so many columns.
+
+    There is one way to a result, so that tiles may have the rows that matrix units are fastest
+    with. Larger ones would not fit the shared memory of all architectures.
+    """
+    row_bytes = DTYPE_BITS[dtype] // 8 * sum(parts_of(size))
+    if dtype == "float32":
+        return Tiles(16, 32, 4, 2) if row_bytes <= 384 else Tiles(16, 16, 8, 2)
+    if row_bytes <= 192:
+        return Tiles(64, 64, 4, 3)
+    return Tiles(64, 32, 4, 3) if row_bytes <= 256 else Tiles(64, 32, 8, 2)
+
+
+CALLS: Mapping[str, Emit] = {"segment_attention": segment_attention}

@@ -12,12 +12,12 @@ from ingot.artifact.plan import Plan
 from ingot.artifact.programs import LOGITS
 from ingot.errors import CodegenError
 from ingot.targets.cuda import (
+    calls_attention,
     calls_experts,
     calls_heads,
     calls_latent,
     calls_products,
     calls_rows,
-    calls_segments,
     draws,
 )
 from ingot.targets.cuda.call import Call, Emit
@@ -30,7 +30,7 @@ EMITTERS: Mapping[str, Emit] = {
     **calls_heads.CALLS,
     **calls_latent.CALLS,
     **calls_rows.CALLS,
-    **calls_segments.CALLS,
+    **calls_attention.CALLS,
     **calls_experts.CALLS,
 }
 NO_GROUP = -1

@@ -11,7 +11,7 @@ from torch import Tensor
 from ingot.artifact.plan import Limits, Plan
 from ingot.ops import OPS
 from ingot.ops.dtypes import NAMES
-from ingot.targets.cuda.calls_segments import CALLS
+from ingot.targets.cuda.calls_attention import CALLS
 from tests.ops.sample_inputs import segments
 from tests.targets.cuda.runs import run
 from tests.targets.sketch import Sketch

@@ -10,7 +10,7 @@ import torch
 from ingot.artifact.launches import Launches
 from ingot.artifact.plan import Group
 from ingot.artifact.target import Target
-from ingot.targets.cuda.calls_segments import segment_attention
+from ingot.targets.cuda.calls_attention import segment_attention
 from ingot.targets.cuda.generate import KernelNumbers
 from ingot.targets.cuda.operands import Operands
 from ingot.targets.work import Work

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ingot.artifact.plan import Group
 from ingot.errors import CodegenError
 from ingot.ops import OPS
-from ingot.targets.cuda.calls_segments import parts_of, segment_attention, tiles_of
+from ingot.targets.cuda.calls_attention import parts_of, segment_attention, segment_tiles
 from ingot.targets.cuda.operands import Operands
 from ingot.targets.work import Work
 from tests.ops.sample_inputs import segments
@@ -105,8 +105,8 @@ def test_heads_are_cut_into_parts_that_waste_little() -> None:
 
 
 def test_larger_heads_have_smaller_tiles() -> None:
-    assert tiles_of("bfloat16", 72).keys == 64
-    assert tiles_of("bfloat16", 256).keys < 64 > tiles_of("float32", 128).keys
+    assert segment_tiles("bfloat16", 72).keys == 64
+    assert segment_tiles("bfloat16", 256).keys < 64 > segment_tiles("float32", 128).keys
 
 
 @pytest.mark.parametrize(
