@@ -56,11 +56,10 @@ class Artifact:
     ) -> Artifact:
         """Opens and checks the artifact at `path`.
 
-        The cache does not remove its folder while this object lives.
-
-        `device` is "cpu", "cuda:0" or "auto": a GPU that runs one of its targets, or else the CPU.
-        `flags` say what the device runs, instead of asking it. `unfinished` allows a writer's
-        folder that does not have its name yet, for the checks before it gets one.
+        The cache does not remove its folder while this object lives. `device` is "cpu", "cuda:0" or
+        "auto": a GPU that runs one of its targets, or else the CPU. `flags` say what it runs,
+        instead of asking it. `unfinished` allows a writer's folder that does not have its name yet,
+        for the checks before it gets one.
 
         Raises ArtifactError, naming the file, for anything damaged, missing or left over, and what
         `flags_and_gpu` raises.

@@ -47,9 +47,8 @@ def run(
         PassError: a pass matched more or less often, broke an invariant or moved the numbers.
     """
     dump, log = Dump(dump_dir, gm), log or LayerLog({})
-    checker = Checker(gm) if verify else None
     log.begin(gm)
-    held, ledger = list[Invariant](), []
+    checker, held, ledger = Checker(gm) if verify else None, list[Invariant](), []
     for index, each in enumerate(passes, start=1):
         require(gm, each, each.needs, "before")
         start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""StepWants the next tokens of the sequences of a step from their logits.
+"""Draws the next tokens of the sequences of a step from their logits.
 
 Every draw takes 53 random bits that depend only on the seed, the request and the position. The
 other sequences of a batch, or a preemption, cannot shift it.
@@ -24,7 +24,7 @@ from ingot.runtime.sequence import SampledSequence, SamplingState
 
 
 class Sampler:
-    """StepWants for one model. For one thread only.
+    """Draws for one model. For one thread only.
 
     Args:
         kernels: of an open artifact; None draws the same tokens in numpy.

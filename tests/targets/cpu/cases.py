@@ -20,6 +20,7 @@ from tests.targets.cpu.experts import integer_mixtures, mixtures, routers
 from tests.targets.cpu.latent_cases import concats, head_linears, latents
 from tests.targets.cpu.matrices import MATRICES, integers
 from tests.targets.cpu.native import TARGETS, runnable
+from tests.targets.cpu.segment_cases import segments_of
 from tests.targets.cpu.units import Case, Unit
 from tests.targets.sketch import STEP, Sketch
 
@@ -81,7 +82,7 @@ OFTEN = (
     *("int4-g32-b128-72x330", "int4-g64-b128-256x256", "int4-b32-zeros-72x288"),
     *("int4-g32-b128-40x96", "int8-b128-33x10240"),
     *("experts-6-3-160x96-int4-b32", "experts-5-2-72x72-int8-b32"),
-    "experts-5-3-96x72-int4-b32-zeros",
+    *("experts-5-3-96x72-int4-b32-zeros", "segments-2-2-72"),
 )
 TABLE_ROWS = 83  # of a table that a product shares: its last panel is not filled
 
@@ -117,6 +118,7 @@ def floats(kind: str) -> Iterator[tuple[str, Case]]:
     dtype = DTYPES[kind]
     for make in (linears, gated, norms, ropes, elementwise, gathers, routers, mixtures):
         yield from make(dtype)
+    yield from [*segments_of(dtype)][:2]
     for make in (head_linears, concats):
         yield from make(dtype)
     for make in (heads, products_of_heads, attentions, latents):

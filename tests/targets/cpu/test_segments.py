@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 
 import pytest
 import torch
@@ -18,10 +18,11 @@ from ingot.targets.cpu.generate import generate
 from ingot.targets.target import target_named
 from tests.ops.sample_inputs import segments
 from tests.targets.cpu.cases import BEST, DTYPES, at_levels
+from tests.targets.cpu.segment_cases import segments_of
 from tests.targets.cpu.steps import Step
 from tests.targets.cpu.test_bitwise import assert_rows, same
 from tests.targets.cpu.test_kernels import check
-from tests.targets.cpu.units import WIDE, Case, Unit, Values
+from tests.targets.cpu.units import WIDE, Unit, Values
 from tests.targets.sketch import Sketch
 
 # More rows than keys are summed at once, see chunk_keys in kernels/attention.h.
@@ -31,42 +32,10 @@ LENGTHS = (1, 41, 13, 0, 90, 2, 150)  # fewer rows than a tile, about one, more 
 every_level = at_levels("f32", "bf16")
 
 
-def cases(kind: str) -> Iterator[tuple[str, Case]]:
-    """Groups of 1 to 7 queries, heads that fill vectors and that do not, and all masks."""
-
-    def case(
-        s: Sketch, dtype: DType, heads: int, kv_heads: int, size: int, causal: bool = False,
-        window: int = 0, softcap: float = 0.0,
-    ) -> None:  # fmt: skip
-        counts = (heads, kv_heads, kv_heads)
-        row = s.rows("row", sum(counts) * size, form=dtype)
-        places = (0, heads * size, (heads + kv_heads) * size)
-        rows = [
-            s.view(name, row, place, count, size)
-            for name, place, count in zip("qkv", places, counts, strict=True)
-        ]
-        s.call(
-            "segment_attention", *rows, "spans", scale=size**-0.5, causal=causal, window=window,
-            softcap=softcap, form=dtype,
-        )  # fmt: skip
-
-    dtype = DTYPES[kind]
-    for heads, kv_heads, size, words in (
-        (2, 2, 72, {}),
-        (6, 1, 12, {"window": 5}),
-        (4, 2, 64, {"causal": True}),
-        (3, 3, 80, {"window": 70, "softcap": 2.0}),
-        (7, 1, 20, {"causal": True, "window": 33}),
-        *(((2, 1, 128, {}),) if dtype == "bfloat16" else ()),
-    ):
-        name = "-".join(map(str, (heads, kv_heads, size, *words)))
-        yield name, partial(case, dtype=dtype, heads=heads, kv_heads=kv_heads, size=size, **words)
-
-
 @cache
 def unit(kind: str, target: str) -> Unit:
     """The cases for a target, compiled once a session."""
-    return Unit(dict(cases(kind)), target, limits=LONG)
+    return Unit(dict(segments_of(DTYPES[kind])), target, limits=LONG)
 
 
 def step_of(kernels: Unit, lengths: Sequence[int], spans: Tensor | None = None) -> Step:

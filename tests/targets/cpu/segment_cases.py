@@ -1,0 +1,41 @@
+"""Attention over segments, as kernel tests run it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+from ingot.artifact.formats import DType
+from tests.targets.cpu.units import Case
+from tests.targets.sketch import Sketch
+
+
+def segments_of(dtype: DType) -> Iterator[tuple[str, Case]]:
+    """Groups of 1 to 7 queries, heads that fill vectors and that do not, and all masks."""
+
+    def case(
+        s: Sketch, dtype: DType, heads: int, kv_heads: int, size: int, causal: bool = False,
+        window: int = 0, softcap: float = 0.0,
+    ) -> None:  # fmt: skip
+        counts = (heads, kv_heads, kv_heads)
+        row = s.rows("row", sum(counts) * size, form=dtype)
+        places = (0, heads * size, (heads + kv_heads) * size)
+        rows = [
+            s.view(name, row, place, count, size)
+            for name, place, count in zip("qkv", places, counts, strict=True)
+        ]
+        s.call(
+            "segment_attention", *rows, "spans", scale=size**-0.5, causal=causal, window=window,
+            softcap=softcap, form=dtype,
+        )  # fmt: skip
+
+    for heads, kv_heads, size, words in (
+        (2, 2, 72, {}),
+        (6, 1, 12, {"window": 5}),
+        (4, 2, 64, {"causal": True}),
+        (3, 3, 80, {"window": 70, "softcap": 2.0}),
+        (7, 1, 20, {"causal": True, "window": 33}),
+        *(((2, 1, 128, {}),) if dtype == "bfloat16" else ()),
+    ):
+        name = "segments-" + "-".join(map(str, (heads, kv_heads, size, *words)))
+        yield name, partial(case, dtype=dtype, heads=heads, kv_heads=kv_heads, size=size, **words)
