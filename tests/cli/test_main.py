@@ -371,7 +371,7 @@ def imported_by(*line):
 
 def test_help_imports_next_to_nothing():
     found = imported_by("--help")
-    rooms = "arguments failure main numbers parser streams".split()
+    rooms = "arguments failure main numbers parser".split()
     files = {"ingot", "ingot.cli", "ingot.errors", "ingot.imports", "ingot.version"}
     assert {name for name in found if name.startswith("ingot")} == {
         *files, *(f"ingot.cli.{room}" for room in rooms)

@@ -15,9 +15,9 @@ from tests.targets.cpu.native import TARGETS
 # What grows with a head, in the largest types: attention, and products that end in heads.
 SOURCE = """#include "kernels.h"
 namespace ingot {{
-using Attention = QueryRows<float, std::int8_t, {size}, true>;
+using Queries = QueryRows<float, std::int8_t, {size}, true>;
 using Product = UnitMemory<HeadSink<4, {size} / 2, false, float, 2, 16, {size}, float>, unit_rows>;
-static_assert(sizeof(Attention) <= scratch_bytes, "attention");
+static_assert(sizeof(Queries) <= scratch_bytes, "attention");
 static_assert(sizeof(Product) <= scratch_bytes, "product");
 }}
 """
