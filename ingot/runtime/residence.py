@@ -20,10 +20,7 @@ class Residence:
     def __init__(self, pages: PageTable, num_slots: int = 0) -> None:
         self.pages = pages
         self.slots = SlotTable(num_slots)
-
-    @property
-    def has_slots(self) -> bool:
-        return self.slots.num_slots > 0
+        self.has_slots = num_slots > 0
 
     def match(self, token_ids: Tokens[int], limit: int, salt: bytes) -> list[PrefixPage]:
         """The pages of the longest prefix of at most `limit` tokens that a sequence can go on
@@ -77,9 +74,9 @@ class Residence:
 
     def last_border(self, num_tokens: int) -> int:
         """Where a step has to end for a snapshot to serve those who begin with so many tokens: the
-        end of the last whole page before the last token. 0: there is nothing to keep."""
+        end of the last whole page before the last token."""
         size = self.pages.page_size
-        return (num_tokens - 1) // size * size if self.has_slots else 0
+        return (num_tokens - 1) // size * size
 
     def snapshot(self, sequence_id: int, num_tokens: int) -> None:
         """Keeps what a sequence has of its first tokens, which the step that is given now ends."""

@@ -61,6 +61,7 @@ class Scheduler:
         self.max_num_tokens = min(config.max_num_batched_tokens or most, most)
         self.chunk_tokens = config.chunk_tokens
         self.uses_prefixes = config.prefix_cache
+        self._takes_snapshots = self.uses_prefixes and self.residence.has_slots
         self._max_waiting = config.max_waiting
         if not self.uses_prefixes:
             self.residence.forget_prefixes()
@@ -138,10 +139,11 @@ class Scheduler:
     def advance(self, chunks: list[Chunk]) -> None:
         """Notes that a step that computes these chunks begins."""
         for chunk in chunks:
+            chunk.sequence.num_computed = chunk.end
+            chunk.sequence.num_pending += chunk.draws
+        for chunk in chunks if self._takes_snapshots else ():
             s = chunk.sequence
-            s.num_computed = chunk.end
-            s.num_pending += chunk.draws
-            if self.uses_prefixes and chunk.end == self.residence.last_border(s.num_prompt) > 0:
+            if chunk.end == self.residence.last_border(s.num_prompt):
                 self.residence.snapshot(s.sequence_id, chunk.end)
 
     def complete(self, chunks: list[Chunk]) -> None:
@@ -171,7 +173,7 @@ class Scheduler:
     def _chunk(self, sequence: Sequence, tokens: int, rows: int) -> Chunk:
         start, length = sequence.num_computed, sequence.length
         end = min(length, start + min(tokens, self.chunk_tokens or tokens))
-        border = self.residence.last_border(sequence.num_prompt) if self.uses_prefixes else 0
+        border = self.residence.last_border(sequence.num_prompt) if self._takes_snapshots else 0
         if start < border < end:
             end = border
         if not sequence.num_unscored:
@@ -206,11 +208,11 @@ class Scheduler:
             self.pages.drop_behind(sequence.sequence_id, computed)
 
     def _make_room(self, sequence: Sequence, num_tokens: int) -> bool:
-        """Gives the sequence the pages of its first tokens; False when it had to yield itself."""
-        while not self.residence.can_grow(sequence.sequence_id, num_tokens):
+        """Gives a running sequence the pages of its first tokens; False if it had to yield itself."""
+        while not self.pages.can_grow(sequence.sequence_id, num_tokens):
             if self._preempt() is sequence:
                 return False
-        self.residence.grow(sequence.sequence_id, num_tokens)
+        self.pages.grow(sequence.sequence_id, num_tokens)
         return True
 
     def _preempt(self) -> Sequence:

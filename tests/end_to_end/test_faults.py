@@ -91,7 +91,9 @@ wait
     ("number", "code"),
     core((signal.SIGTERM, 143), further=[(signal.SIGHUP, 129), (signal.SIGINT, 130)]),
 )
-@pytest.mark.parametrize("source", ["/ingot-prepare-*/interface.cpp", "/.model.ingot.tmp-*/step.cpp"])
+@pytest.mark.parametrize(
+    "source", ["/ingot-prepare-*/interface.cpp", "/.model.ingot.tmp-*/step.cpp"]
+)
 def test_a_compile_that_is_told_to_end_takes_its_compiler_with_it(
     source: str,
     number: int,

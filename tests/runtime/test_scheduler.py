@@ -165,7 +165,7 @@ def never_restored(monkeypatch):
 
 def cut_nowhere(monkeypatch):
     """Steps end where they like, and what they leave is kept as if it were of a border."""
-    monkeypatch.setattr(Residence, "last_border", lambda self, n: n if self.has_slots else 0)
+    monkeypatch.setattr(Residence, "last_border", lambda self, n: n)
 
 
 @pytest.mark.parametrize("fault", [copied_late, never_restored, cut_nowhere])
