@@ -208,7 +208,7 @@ class Scheduler:
             self.pages.drop_behind(sequence.sequence_id, computed)
 
     def _make_room(self, sequence: Sequence, num_tokens: int) -> bool:
-        """Gives a running sequence the pages of its first tokens; False if it had to yield itself."""
+        """Gives a running sequence the pages of its first tokens; False if it yielded itself."""
         while not self.pages.can_grow(sequence.sequence_id, num_tokens):
             if self._preempt() is sequence:
                 return False
