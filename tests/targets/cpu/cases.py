@@ -35,6 +35,8 @@ TARGETS_OF = {
 # Some cases of every kind, at every level of instructions, the best first.
 PROGRAMS = tuple((kind, target) for kind, targets in TARGETS_OF.items() for target in targets)
 BEST = tuple((kind, targets[0]) for kind, targets in TARGETS_OF.items())
+# Attention over segments, which knows no tokens of earlier steps: not all tests of steps are for it.
+SEGMENTS = ("segments", TARGETS[0])
 # The other cases, which take twice as long to compile.
 MORE = "more "
 TARGETS_OF |= {f"{MORE}{kind}": TARGETS_OF[kind] for kind in ("f32", "bf16")}
@@ -82,7 +84,7 @@ OFTEN = (
     *("int4-g32-b128-72x330", "int4-g64-b128-256x256", "int4-b32-zeros-72x288"),
     *("int4-g32-b128-40x96", "int8-b128-33x10240"),
     *("experts-6-3-160x96-int4-b32", "experts-5-2-72x72-int8-b32"),
-    *("experts-5-3-96x72-int4-b32-zeros", "segments-2-2-72"),
+    "experts-5-3-96x72-int4-b32-zeros",
 )
 TABLE_ROWS = 83  # of a table that a product shares: its last panel is not filled
 
@@ -91,6 +93,8 @@ TABLE_ROWS = 83  # of a table that a product shares: its last panel is not fille
 def cases(kind: str) -> dict[str, Case]:
     """The cases that run most often, or the other ones of a kind; the last gives logits."""
     found = every_case(kind.removeprefix(MORE))
+    if kind == SEGMENTS[0]:
+        return found
     wanted = (name for name in found if (name in OFTEN) != kind.startswith(MORE) or name == "head")
     return {name: found[name] for name in wanted}
 
@@ -98,6 +102,8 @@ def cases(kind: str) -> dict[str, Case]:
 @cache
 def every_case(kind: str) -> dict[str, Case]:
     """Every kernel, every variant of it that is chosen at compile time."""
+    if kind == SEGMENTS[0]:
+        return {**dict(segments_of(F32)), "head": partial(head, kind="f32")}
     found = floats(kind) if kind in DTYPES else (*integers(), *integer_mixtures())
     return {**dict(found), "head": partial(head, kind=kind)}
 
@@ -118,7 +124,6 @@ def floats(kind: str) -> Iterator[tuple[str, Case]]:
     dtype = DTYPES[kind]
     for make in (linears, gated, norms, ropes, elementwise, gathers, routers, mixtures):
         yield from make(dtype)
-    yield from [*segments_of(dtype)][:2]
     for make in (head_linears, concats):
         yield from make(dtype)
     for make in (heads, products_of_heads, attentions, latents):
