@@ -35,7 +35,7 @@ TARGETS_OF = {
 # Some cases of every kind, at every level of instructions, the best first.
 PROGRAMS = tuple((kind, target) for kind, targets in TARGETS_OF.items() for target in targets)
 BEST = tuple((kind, targets[0]) for kind, targets in TARGETS_OF.items())
-# Attention over segments, which knows no tokens of earlier steps: not all tests of steps are for it.
+# Attention over segments, which knows no earlier steps: not all tests of steps are for it.
 SEGMENTS = ("segments", TARGETS[0])
 # The other cases, which take twice as long to compile.
 MORE = "more "
