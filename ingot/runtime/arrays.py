@@ -68,5 +68,5 @@ class StepInputs:
         }
 
     def addresses(self) -> dict[str, int]:
-        """Where the arrays lie."""
+        """Address of each array, by name."""
         return {name: array.ctypes.data for name, array in self._arrays.items()}

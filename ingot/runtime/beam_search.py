@@ -18,7 +18,7 @@ MAX_LENGTH_PENALTY = 30.0  # no length to this power, or to its negative, is bey
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeamSearchParams:
-    """How far beams are searched, and how they are ranked.
+    """Width, end and ranking of a beam search.
 
     beam_width      beams that go on after each token, and that are returned
     max_tokens      at most this many new tokens
@@ -135,7 +135,7 @@ class Search:
 
     @property
     def requests(self) -> list[Request]:
-        """What asks for the next tokens of each live beam."""
+        """Requests for the next tokens of each live beam."""
         return [replace(self._request, token_ids=beam.tokens) for beam in self.live]
 
     def grow(self, following: list[dict[int, Logprob]]) -> None:
@@ -166,7 +166,8 @@ class Search:
 def run_to_ends(
     searches: list[Search], run: Callable[[list[Request]], list[RequestOutput]]
 ) -> list[list[BeamSearchSequence]]:
-    """What each search finds. All of their beams grow together, by what `run` makes of requests."""
+    """Runs all searches to their ends, with the beams of all in one batch; `run` answers requests.
+    Returns the sequences that each has found."""
     while requests := [request for each in searches for request in each.requests]:
         following = map(_first_logprobs, run(requests))
         for each in searches:

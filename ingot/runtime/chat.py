@@ -194,7 +194,7 @@ def _check(part: Mapping[str, Any]) -> None:
 
 
 def _reads_parts(render: Callable[[Chat], str]) -> bool:
-    """Whether a template writes the texts of parts, and not the parts as JSON or Python."""
+    """Returns whether a template writes the texts of parts, and not the parts as JSON or Python."""
     try:
         text = render([dict(message) for message in _PROBES])
     except RequestError:

@@ -1,4 +1,4 @@
-"""Where chat templates run: jinja2's sandbox, with bounds on time and on the size of what is made.
+"""Sandbox of chat templates: jinja2's, with bounds on time and on the size of what is made.
 
 A template is a program of whoever published the model, or of a request that is trusted. It sees
 plain data, and neither loops nor builds texts for ever.
@@ -34,7 +34,7 @@ MAX_SECONDS = 10.0
 
 
 class Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
-    """What compiles templates, with the filters and functions that those of models expect."""
+    """Compiler of templates, with the filters and functions that those of models expect."""
 
     intercepted_binops = frozenset({"+", "*", "**", "%"})
 
@@ -112,7 +112,7 @@ def _check(size: int) -> None:
 
 
 def _written(value: Any) -> Any:
-    """What stands between {{ and }}."""
+    """Text of a value between {{ and }}."""
     _check(size_of(value))
     return value
 

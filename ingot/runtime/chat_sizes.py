@@ -1,4 +1,4 @@
-"""How much what chat templates call makes at most, known before it is made.
+"""Upper bounds of what chat templates make, computed before it is made.
 
 A size is in characters; an item of a list counts as some of them, since it takes memory and time.
 What is larger than a prompt may be is not counted to its end.

@@ -84,13 +84,13 @@ class EngineConfig:
 
     @property
     def guesses(self) -> Guesses:
-        """How far guesses go."""
+        """Limits of the guesses."""
         given = self.num_speculative_tokens, self.prompt_lookup_min, self.prompt_lookup_max
         return Guesses(*(x or default for x, default in zip(given, Guesses(), strict=True)))
 
 
 def _judge(name: str, value: object) -> tuple[bool, str]:
-    """Whether a switch can have a value, and what it can have."""
+    """Returns whether a switch can have a value, and which values it takes."""
     if name in _FLAGS:
         return isinstance(value, bool), "True or False"
     if name == "speculative":

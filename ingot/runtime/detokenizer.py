@@ -102,7 +102,8 @@ class Detokenizer:
         return 0
 
     def _end_of_prompt(self, text: str) -> int | None:
-        """Where the text continues after the prompt's; None if the prompt decodes differently."""
+        """Index at which the text continues after the prompt's; None if the prompt decodes
+        differently."""
         prompt = self._token_ids[: self._num_prompt]
         known = self._decode(prompt) if prompt else ""
         is_open = known.endswith(_INCOMPLETE)

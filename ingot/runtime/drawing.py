@@ -1,4 +1,4 @@
-"""What steps must draw, those that are under way, and what follows from their tokens."""
+"""Pipeline of draws: wants of a step, steps in flight, and the effects of their tokens."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MAX_KNOWN = 16  # requests whose known logits are drawn from before a step
 
 
 class Owner(Protocol):
-    """What drawing needs of the engine."""
+    """Part of the engine that drawing calls."""
 
     scheduler: Scheduler
 
@@ -79,7 +79,7 @@ class Drawing:
         return ready
 
     def recipients(self, chunks: list[Chunk]) -> Recipients:
-        """Who gets what of the logits of a step that computes these chunks."""
+        """Recipients of the logits of a step that computes these chunks."""
         found, end = Recipients(), 0
         for chunk in chunks:
             sequence = chunk.sequence
@@ -200,7 +200,7 @@ class Drawing:
 
 
 class Recipients:
-    """Who gets what of a step, and what is therefore wanted of it.
+    """Recipients of a step's rows, and the wants that follow from them.
 
     The kept rows are for the cache, and those after the tokens of drafts.
     """
@@ -270,7 +270,7 @@ class Flights:
 
     @property
     def first(self) -> Recipients:
-        """Who gets what of the step that lands next."""
+        """Recipients of the step that lands next."""
         return self._flights[0].recipients
 
     def submit(self, batch: Batch, recipients: Recipients, *, beside: bool) -> None:
@@ -308,7 +308,7 @@ class Flights:
 
 
 def _is_right(chunk: Chunk) -> bool:
-    """Whether the sequence goes on as its draft says, by one token more than at the last look."""
+    """Returns whether the sequence confirmed the draft by one more token than at the last look."""
     sequence, count = chunk.sequence, chunk.num_drawn
     if sequence.finished or count > len(chunk.draft):
         return False

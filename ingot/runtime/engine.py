@@ -230,7 +230,7 @@ class Engine:
             self._receive(sequences)
 
     def counters(self) -> EngineCounters:
-        """How the engine fares, now and since it was opened."""
+        """Counters of the engine, now and since it was opened."""
         scheduler, pages = self.scheduler, self.pages
         return EngineCounters(
             **self._tally,
@@ -288,7 +288,7 @@ class Engine:
         steps.run(sequences, first, takes, chunk_tokens, stopped)
 
     def _builder_of(self, program: str) -> BatchBuilder:
-        """What fills in the inputs of a program. Its page tables are kept from step to step."""
+        """Builder of a program's inputs. It keeps its page tables from step to step."""
         if program == STEP.name:
             return self._builders[0]
         if program not in self._other_builders:

@@ -1,4 +1,4 @@
-"""What an executor is: it runs steps on one device, and draws their tokens."""
+"""Protocol of executors: an executor runs steps on one device, and draws their tokens."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ class Scoring:
 
 @dataclass(slots=True)
 class StepWants:
-    """What is wanted of the rows that a step returns. Only of logits tokens are drawn and scored.
+    """Tokens to draw, scores to compute and rows to return of one step. Tokens are drawn and scored
+    from logits only.
 
     Attributes:
         sequences: each draws a token, by its sampling state.
@@ -147,13 +148,14 @@ class Executor(Protocol):
 
     @property
     def leaves_processors(self) -> bool:
-        """Whether a step leaves a processor of the host to work beside it."""
+        """True if a step leaves a processor free for work of the host."""
         ...
 
     @property
     def takes_drafts(self) -> bool:
-        """Whether a step may compute tokens that may turn out wrong, if the plan `rewinds`. Their
-        logits are kept, and `draw` is called with some of them before the next step."""
+        """True if a step may compute tokens of drafts that may be rejected, where the plan
+        `rewinds`. Their logits are kept, and `draw` is called with some of them before the next
+        step."""
         ...
 
     @property
@@ -180,7 +182,7 @@ class Executor(Protocol):
         ...
 
     def can_follow(self, draws: StepWants) -> bool:
-        """Whether a step with these draws can be submitted before the last one is waited for.
+        """Returns whether a step with these draws can be submitted while the last one runs.
 
         Two steps can be under way, and no more.
         """
@@ -199,8 +201,8 @@ class Executor(Protocol):
 
 
 def outputs_of(plan: Plan, file: str) -> dict[str, int]:
-    """How wide the rows of each output of a plan are. Raises ArtifactError for outputs that have no
-    row for each of the R tokens."""
+    """Width of each output of a plan, by name. Raises ArtifactError for outputs that have no row
+    for each of the R tokens."""
     outputs = plan.of_kind("output")
     if not outputs or not all(len(o.shape) == 2 and o.shape[0] == "R" for o in outputs):
         raise ArtifactError(f"{file}: a program returns rows, of shape (R, columns)")

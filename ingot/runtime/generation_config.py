@@ -1,4 +1,4 @@
-"""How tokens are drawn where nobody says it: as generation_config.json has it, or as is usual."""
+"""Default sampling: that of generation_config.json, or else the usual one."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ USUAL: Mapping[str, Any] = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationConfig:
-    """What the file says; nothing, where there is none.
+    """Contents of generation_config.json; empty without a file.
 
     Attributes:
         draws: whether the model asks for tokens to be drawn (`do_sample`); None: it does not say.
@@ -78,7 +78,7 @@ class GenerationConfig:
 
 
 def read_generation_config(artifact: Artifact, source: Source = "auto") -> GenerationConfig:
-    """What an artifact's file says; with "vllm" it is not read, and says nothing.
+    """Reads an artifact's generation_config.json; "vllm" reads nothing.
 
     Raises ArtifactError for a file that is not a JSON object, and UsageError for another source.
     """

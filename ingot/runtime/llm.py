@@ -180,8 +180,8 @@ class LLM(Model):
         chunk_tokens: int | None = None,
         first: Sequence[int] | None = None,
     ) -> list[Float32]:
-        """As `logits`, of several sequences, each with its own `first`, which steps compute side
-        by side. Raises UsageError for a `first` that is no position of its sequence."""
+        """Computes `logits` of several sequences side by side, each with its own `first`. Raises
+        UsageError for a `first` that is no position of its sequence."""
         tokens, session = [list_of_tokens(each) for each in sequences], self._thread.session
         most = integer_option("chunk_tokens", chunk_tokens)
         wanted = first_positions(first, tokens)

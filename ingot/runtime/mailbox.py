@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class Mailbox(Generic[T]):
-    """What came while the reader was busy is given together, so that it can catch up.
+    """Mailbox that hands over all waiting items at once, so that a slow reader catches up.
 
     With `latest`, an item has all that those before it have, and replaces them. `put` and `get`
     are for the event loop alone, and `post` for any other thread.

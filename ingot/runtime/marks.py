@@ -1,4 +1,4 @@
-"""What people write in a conversation stays what they wrote: it becomes no special token."""
+"""Escapes for special tokens in conversations: what people write becomes no special token."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class Times:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestMetrics:
-    """How a request fared. None means that it has not happened.
+    """Times of a request. None means that it has not happened.
 
     In seconds:
 
@@ -96,7 +96,7 @@ class RequestMetrics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheCounters:
-    """How a cache fares.
+    """Counters of a cache.
 
     For the prefix cache, queries and hits count tokens, and entries count pages. For the logits
     cache all of them count prompts.

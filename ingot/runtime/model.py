@@ -29,7 +29,7 @@ from ingot.runtime.vllm_methods import Refusals
 
 
 class Model(Refusals):
-    """What `LLM` and `AsyncLLM` have in common.
+    """Base of `LLM` and `AsyncLLM`: an open artifact, its engine and its tokenizer.
 
     Args:
         model: the folder of an artifact, or one that is open already. Opening a folder hashes all
@@ -128,7 +128,7 @@ class Model(Refusals):
         return {"prompt": without_marks(text, marks.mark), "prompt_token_ids": ids}
 
     def counters(self) -> EngineCounters:
-        """How the engine fares, now and since it was opened."""
+        """Counters of the engine, now and since it was opened."""
         counters = self._engine.counters
         return counters() if self._thread.is_current else self._thread.ask(counters)
 
@@ -142,14 +142,14 @@ class Model(Refusals):
         return self._tokenizer_files.tokenizer
 
     def get_default_sampling_params(self) -> SamplingParams:
-        """What a request without parameters gets: vLLM's defaults, with those of the model's
+        """Default parameters of a request: vLLM's, with those of the model's
         generation_config.json. Raises ArtifactError where that file has a value out of range."""
         return self._defaults.sampling_params()
 
     def get_chat_sampling_params(self) -> SamplingParams:
-        """What a chat without parameters gets, as on the command line and from a server: the
-        sampling of the model's generation_config.json, or else the usual one, and an answer as long
-        as it becomes. Raises as `get_default_sampling_params` does."""
+        """Default parameters of a chat, as on the command line and from a server: the sampling of
+        the model's generation_config.json, or else the usual one, and no bound on new tokens but
+        the context. Raises as `get_default_sampling_params` does."""
         return self._defaults.chat_params()
 
     def close(self) -> None:

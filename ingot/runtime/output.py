@@ -1,4 +1,4 @@
-"""What a request returns, under vLLM's names."""
+"""Results of requests, under vLLM's names."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ class PageTable:
         return row.page_ids[row.num_dropped :]
 
     def can_grow(self, sequence_id: int, num_tokens: int) -> bool:
-        """Whether there are free pages for the sequence to grow to `num_tokens` tokens."""
+        """Returns whether there are free pages for the sequence to grow to `num_tokens` tokens."""
         row = self._rows.get(sequence_id)
         owned = 0 if row is None else len(row.page_ids)
         return self.num_needed(num_tokens) - owned <= self.num_free
@@ -192,7 +192,7 @@ class PageTable:
             raise InternalError(f"pages that are lost or have wrong owners: {wrong}")
 
     def _first_kept(self, position: int) -> int:
-        """How many pages lie wholly behind the window of the token at `position`."""
+        """Number of pages that lie wholly behind the window of the token at `position`."""
         return max(0, position - self.window + 1) // self.page_size if self.window else 0
 
     def _own(self, sequence_id: int, page_ids: list[int], num_dropped: int) -> None:

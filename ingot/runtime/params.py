@@ -1,4 +1,4 @@
-"""What a request asks of the sampler, under vLLM's names."""
+"""Sampling parameters of a request, under vLLM's names."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ LogitsProcessor = Callable[..., "npt.NDArray[np.float32]"]
 
 
 class RequestOutputKind(enum.Enum):
-    """What each output of a stream holds: all so far, what is new, or nothing before the end."""
+    """Contents of each output of a stream: all so far, what is new, or nothing before the end."""
 
     CUMULATIVE = 0
     DELTA = 1
@@ -59,7 +59,7 @@ class RequestOutputKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """How the tokens of one request are drawn, and when it ends.
+    """Sampling parameters of one request, and the conditions that end it.
 
     A field that is assigned to is checked like a new object. A request keeps the values that it
     was given.

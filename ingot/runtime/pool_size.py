@@ -1,4 +1,4 @@
-"""How many pages and slots an executor keeps: known from the plan, before it is opened."""
+"""Numbers of pages and slots that an executor keeps, known from the plan before it is opened."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SLOTS_PER_SEQ = 2  # its own, and one for a snapshot
 
 
 class PoolSize(NamedTuple):
-    """How many pages and slots a pool has."""
+    """Numbers of pages and slots of a pool."""
 
     num_pages: int
     num_slots: int

@@ -1,4 +1,4 @@
-"""Which pages hold which tokens, so that equal prefixes are computed once."""
+"""Prefix cache: maps tokens to their pages, so that equal prefixes are computed once."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ class Process:
 
     @property
     def is_current(self) -> bool:
-        """Whether the caller is in that process, and not in a fork of it."""
+        """Returns whether the caller is in that process, and not in a fork of it."""
         return os.getpid() == self._id
 
     def refuse_fork(self) -> None:

@@ -54,12 +54,12 @@ class Request:
 
     @property
     def error(self) -> Exception | None:
-        """What ended the request, if anything went wrong."""
+        """Error that ended the request; None if nothing went wrong."""
         return next((c.sequence.error for c in self.completions if c.sequence.error), None)
 
     @property
     def nothing_delivered(self) -> bool:
-        """Whether no delta has been taken of any completion."""
+        """True until a delta of any completion is taken."""
         return all(completion.nothing_delivered for completion in self.completions)
 
     @property
@@ -93,7 +93,7 @@ class Request:
 
 
 class Owner(Protocol):
-    """What ends sequences: an engine."""
+    """Protocol of the engine, as far as a request ends its sequences."""
 
     def abort(self, sequence: Sequence) -> None: ...
     def finish(
@@ -147,11 +147,11 @@ class CompletionReader:
 
     @property
     def nothing_delivered(self) -> bool:
-        """Whether no delta has been taken yet."""
+        """True until a delta is taken."""
         return self._num_tokens_out == 0
 
     def take_delta(self) -> TextDelta:
-        """What has come since the last call."""
+        """Takes the text and the tokens that came since the last call."""
         return TextDelta(**self._part(delta=True))
 
     def output(self, *, delta: bool = False) -> CompletionOutput:
@@ -303,7 +303,7 @@ def check_priority(given: object) -> int:
 
 
 def metrics_of(sequences: list[Sequence]) -> RequestMetrics:
-    """How the completions of one request fared together."""
+    """Metrics of a request from those of its completions."""
     first = sequences[0]
     arrived = first.times.arrived
     started = min((s.times.started for s in sequences if s.times.started), default=None)

@@ -46,12 +46,12 @@ class Residence:
         return True
 
     def has_room(self, num_pages: int, num_sequences: int) -> bool:
-        """Whether as many more sequences have room, which take so many pages."""
+        """Returns whether there is room for so many more sequences, which take so many pages."""
         seats = not self.has_slots or self.slots.num_free >= num_sequences
         return seats and self.pages.num_free >= num_pages
 
     def can_grow(self, sequence_id: int, num_tokens: int) -> bool:
-        """Whether there is room for the sequence to grow to `num_tokens` tokens."""
+        """Returns whether there is room for the sequence to grow to `num_tokens` tokens."""
         return self.pages.can_grow(sequence_id, num_tokens)
 
     def grow(self, sequence_id: int, num_tokens: int) -> None:
@@ -73,7 +73,7 @@ class Residence:
         self.slots.release(sequence_id)
 
     def last_border(self, num_tokens: int) -> int:
-        """Where a step has to end for a snapshot to serve those who begin with so many tokens: the
+        """Position at which a step must end so that a snapshot serves prompts with this prefix: the
         end of the last whole page before the last token."""
         size = self.pages.page_size
         return (num_tokens - 1) // size * size

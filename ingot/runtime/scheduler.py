@@ -1,4 +1,4 @@
-"""Which tokens of which sequences the next step computes. It touches no tensor."""
+"""Scheduler: chooses the sequences and tokens of the next step. It touches no tensor."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ class Chunk:
 
 
 class SampledSequence(Protocol):
-    """What drawing a sequence's next token needs of it."""
+    """Protocol of a sequence, as far as drawing its next token needs it."""
 
     params: SamplingParams
     token_ids: list[int]

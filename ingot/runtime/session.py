@@ -166,7 +166,7 @@ class Session:
         return request.output()
 
     def counters(self) -> EngineCounters:
-        """How the engine fares."""
+        """Counters of the engine."""
         return self.engine.counters()
 
     def configure(self, config: EngineConfig) -> None:
@@ -276,7 +276,7 @@ class EngineThread:
 
     @property
     def is_current(self) -> bool:
-        """Whether the caller runs inside a step: in `on_step` or a logits processor."""
+        """Returns whether the caller runs inside a step: in `on_step` or a logits processor."""
         return threading.current_thread() is self._thread
 
     def refuse_current(self) -> None:

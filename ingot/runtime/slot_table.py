@@ -92,7 +92,7 @@ class SlotTable:
             self._known[page] = self._pending.pop(sequence_id).slot
 
     def has(self, page: PrefixPage) -> bool:
-        """Whether there is a snapshot after that page."""
+        """Returns whether there is a snapshot after that page."""
         return page in self._known
 
     def clear(self) -> None:

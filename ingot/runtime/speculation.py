@@ -67,8 +67,8 @@ class Pace:
         return seen * num_drafted
 
     def length(self, chance: float, most: int) -> int:
-        """How long a draft should be, if each token is right with that chance: where the tokens a
-        second are most, for a sequence that has its share of the step."""
+        """Length of a draft that maximises tokens per second, if each token is right with that
+        chance and the sequence has its share of the step."""
         if chance * self.token <= self.row:
             return 0  # the first token costs more than it promises, and later ones promise less
         best, length = GAIN / self.token, 0
@@ -144,7 +144,7 @@ class Speculation:
         self.saved = min(MOST_SAVED * pace.plain, self.saved + LOSS * pace.plain)
 
     def _guess(self, sequence: Sequence, pace: Pace) -> list[int]:
-        """What may follow a sequence, as far as it is worth a draft."""
+        """Guesses the next tokens of a sequence, as many as are worth a draft."""
         most, *sizes = self._guesses
         lookup = sequence.lookup
         if lookup is None or lookup.sizes != (*sizes,):
@@ -158,7 +158,7 @@ class Speculation:
         return self._paces[num_sequences]
 
     def _means(self, pace: Pace) -> int:
-        """How many drafted tokens can be afforded."""
+        """Number of draft tokens that a step can afford."""
         if not pace.is_known:
             return 0
         means = self.saved + FIRST_LOAN * pace.plain

@@ -10,7 +10,7 @@ _BYTE_TOKEN = re.compile(r"^<0x[0-9A-Fa-f]{2}>$")
 
 
 def is_byte(spelling: str | None) -> bool:
-    """Whether a token stands for one byte, as `<0xE4>` does."""
+    """Returns whether a token stands for one byte, as `<0xE4>` does."""
     return spelling is not None and _BYTE_TOKEN.match(spelling) is not None
 
 
@@ -25,7 +25,7 @@ def spelled_bytes(spelling: str) -> bytes:
 
 
 def num_open_bytes(data: bytes) -> int:
-    """How many bytes at the end of UTF-8 begin a character that further bytes can complete."""
+    """Counts the bytes of an incomplete UTF-8 character at the end."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     decoder.decode(data)
     return len(decoder.getstate()[0])

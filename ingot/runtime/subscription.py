@@ -232,7 +232,7 @@ class Feed:
 
 
 def _is_urgent(what: Request | IngotError) -> bool:
-    """Whether news is a first token, an end or an error."""
+    """Returns whether news is a first token, an end or an error."""
     return (
         isinstance(what, IngotError) or what.nothing_delivered or what.finished or bool(what.error)
     )

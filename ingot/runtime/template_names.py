@@ -1,4 +1,4 @@
-"""Which chat template is meant: the model's own, another one of it by name, or one that is given.
+"""Choice of a chat template: the model's own, another of its by name, or one that is given.
 
 Nothing here imports jinja2, which only those need who chat.
 """

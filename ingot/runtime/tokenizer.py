@@ -28,7 +28,7 @@ _MAX_RECENT, _PROMPT_TOKENS = 64, 6
 
 
 class Encoding(dict[str, Any]):
-    """What calling a tokenizer gives, as in transformers: a dict whose keys are attributes, too."""
+    """Result of calling a tokenizer, as in transformers: a dict whose keys are attributes, too."""
 
     @property
     def input_ids(self) -> Any:
@@ -112,7 +112,7 @@ class Tokenizer:
 
     @property
     def has_chat_template(self) -> bool:
-        """Whether conversations can be turned into prompts."""
+        """True if conversations can be turned into prompts."""
         return self.chat_template is not None
 
     @cached_property

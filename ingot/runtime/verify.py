@@ -46,7 +46,7 @@ class Mismatch:
 
 @dataclass(frozen=True, slots=True)
 class RowsDifference:
-    """How far the rows of a program are from the golden ones, relatively, and may be."""
+    """Relative error of a program's rows against the golden ones, and its tolerance."""
 
     error: float
     allowed: float
@@ -57,14 +57,14 @@ class RowsDifference:
         return self.error <= self.allowed and self.bitwise_equal
 
     def told(self, program: str) -> str:
-        """What is wrong, in words."""
+        """Describes the difference in words."""
         error = f"relative error {self.error:.3g}, tolerance {self.allowed:.3g}"
         return f"{program}: {error}" + ("" if self.bitwise_equal else "; the ways differ")
 
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What a replay found.
+    """Result of a replay.
 
     Attributes:
         number_format: of the artifact, see `format_name`.
@@ -153,7 +153,7 @@ def _told(way: str, found: GoldenDifference, allowed: Tolerance) -> str:
 
 
 def compile_hint(artifact: Artifact, found: Verification) -> str:
-    """What to do when the replay of a new artifact fails."""
+    """Hint for a new artifact whose replay fails."""
     if artifact.manifest.numerics.dtype == "float16" and found.max_error == inf:
         return OVERFLOW
     return FAULT
@@ -211,7 +211,7 @@ def _programs_of_rows(llm: LLM) -> list[str]:
 
 
 def _rows_difference(llm: LLM, program: str) -> RowsDifference:
-    """What a program returns for its golden prompts, in several ways that must agree."""
+    """Compares a program's rows for its golden prompts, computed in ways that must agree."""
     golden = read_rows(llm.artifact, program)
     prompts = [prompt.tokens for prompt in golden.prompts]
     found = {}
@@ -264,7 +264,7 @@ def _other_tokens(llm: LLM, prompts: Sequence[GoldenPrompt]) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Compared:
-    """What one way gave, beside the golden outputs and beside the first way."""
+    """Result of one way, beside the golden outputs and beside the first way."""
 
     difference: GoldenDifference
     mismatches: list[Mismatch]

@@ -41,7 +41,7 @@ class VllmArgument:
 
     @property
     def acts(self) -> bool:
-        """Whether any value of it does something here."""
+        """True if any value of it has an effect here."""
         return bool(self.option or self.compile or self.config or self.reads)
 
     def changes_nothing(self, value: object) -> bool:
@@ -53,7 +53,7 @@ class VllmArgument:
         )
 
     def spelled(self, value: object) -> Any:
-        """What a value is called here. Raises UsageError for one that is not taken."""
+        """Translates a value. Raises UsageError for one that is not taken."""
         if self.acts and self.spellings is None:
             return value
         key = str(value).removeprefix("torch.")  # torch.bfloat16 is "bfloat16"
@@ -224,7 +224,7 @@ CALLS = (
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """What arguments ask for: options of the model, of the compile, and fields of EngineConfig."""
+    """Translated arguments: options of the model, of the compile, and fields of EngineConfig."""
 
     options: dict[str, Any]
     compile: dict[str, Any]

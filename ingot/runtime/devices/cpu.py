@@ -119,7 +119,7 @@ class CpuExecutor:
         return self._sampler.sample(logits, sequences)
 
     def result(self, program: str, num_rows: int, wants: StepWants) -> StepResult:
-        """What is wanted of the rows that the last step has left."""
+        """Draws tokens and scores from the rows that the last step returned, as `wants` asks."""
         done = result_of(self._sampler, self._programs[program].rows(num_rows), wants)
         self._tokens = done.token_ids
         return done

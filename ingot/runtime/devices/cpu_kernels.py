@@ -148,7 +148,7 @@ class Kernels:
         return int(self._library.ingot_wait(self._open_state()))
 
     def run_timed(self, step: StepStruct, times: int, watcher: Watcher | None = None) -> int:
-        """As `run`, and writes how long each kernel took, and last everything else.
+        """Runs a step, and writes the time of each kernel, and last that of everything else.
 
         `times` is the address of int64 nanoseconds. The watcher needs a model of one thread; what
         it raises ends the step, no kernel runs any more, and is raised here.

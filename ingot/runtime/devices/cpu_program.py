@@ -73,7 +73,7 @@ class CpuProgram:
         return self.kernels.wait
 
     def rows(self, count: int) -> dict[str, Float32]:
-        """What the last step has returned: [count, columns] of each output."""
+        """Rows that the last step returned, by output: [count, columns] each."""
         return {name: rows[:count] for name, rows in self._rows.items()}
 
     def close(self) -> None:

@@ -57,13 +57,14 @@ class MappedFile:
 
 
 def _seen(fd: int) -> tuple[int, int]:
-    """What every write to a file changes, and neither a new name nor other permissions do."""
+    """Modification time and size of a file, which every write changes, and no new name or
+    permissions do."""
     found = os.fstat(fd)
     return found.st_mtime_ns, found.st_size
 
 
 def weight_offsets(plan: Plan, header: TensorFile, file: str) -> list[int]:
-    """Where each weight of the plan begins in the file."""
+    """Offset of each weight of the plan in the file."""
     offsets = []
     for buffer in plan.of_kind("weight"):
         tensor = header.tensors.get(buffer.base or buffer.name)
@@ -87,6 +88,6 @@ def _needed_bytes(plan: Plan, buffer: Buffer) -> int:
 
 
 def stacks_end(plan: Plan, header: TensorFile) -> int:
-    """Where stacks end in the file, which begins with them; 0 where there are none."""
+    """End of the stacks, with which the file begins; 0 without stacks."""
     tensors = (header.tensors.get(buffer.base) for buffer in plan.of_kind("weight") if buffer.base)
     return max((tensor.offset + tensor.nbytes for tensor in tensors if tensor), default=0)

@@ -103,7 +103,7 @@ class NativeSampler:
 
 
 def _addresses(matrix: npt.NDArray[Any]) -> list[int]:
-    """Where its rows begin."""
+    """Address of each row."""
     begin, stride = matrix.__array_interface__["data"][0], matrix.strides[0]  # sooner than ctypes
     return [begin + row * stride for row in range(len(matrix))]
 
@@ -128,7 +128,7 @@ def scores_of(
 
 
 def pack(state: SamplingState, vocab_size: int) -> bytes:
-    """What a sequence asks of a row, as the kernels read it behind the row's place."""
+    """Packs a sequence's sampling parameters, as the kernels read them after the row's address."""
     params, allowed = state.params, state.allowed
     pointers = (
         0 if array is None else array.ctypes.data

@@ -43,7 +43,7 @@ class NumpySampler:
 
 
 def _each(function: Callable[..., T], *columns: Iterable[Any]) -> list[T | IngotError]:
-    """What the function returns or raises for each row."""
+    """Calls a function for each row, and returns the results and the IngotErrors that it raises."""
     results: list[T | IngotError] = []
     for row in zip(*columns, strict=True):
         try:

@@ -68,7 +68,8 @@ class Sampler:
     def _judge(
         self, raw: Float32, draw: TokenScore | IngotError, state: SamplingState
     ) -> TokenScore | IngotError:
-        """What became of a row: the model answers for its own logits, the request for its edits.
+        """Checks the result of a row: the model answers for its own logits, the request for its
+        edits.
 
         Log-probabilities are those of the model, not of what processors made of it.
         """
@@ -83,7 +84,7 @@ class Sampler:
 
 
 def result_of(sampler: Sampler, rows: Mapping[str, Float32], wants: StepWants) -> StepResult:
-    """What is wanted of the rows of a step, by output; logits may be overwritten."""
+    """Draws tokens and scores, and copies the kept rows, by output; may overwrite the logits."""
     began = perf_counter()
     # A copy of chosen rows, since drawing changes them.
     kept = {name: found[wants.kept] if wants.kept else found[:0] for name, found in rows.items()}

@@ -93,7 +93,8 @@ class GrammarCompiler:
         return Vocabulary(known, self._vocab_size)
 
     def _within(self, seconds: float, work: Callable[[], Grammar]) -> Grammar:
-        """What the work returns or raises, if it is done in time. Else nobody waits for it."""
+        """Runs the work within a time limit: returns its result or raises its error. Late work is
+        abandoned."""
         done: SimpleQueue[Grammar | IngotError] = SimpleQueue()
 
         def run() -> None:
@@ -161,7 +162,7 @@ def _limits() -> LLParserLimits:
 
 
 def _first_lines(text: str) -> str:
-    """What an error says, without copies of the grammar and marks below them."""
+    """First lines of an error, without copies of the grammar and marks below them."""
     first, *rest = [line.strip() for line in text.splitlines() if line.strip()]
     said = [line.removeprefix("error: ") for line in rest if line.startswith("error: ")]
     return ": ".join([first.removesuffix(" regex parse error:"), *said[:1]])[:300]

@@ -67,7 +67,7 @@ class Grammar:
 
 
 class Guide:
-    """Where a sequence is in its grammar. For one thread only.
+    """Position of a sequence in its grammar. For one thread only.
 
     `error`: why the grammar cannot go on.
     """
@@ -82,12 +82,12 @@ class Guide:
         self.error: IngotError | None = None
 
     def ends(self, token_ids: list[int], num_prompt: int) -> bool:
-        """Whether these tokens are the last ones: nothing can follow, or there is an `error`."""
+        """Returns whether these are the last tokens: nothing can follow, or there is an `error`."""
         self._current(token_ids, num_prompt)
         return self._complete or self.error is not None
 
     def allowed(self, token_ids: list[int], num_prompt: int) -> Allowed:
-        """What may come after these tokens. Where the grammar cannot go on, that is no token."""
+        """Tokens that the grammar allows next; none where it cannot go on."""
         matcher = self._current(token_ids, num_prompt)
         if self._allowed is None:
             mask = matcher.compute_bitmask()

@@ -1,4 +1,4 @@
-"""What form a completion must have, under vLLM's names."""
+"""Structured outputs: the form that a completion must have, under vLLM's names."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class StructuredOutputsParams:
 
     @classmethod
     def of(cls, given: Any) -> StructuredOutputsParams | None:
-        """What a request gives: an object of this class, a dict of its fields, or None."""
+        """Converts an argument: an object of this class, a dict of its fields, or None."""
         if given is None or isinstance(given, cls):
             return given
         if not isinstance(given, Mapping):
@@ -141,7 +141,7 @@ def _parsed(text: str) -> Any:
 
 
 def depth_exceeds(value: Any, most: int) -> bool:
-    """Whether values are nested deeper than that, however deep they are."""
+    """Returns whether values are nested deeper than `most`; takes any depth without recursion."""
     level = [value]
     for _ in range(most + 1):
         level = [inner for each in level for inner in _inside(each)]

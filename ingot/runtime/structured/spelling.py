@@ -1,4 +1,4 @@
-"""What a request asks for, as llguidance spells grammars: a text."""
+"""Spelling of a request's grammar as a text for llguidance."""
 
 from __future__ import annotations
 

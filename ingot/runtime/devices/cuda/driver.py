@@ -1,4 +1,4 @@
-"""What the executor needs of a GPU's driver."""
+"""Protocol of a GPU's driver, as far as the executor uses it."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Driver(Protocol):
         ...
 
     def end_capture(self) -> Any:
-        """What was recorded, for `replay`."""
+        """Ends the capture, and returns the recorded graph for `replay`."""
         ...
 
     def replay(self, graph: Any) -> None:

@@ -65,7 +65,7 @@ class CudaPending:
 
 @dataclass(frozen=True, slots=True)
 class HostSide:
-    """What the host hands over with a step, in memory that the device copies."""
+    """Staging memory of a step: the host fills it, and the device copies it."""
 
     inputs: HostInputs
     draws: HostDraws
@@ -223,7 +223,7 @@ class CudaExecutor:
         return self._host_sampler.sample(logits, sequences)
 
     def result(self, step: CudaPending) -> StepResult:
-        """What is wanted of the logits of a step, once it is done."""
+        """Draws tokens and scores from the logits of a step that is done, as it wants."""
         with self._running() as driver:
             driver.wait(step.mark)
         by_device = step.drawn_by_device

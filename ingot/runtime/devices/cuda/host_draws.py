@@ -57,7 +57,7 @@ class HostDraws:
 
     @property
     def only_draws(self) -> bool:
-        """Whether nothing is edited or scored, so that the launches depend on `count` alone."""
+        """True if nothing is edited or scored, so that the launches depend on `count` alone."""
         return not (self.num_edited or self.num_scored)
 
     @property
@@ -80,7 +80,7 @@ class HostDraws:
         self._fill_edits(edited_rows, [states[i] for i in edited], lists)
 
     def part(self, first: str, last: str) -> tuple[int, npt.NDArray[Any]]:
-        """Where the arrays from one to another begin, and their bytes."""
+        """Address of the arrays from `first` to `last`, and a view of their bytes on the host."""
         begin, end = self._spans[first][0], self._spans[last][1]
         return begin, self._host[begin:end]
 
@@ -89,7 +89,7 @@ class HostDraws:
         return self._spans[name][0], self._arrays[name][:count]
 
     def drawn(self) -> list[TokenScore | IngotError]:
-        """What was drawn, once the device is done; or a row's error."""
+        """Reads the draws of a step that is done: a token or an error for each row."""
         tokens, statuses = (
             self._arrays[name][: self._num_draws].tolist()
             for name in ("drawn_tokens", "drawn_statuses")

@@ -59,8 +59,8 @@ class _Config(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class LoadedKernel:
-    """What a launch hands over of a kernel. A dependent one begins before the launch before it has
-    ended."""
+    """Function of a kernel and its launch attributes. A dependent launch overlaps the end of the
+    one before it."""
 
     function: c_void_p
     threads: int

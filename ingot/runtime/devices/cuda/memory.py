@@ -26,7 +26,7 @@ Spans = dict[tuple[str, int], tuple[int, int]]
 
 
 class Memory:
-    """What a plan needs of a device's memory, and where an argument lies in it.
+    """Device memory of a program, and the address of each argument in it.
 
     `weights` and `arena` are where those begin.
     """
@@ -53,7 +53,8 @@ class Memory:
         return cls(plan, weights, arena, spans | _state_spans(plan, pool, sizes))
 
     def beside(self, driver: Driver, artifact: Artifact, plan: Plan, launches: Launches) -> Memory:
-        """That of another program: its own temporaries and arrays, and these weights and states.
+        """Allocates temporaries and arrays for another program, which shares these weights and
+        states.
 
         Raises ResourceError where there is no room.
         """
@@ -100,7 +101,7 @@ class Memory:
                 driver.copy(begin + to * nbytes, begin + source * nbytes, nbytes)
 
     def address(self, argument: LaunchArgument) -> int:
-        """Where an argument lies. Raises ArtifactError where there is no such memory."""
+        """Address of an argument. Raises ArtifactError where there is no such memory."""
         start, nbytes = self._spans.get((argument.buffer, argument.array), (0, 0))
         if not 0 <= argument.offset < nbytes:
             raise ArtifactError(
@@ -111,7 +112,7 @@ class Memory:
         return start + argument.offset
 
     def array(self, name: str) -> int:
-        """Where an input, an output or an array of drawing begins. The latter lie side by side,
+        """First address of an input, an output or an array of drawing. The latter lie side by side,
         each from the next multiple of 64 bytes on."""
         return self._spans[name, 0][0]
 
@@ -143,7 +144,7 @@ def _nbytes(plan: Plan, buffer: Buffer) -> int:
 
 
 def _own_spans(plan: Plan, launches: Launches, arena: int, workspace: int, place: int) -> Spans:
-    """Where temporaries, the workspace, inputs, outputs and arrays of drawing lie."""
+    """Spans of temporaries, the workspace, inputs, outputs and arrays of drawing."""
     spans: Spans = {
         (buffer.name, 0): (arena + buffer.offset, plan.arena_bytes_of(buffer))
         for buffer in plan.of_kind("arena")

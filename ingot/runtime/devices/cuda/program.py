@@ -116,7 +116,7 @@ def load_program(
 
 
 def read_built(artifact: Artifact, plan: Plan, entry: ProgramEntry) -> BuiltLaunches:
-    """What a program's `kernels.json` says of its plan. Raises ArtifactError."""
+    """Reads a program's `kernels.json`. Raises ArtifactError."""
     files = artifact.manifest.files
     built = decode_built(artifact.read(entry.kernels), file=entry.kernels)
     folder = f"{PurePosixPath(entry.kernels).parent}/"

@@ -1,4 +1,4 @@
-"""How much memory of a device a model takes, from stated sizes alone: nothing is profiled."""
+"""Size of a model in device memory, from stated sizes alone: nothing is profiled."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def pages_of_one(plan: Plan, max_model_len: int) -> int:
 
 
 def least_pool(plan: Plan, max_model_len: int) -> PoolSize:
-    """What one sequence of that length needs."""
+    """Smallest pool for one sequence of that length."""
     return PoolSize(pages_of_one(plan, max_model_len), int(plan.slot_bytes > 0))
 
 
@@ -69,7 +69,7 @@ def pool_bytes(plan: Plan, size: PoolSize) -> int:
 
 
 def _hint(plan: Plan, budget: int, max_model_len: int, kv_cache_bytes: int | None) -> str:
-    """What would fit into a budget for keys and values."""
+    """Hint that says which context or pool would fit into a budget for keys and values."""
     page_bytes, slots = sum(plan.page_sizes()), int(plan.slot_bytes > 0)
     pages = max(0, budget - plan.slot_bytes) // page_bytes if page_bytes else 0
     # Arrays begin at multiples of 64 bytes.

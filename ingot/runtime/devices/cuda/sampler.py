@@ -48,10 +48,10 @@ class DeviceSampler:
         return HostDraws(self._arrays, host, self._vocab_size, self._room)
 
     def takes(self, wants: StepWants) -> bool:
-        """Whether the device can draw and score all of a step.
+        """Returns whether the device can draw and score all of a step.
 
-        Processors are for the host. So are more draws, longer lists or more log-probabilities than
-        there is room for, and edits of a row that others draw from.
+        The host takes steps with processors, with more draws, longer lists or more
+        log-probabilities than there is room for, and with edits of a row that others draw from.
         """
         states = [sequence.sampling for sequence in wants.sequences]
         if len(states) > self._most_draws or any(state.may_spoil for state in states):

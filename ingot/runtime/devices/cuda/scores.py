@@ -33,7 +33,7 @@ class ScoreAsked(NamedTuple):
 
 
 class ScoreRoom(NamedTuple):
-    """What a device has room for.
+    """Capacity of a device for scores.
 
     Attributes:
         num_rows: rows of logits.
@@ -46,7 +46,7 @@ class ScoreRoom(NamedTuple):
     num_listed: int
 
     def takes(self, wants: StepWants, edited: Sequence[int]) -> bool:
-        """Whether it can score all of a step in which these rows are edited."""
+        """Returns whether it can score all of a step in which these rows are edited."""
         asked = asked_of(wants)
         return (
             len(asked) <= self.num_scores
@@ -82,7 +82,7 @@ class HostScores:
 
     @property
     def count(self) -> int:
-        """How many tokens are scored."""
+        """Number of scored tokens."""
         return len(self._asked)
 
     def fill(self, wants: StepWants, edited: Sequence[int]) -> dict[int, int]:
@@ -150,7 +150,7 @@ def asked_of(wants: StepWants) -> list[ScoreAsked]:
 
 
 def scored_among(rows: Sequence[int], asked: list[ScoreAsked]) -> list[int]:
-    """Those of the rows that are scored."""
+    """Rows that are scored, among these."""
     scored = {each.row for each in asked}
     return [row for row in rows if row in scored]
 
