@@ -20,7 +20,7 @@ Scored = tuple[int, float, int, str | None]
 
 
 class ModelFacts(Struct, frozen=True, kw_only=True):
-    """What a front end must know of a model before it can ask for anything.
+    """Facts of a model that a front end needs before its first request.
 
     `defaults` are fields of `SamplingParams` for requests that leave them out, as the model's
     generation_config.json says, or as is usual.
@@ -59,7 +59,7 @@ class Job(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Piece(Struct, frozen=True, array_like=True):
-    """What a step added to completion `index` of a job.
+    """Tokens and text that a step added to completion `index` of a job.
 
     `logprobs` has a list per token, the drawn token first, if they were asked for. The last piece
     of a completion has the `finish_reason`.
@@ -74,7 +74,7 @@ class Piece(Struct, frozen=True, array_like=True):
 
 
 class Progress(Struct, frozen=True, array_like=True):
-    """What a step did for a job. The one that ends the job has its `metrics`.
+    """Result of a step for a job. The one that ends the job has its `metrics`.
 
     `num_cached_tokens` and `prompt_logprobs` come with the first; `prompt_logprobs` has a list
     per token of the prompt, and None for the first token.
@@ -108,7 +108,7 @@ class Engine(Protocol):
         ...
 
     async def counters(self) -> EngineCounters:
-        """How the engine fares. Raises EngineDeadError."""
+        """Counters of the engine. Raises EngineDeadError."""
         ...
 
     async def close(self) -> None:

@@ -57,7 +57,7 @@ class LocalEngine:
             self._feed.drop(number)
 
     async def counters(self) -> EngineCounters:
-        """How the engine fares. Raises EngineDeadError."""
+        """Counters of the engine. Raises EngineDeadError."""
         if self._closed:
             raise _closed_error()
         return await asyncio.to_thread(self._model.counters)

@@ -1,4 +1,4 @@
-"""What the runtime says of a model and of its requests, as the structs of `Engine`."""
+"""Conversion of the runtime's models and requests to the structs of `Engine`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def add_job(feed: Feed, number: int, job: Job) -> None:
 
 
 def told(news: Request | IngotError) -> Progress | IngotError:
-    """What is new of a request, once; or the error that refused or ended it."""
+    """Progress of a request since the last call; or the error that refused or ended it."""
     if isinstance(news, IngotError):
         return news
     try:
@@ -99,7 +99,7 @@ def _scored(logprobs: Mapping[int, Logprob], drawn: int) -> list[Scored]:
 
 
 def facts_of(model: Model, settings: ModelSettings) -> ModelFacts:
-    """What is to be known of a model that was opened with these settings."""
+    """Facts of a model that was opened with these settings."""
     artifact, limits = model.artifact, model.artifact.manifest.limits
     return ModelFacts(
         artifact_id=artifact.manifest.digest,

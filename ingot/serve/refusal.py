@@ -44,7 +44,7 @@ class Refusal(IngotError):
         return msgspec.json.encode({"error": error})
 
     def headers(self) -> list[tuple[bytes, bytes]]:
-        """What the answer's headers say besides its length."""
+        """Headers of the answer besides its length."""
         headers = [(b"content-type", b"application/json")]
         if self.retry_after:
             headers.append((b"retry-after", b"%d" % math.ceil(self.retry_after)))
@@ -93,7 +93,7 @@ class SlowRequest(Refusal):
 
 
 class QueueFull(Refusal, QueueFullError):
-    """As many requests wait as may."""
+    """Refusal of a request when the queue is full."""
 
     status, kind, code, retry = 429, "rate_limit_error", "queue_full", True
 

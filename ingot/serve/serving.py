@@ -39,8 +39,7 @@ class Named(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """How a model is kept: its settings, whether it stays loaded, and what its conversations get
-    whose requests say nothing else."""
+    """Settings of a model, whether it stays loaded, and the defaults of its conversations."""
 
     settings: ModelSettings = ModelSettings()
     pinned: bool = False
@@ -48,7 +47,7 @@ class Kept(NamedTuple):
 
 
 class Serving(Struct, frozen=True, kw_only=True):
-    """How models are served.
+    """Settings of all served models.
 
     model         how each is kept
     own           how those of some names are kept instead
@@ -166,7 +165,7 @@ async def _note_events(registry: ModelRegistry, server: ServerContext, edge: Edg
 
 
 def _has_died(model: ModelStatus) -> bool:
-    """Whether a model was loaded, and its engine died too often."""
+    """Returns whether a model was loaded, and its engine died too often."""
     return model.state == "failed" and model.facts is not None and not model.is_damaged
 
 

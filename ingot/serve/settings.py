@@ -9,7 +9,7 @@ from ingot.runtime.config import EngineConfig
 
 
 class ModelSettings(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How a model is opened, and how long it stays. None means what is usual.
+    """Settings of a model and its engine. None means what is usual.
 
     device       "cpu", "cuda", "cuda:1" or "auto"
     context      the most tokens of a sequence; None: the artifact's limit
@@ -76,5 +76,5 @@ class ModelSettings(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def identity(self) -> tuple[str, int | None, int]:
-        """Those that outputs can depend on."""
+        """Settings that outputs can depend on."""
         return self.device, self.context, self.seed

@@ -1,4 +1,4 @@
-"""What a request asks of the form of an answer, as `SamplingParams.structured_outputs`."""
+"""Translation of `response_format` and tool choices to `SamplingParams.structured_outputs`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def structured_outputs(
     tool_choice: Any = None,
     parallel_tool_calls: bool | None = True,
 ) -> dict[str, Any] | None:
-    """What holds an answer to `response_format`, and to calls where `tool_choice` asks for them.
+    """Structured outputs that hold an answer to `response_format`, and to calls where `tool_choice`
+    asks for them.
 
     Where the model may reason first, it still may. Raises RequestError for a field that is not
     well formed.

@@ -33,7 +33,7 @@ class Coming:
         self.ended = False
 
     def take(self) -> str:
-        """What lies before the place, which is then the beginning."""
+        """Takes the text before the place, which is then the beginning."""
         taken, self.text, self.at = self.text[: self.at], self.text[self.at :], 0
         return taken
 
@@ -105,7 +105,7 @@ class Coming:
         return self.text[start : self.at]
 
     def _plain_end(self) -> int:
-        """Where the run of characters ends that a string can have as they are."""
+        """End of the run of characters that a string can have unescaped."""
         ends = (self.text.find(mark, self.at) for mark in ('"', "\\"))
         end = min((end for end in ends if end >= 0), default=len(self.text))
         run = self.text[self.at : end]
@@ -159,7 +159,7 @@ class Coming:
 
 
 def settled(text: str, marks: Collection[str]) -> int:
-    """How much of a text cannot be the beginning of a mark, or white space before one."""
+    """Length of a text that cannot be the beginning of a mark, or white space before one."""
     longest = max(map(len, marks), default=1) - 1
     for size in range(min(longest, len(text)), 0, -1):
         if any(mark.startswith(text[-size:]) for mark in marks):

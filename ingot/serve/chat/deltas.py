@@ -1,4 +1,4 @@
-"""What an answer consists of: text, reasoning and calls of tools, whole or piece by piece."""
+"""Parts of an answer: text, reasoning and calls of tools, whole or piece by piece."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class CallDelta(Struct, omit_defaults=True):
 
 
 class AnswerDelta(Struct, omit_defaults=True):
-    """What came next: text of the answer, reasoning before it, or a piece of a call."""
+    """Next piece of an answer: text, reasoning before it, or a piece of a call."""
 
     content: str = ""
     reasoning: str = ""

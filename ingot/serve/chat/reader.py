@@ -37,15 +37,15 @@ class AnswerReader:
 
     @property
     def called(self) -> bool:
-        """Whether it has called a tool."""
+        """True once it has called a tool."""
         return self._calls is not None and self._calls.num_calls > 0
 
     def feed(self, text: str) -> list[AnswerDelta]:
-        """What a piece of the answer adds."""
+        """Parses a piece of the answer; returns the deltas that it completes."""
         return self._advance(text, ended=False)
 
     def finish(self) -> list[AnswerDelta]:
-        """What was held back, at the end of the answer."""
+        """Flushes the text that was held back, at the end of the answer."""
         return self._advance("", ended=True)
 
     def _advance(self, text: str, *, ended: bool) -> list[AnswerDelta]:

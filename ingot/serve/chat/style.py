@@ -1,4 +1,4 @@
-"""How a model writes its answers, as its chat template tells it."""
+"""Style of a model's answers, as its chat template tells it."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class Style:
     thinks: bool
 
     def params(self, tools: Sequence[Any] | None, tool_choice: Any) -> dict[str, Any]:
-        """What sampling parameters must be, so that calls can be read."""
+        """Sampling parameters that the parser of calls needs."""
         special = self._format(tools, tool_choice)
         return {"skip_special_tokens": False} if special and special.special else {}
 
     def reader(
         self, prompt: str, *, tools: Sequence[Any] | None = None, tool_choice: Any = None
     ) -> AnswerReader | None:
-        """What reads an answer to the prompt; None where all of it is text."""
+        """Reader of an answer to the prompt; None where all of it is text."""
         tool_format = self._format(tools, tool_choice)
         if not (self.thinks or tool_format):
             return None
@@ -47,7 +47,7 @@ class Style:
         )
 
     def opened(self, prompt: str) -> bool:
-        """Whether the prompt ends inside of reasoning."""
+        """Returns whether the prompt ends inside of reasoning."""
         return self.thinks and prompt.rstrip().endswith(OPEN)
 
     def _format(self, tools: Sequence[Any] | None, tool_choice: Any) -> ToolFormat | None:

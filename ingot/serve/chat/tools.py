@@ -12,7 +12,7 @@ CHOICES = ("auto", "none", "required")
 
 
 def forced(tool_choice: Any) -> bool:
-    """Whether the answer must be a call."""
+    """Returns whether the answer must be a call."""
     return tool_choice == "required" or isinstance(tool_choice, Mapping)
 
 

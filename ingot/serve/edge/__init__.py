@@ -1,1 +1,1 @@
-"""What stands before the application and beside it: keys, limits, queues, logs, the end."""
+"""Edge of the server, before and beside the application: keys, limits, queues, logs, shutdown."""

@@ -23,7 +23,7 @@ _KV_FILLS = 4  # how often the waiting tokens may fill the KV cache
 
 @dataclass(slots=True)
 class Share:
-    """What the requests of a key take at the moment, waiting and running."""
+    """Usage of a key at the moment: requests that wait and that run."""
 
     num_requests: int = 0
     num_tokens: int = 0

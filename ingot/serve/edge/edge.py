@@ -39,7 +39,8 @@ _TRACED = ("model", "prompt_tokens", "cached_tokens", "tokens", "first_token_ms"
 
 
 class Edge:
-    """What stands before an application, and beside it. It belongs to one event loop.
+    """Edge of an application: middleware before it, and telemetry beside it. It belongs to one
+    event loop.
 
     The application's handlers call `enter` for each request that takes seats. `poll` asks the
     engines how they fare, and `address` tells where `serve` accepts connections. Raises UsageError
@@ -148,7 +149,7 @@ class Edge:
             self._server.stop()
 
     async def own_answer(self, path: str) -> Answer | None:
-        """What the server says of itself: metrics, limits, and that it drains."""
+        """Answer of the server itself to a path: metrics and details of its health."""
         if path == "/metrics":
             await self.refresh()
             body, content_type = self.telemetry.board.exposition()

@@ -39,7 +39,7 @@ _WHILE_DRAINING = {LIVE, "/metrics", "/health/details"}
 
 
 class Host(Protocol):
-    """What the guard asks of the server that it stands in."""
+    """Protocol of the server, as far as the guard calls it."""
 
     settings: EdgeSettings
     keys: KeyRing | None

@@ -32,7 +32,7 @@ class Key(NamedTuple):
     name: str
 
     def permits(self, scope: str) -> bool:
-        """Whether the key may do what needs a scope."""
+        """Returns whether the key has a scope."""
         return self.scope == ADMIN or scope == USE
 
     @property

@@ -44,7 +44,7 @@ def bind(settings: EdgeSettings) -> socket.socket:
 
 
 def address_of(listener: socket.socket, settings: EdgeSettings) -> str:
-    """Where clients reach the server."""
+    """Address at which clients reach the server."""
     scheme = "https" if settings.tls_cert else "http"
     if settings.uds is not None:
         return f"unix:{settings.uds}"

@@ -39,7 +39,7 @@ class _Formatter(logging.Formatter):
         self._most = most
 
     def parts(self, record: logging.LogRecord) -> dict[str, Any]:
-        """What a record says, escaped and cut, after its time, level and message."""
+        """Fields of a record, escaped and cut, after its time, level and message."""
         fields = dict(getattr(record, "fields", {}))
         parts = {name: self._value(value) for name, value in fields.items() if value is not None}
         if record.exc_info:

@@ -66,7 +66,7 @@ CURRENT: ContextVar[Record | None] = ContextVar("record", default=None)
 
 @contextmanager
 def cuttable() -> Iterator[None]:
-    """Where `Record.cut` has ended the request inside the block, the block raises its reason."""
+    """Raises the reason of `Record.cut` where it cancels the request inside the block."""
     record, task = CURRENT.get(), asyncio.current_task()
     try:
         yield

@@ -129,7 +129,7 @@ def on_signals(handlers: Mapping[int, Callable[[], None]]) -> Iterator[None]:
 
 
 def config_of(app: Any, settings: EdgeSettings) -> uvicorn.Config:
-    """How uvicorn is to serve an application."""
+    """Configuration of uvicorn for an application."""
     limits = settings.limits
     return uvicorn.Config(
         app,

@@ -1,4 +1,4 @@
-"""What a server listens on, whom it lets in, and how much it takes from them."""
+"""Settings of a server's edge: where it listens, whom it lets in, and how much they may ask."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ class ClientLimits:
 
     @property
     def load_seconds(self) -> float | None:
-        """How long a request waits for its model to load; None: as long as it takes."""
+        """Seconds that a request waits for its model to load; None: no limit."""
         bounds = [each for each in (self.queue_timeout, self.request_timeout) if each]
         return min(bounds, default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeSettings:
-    """How a server meets the world.
+    """Settings of a server towards its clients.
 
     `uds` is the path of a Unix socket, which replaces host and port. Without a file of keys
     everyone who reaches the server may use it, and nobody may load or unload models, unless
@@ -94,13 +94,12 @@ class EdgeSettings:
 
     @property
     def of_port(self) -> EdgeSettings:
-        """Those of a port that is served beside a Unix socket. Who may open the socket is not asked
-        of those who reach the port."""
+        """Settings of a port beside a Unix socket, whose permissions do not guard the port."""
         return replace(self, uds=None)
 
     @property
     def is_local(self) -> bool:
-        """Whether only this machine can reach the server."""
+        """True if only this machine can reach the server."""
         if self.uds is not None or self.host == "localhost":
             return True
         try:
@@ -110,7 +109,7 @@ class EdgeSettings:
 
     @property
     def admin_without_key(self) -> bool:
-        """Whether those without a key may load and unload models, where no keys are asked for.
+        """True if those without a key may load and unload models, where no keys are asked for.
 
         Loading runs the native code of an artifact, and every user of a machine reaches its ports.
         """

@@ -1,4 +1,4 @@
-"""What surrounds every call: whose key it has, its record, and the status an error becomes."""
+"""Context of every call: its key, its record, and the status that an error becomes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Handler = Callable[[Any, Any], Any]
 
 @dataclass(frozen=True, slots=True)
 class CallOrigin:
-    """Who calls: an id, the client's or ours, and the name of the key ("" without keys)."""
+    """Caller: an id, the client's or ours, and the name of the key ("" without keys)."""
 
     request_id: str
     key: str = ""
@@ -49,7 +49,7 @@ def current_call() -> CallOrigin:
 
 
 def is_admin() -> bool:
-    """Whether the running task answers somebody who may administer."""
+    """Returns whether the running task answers somebody who may administer."""
     record = CURRENT.get()
     return record is not None and record.admin
 
@@ -128,7 +128,7 @@ def _text(value: Any) -> str:
 
 
 class _Around:
-    """What is done before and after a call of one method."""
+    """Wrapper around the calls of one method: checks keys, keeps records and translates errors."""
 
     def __init__(self, host: Host, record: Callable[[], Record], authorization: str) -> None:
         self._host = host
@@ -256,14 +256,14 @@ async def _abort(error: Exception, record: Record, context: Any) -> None:
 
 
 def noted(error: Exception, record: Record) -> Refusal:
-    """What the client is told of an error, which its record has then."""
+    """Refusal that the client gets for an error, noted in its record."""
     refusal = refusal_of(error, record.request_id)
     record.status, record.error = refusal.status, refusal.code
     return refusal
 
 
 def trailing(refusal: Refusal, record: Record) -> Sequence[tuple[str, str]]:
-    """What comes with a status: HTTP's code, the field at fault, and when to try again."""
+    """Trailing metadata of a status: HTTP's code, the field at fault, and when to try again."""
     found = [("x-request-id", record.request_id), ("ingot-code", refusal.code)]
     if refusal.param:
         # Metadata is ASCII that can be printed, and a client may name its tensors as it likes.

@@ -78,7 +78,7 @@ def _structured(value: Any) -> dict[str, Any]:
 
 
 def response_of(progress: Progress, model: str, request_id: str) -> Any:
-    """What a step did, as a message."""
+    """Message of a step's progress."""
     response = v1.GenerateResponse(
         request_id=request_id, model=model, completions=map(_completion, progress.pieces)
     )

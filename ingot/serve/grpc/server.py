@@ -34,7 +34,7 @@ SERVICES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrpcSettings:
-    """Where the server listens and what it takes.
+    """Settings of the gRPC server: its address and its limits.
 
     `port` 0 is any that is free. Sizes are in bytes.
     """
@@ -49,7 +49,7 @@ class GrpcSettings:
 
     @classmethod
     def of(cls, edge: EdgeSettings, port: int) -> GrpcSettings:
-        """Those of a server beside one of HTTP. Raises UsageError for a port that may not be
+        """Settings for a server beside one of HTTP. Raises UsageError for a port that may not be
         opened so."""
         edge.of_port.check()
         return cls(

@@ -73,7 +73,7 @@ class _App(Starlette):
 
 
 async def _on_http(request: Request, error: Exception) -> Response:
-    """What Starlette refuses: unknown routes, and wrong methods."""
+    """Answers what Starlette refuses: unknown routes, and wrong methods."""
     assert isinstance(error, HTTPException), "registered for no other"
     path = request.url.path[:200]
     if error.status_code == 405:

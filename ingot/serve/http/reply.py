@@ -30,7 +30,7 @@ class ClientGone(Exception):
 
 
 class Reply:
-    """What is sent to one client."""
+    """Response to one client."""
 
     def __init__(self, send: Send) -> None:
         self._send = send

@@ -78,7 +78,7 @@ async def _live(server: ServerContext, request: Request) -> Response:
 
 
 async def _health(server: ServerContext, request: Request) -> Response:
-    """Whether requests can be answered: those for any model, or those for the `model` asked for."""
+    """Readiness: 200 if requests for any model, or for the `model` asked for, can be answered."""
     states = {status.name: str(status.state) for status in server.models.status()}
     missing, ready = server.missing, server.is_ready
     if name := request.query_params.get("model"):

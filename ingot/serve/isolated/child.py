@@ -59,7 +59,7 @@ SLOW_FIELDS = ("bad_words", "structured_outputs")  # need the tokenizer, or a gr
 
 
 def is_small(job: Job) -> bool:
-    """Whether a job is checked in next to no time."""
+    """Returns whether a job is checked in next to no time."""
     slow = any(name in job.params for name in SLOW_FIELDS)
     return len(job.token_ids) <= SMALL_TOKENS and not slow
 

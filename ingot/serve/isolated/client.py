@@ -94,7 +94,7 @@ class IsolatedEngine:
                 process.drop(number)
 
     async def counters(self) -> EngineCounters:
-        """How the engine fares. Raises EngineDeadError, also while it is started again."""
+        """Counters of the engine. Raises EngineDeadError, also while it is started again."""
         return await self.supervisor.counters()
 
     async def close(self) -> None:

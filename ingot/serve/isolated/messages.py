@@ -1,4 +1,4 @@
-"""What an engine process and its front say to each other. Fixed types of plain data."""
+"""Messages between an engine process and its front: fixed types of plain data."""
 
 from __future__ import annotations
 
@@ -77,14 +77,14 @@ class Refused(Struct, frozen=True, tag=True, array_like=True):
 
 
 class Told(Struct, frozen=True, tag=True, array_like=True):
-    """What a step did for all jobs, by their numbers."""
+    """Progress of all jobs in a step, by their numbers."""
 
     progress: list[tuple[int, Progress]]
     faults: list[tuple[int, Fault]]
 
 
 class Pong(Struct, frozen=True, tag=True, array_like=True):
-    """How the engine fares between two steps."""
+    """Counters of the engine between two steps."""
 
     number: int
     counters: EngineCounters

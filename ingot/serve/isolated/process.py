@@ -46,7 +46,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """How an engine process ended, and the fingerprints of the jobs that it was given."""
+    """Reason why an engine process ended, and the fingerprints of the jobs that it was given."""
 
     reason: str
     fingerprints: frozenset[bytes]
@@ -109,7 +109,7 @@ class EngineProcess(asyncio.Protocol):
 
     @property
     def is_dead(self) -> bool:
-        """Whether it cannot be asked any more."""
+        """True once it cannot be asked any more."""
         return self._dead
 
     def begin(self, job: Job) -> tuple[int, Mailbox[Progress]]:

@@ -1,4 +1,4 @@
-"""How this ingot starts another process of its own."""
+"""Spawning of further processes of this ingot."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def tie_to_parent() -> None:
 
 
 def end_of(code: int) -> str:
-    """How a process ended, in words, by its return code."""
+    """Describes the end of a process by its return code."""
     if code >= 0:
         return f"ended with exit code {code}"
     try:

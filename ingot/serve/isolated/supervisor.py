@@ -38,7 +38,7 @@ _log = logging.getLogger(__name__)
 
 
 class Patience(Struct, frozen=True, kw_only=True):
-    """How long to wait for an engine, and how often to start it again.
+    """Timeouts of an engine, and the limit and backoff of its restarts.
 
     watchdog_seconds  without a step, while the engine is asked for one, before it is killed
     beat_seconds      from one question to the engine to the next
@@ -115,7 +115,7 @@ class Supervisor:
             self._num_waiting -= 1
 
     async def counters(self) -> EngineCounters:
-        """How the engine fares now. Raises EngineDeadError while there is none."""
+        """Counters of the engine. Raises EngineDeadError while there is none."""
         if self._process is None:
             starting = EngineDeadError(f"the engine of {self._name} is being started")
             raise starting if self._error is None else copy(self._error)
@@ -230,7 +230,7 @@ class Supervisor:
 
 
 def failure(name: str) -> EngineDeadError:
-    """What requests are told of a model that cannot be used; the reason may name files."""
+    """Error for requests to a model that cannot be used; the reason may name files."""
     return EngineDeadError(
         f"the model {name} has failed",
         hint="An administrator sees the reason in the list of models, and can load it again.",
@@ -238,5 +238,5 @@ def failure(name: str) -> EngineDeadError:
 
 
 def _stands(before: EngineCounters, now: EngineCounters) -> bool:
-    """Whether there was work and no step."""
+    """Returns whether the engine is stalled: there was work and no step."""
     return now.num_steps == before.num_steps and now.num_running + now.num_waiting > 0

@@ -35,7 +35,7 @@ class Suspects:
 
     @asynccontextmanager
     async def admitted(self, fingerprint: bytes) -> AsyncIterator[None]:
-        """Where a job may run. Raises PoisonedRequestError for one that is guilty."""
+        """Admits a job to run inside the block. Raises PoisonedRequestError for a guilty one."""
         if not self._is_suspect(fingerprint):
             yield
             return

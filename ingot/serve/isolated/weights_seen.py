@@ -1,4 +1,4 @@
-"""Which weights artifacts had when they were opened, by what every write to a file changes."""
+"""Signatures of weights when artifacts were opened, of file properties that every write changes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class WeightsSeen:
 
 
 def look(path: str) -> Seen:
-    """How the weights of an artifact look; of what cannot be read, nothing: opening says why."""
+    """Signature of an artifact's weights; empty where they cannot be read, as opening will tell."""
     try:
         found = [(each.name, each.stat()) for each in Path(path, "weights").iterdir()]
     except OSError:

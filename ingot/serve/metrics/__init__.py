@@ -1,1 +1,1 @@
-"""What is measured of a server and its models, and how it is told."""
+"""Metrics of a server and its models, and their text."""

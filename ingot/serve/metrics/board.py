@@ -42,7 +42,7 @@ class Number:
 
 
 class Histogram:
-    """How often a value fell between two bounds."""
+    """Histogram: counts of values between two bounds."""
 
     __slots__ = ("_bounds", "_counts", "total")
 
@@ -68,7 +68,7 @@ class Histogram:
 
     @property
     def count(self) -> int:
-        """How many values were counted."""
+        """Number of values."""
         return sum(self._counts)
 
 

@@ -55,7 +55,7 @@ class EngineWatch:
         self._board.histogram("iteration_tokens_total", model).add_counts(steps, tokens)
 
     def report(self, seconds: float) -> dict[str, Any] | None:
-        """What the engine did in the seconds since the last report; None if nothing."""
+        """Summary of the engine's work in the seconds since the last report; None without work."""
         now, last = self._last, self._reported
         self._reported = now
         busy = now.num_steps > last.num_steps or now.num_running or self._waiting
@@ -113,6 +113,6 @@ def _num_in_vain(counters: EngineCounters) -> int:
 
 
 def _began_again(last: EngineCounters, now: EngineCounters) -> bool:
-    """Whether the engine was started again: what it counts never falls."""
+    """Returns whether the engine was restarted, which alone makes its counters fall."""
     fell = any(map(lt, now.steps_by_size, last.steps_by_size))
     return fell or now.num_steps < last.num_steps

@@ -138,7 +138,7 @@ class RequestWatch:
         self._board.rejected(code)
 
     def summary(self) -> dict[str, Any]:
-        """What the log says of the request."""
+        """Fields of the request's log line."""
         first = self._first_token
         return {
             "prompt_tokens": self._num_prompt_tokens,

@@ -18,7 +18,7 @@ FEWEST_STEPS = 50  # of a window that tells anything
 
 
 class Window(NamedTuple):
-    """What an engine did in a window of time, and the mean seconds between tokens of a request."""
+    """Work of an engine in a window of time, and the mean seconds between tokens of a request."""
 
     num_steps: int
     num_generated: int
@@ -41,7 +41,7 @@ class Window(NamedTuple):
 
 
 class Baseline(NamedTuple):
-    """What windows of a load were like at first."""
+    """Baseline of a load: its first windows."""
 
     speed: float
     latency: float

@@ -28,7 +28,7 @@ class Answer(ABC):
 
     @abstractmethod
     def chunks(self, number: int, progress: Progress) -> bytes:
-        """What a step did for job `number`, as events; none where a client would learn nothing."""
+        """Events of a step's progress for job `number`; none where a client would learn nothing."""
 
     def last(self) -> bytes:
         """The events that end a stream."""

@@ -1,4 +1,4 @@
-"""What clients get: the objects of OpenAI's API, with what vLLM adds to them."""
+"""Answers to clients: the objects of OpenAI's API, with what vLLM adds to them."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ class ChatChoice(Struct, kw_only=True):
 
 
 class AnswerHead(Struct, frozen=True, kw_only=True):
-    """What all chunks of an answer begin with."""
+    """Fields that begin all chunks of an answer."""
 
     id: str
     object: str
@@ -189,7 +189,7 @@ class Text(Struct, kw_only=True):
 
 
 class ErrorBody(Struct, frozen=True):
-    """What is wrong; `param` names the field, `code` the kind of fault."""
+    """Error of an answer; `param` names the field, `code` the kind of fault."""
 
     message: str
     type: str

@@ -91,7 +91,7 @@ class ChatAnswer(Answer):
         return self._events.chunk_of(choice)
 
     def _deltas(self, piece: Piece) -> Iterator[DeltaChoice]:
-        """What a piece adds to its choice: text, reasoning, calls, and how the choice ended."""
+        """Deltas of a piece: text, reasoning, calls, and how the choice ended."""
         if self._order.hides_completion:
             if piece.finish_reason is not None:
                 yield DeltaChoice(index=piece.index, delta=Delta(), finish_reason="length")
@@ -132,7 +132,7 @@ class ChatAnswer(Answer):
         return choices
 
     def _scores(self, piece: Piece) -> ChatLogprobs | None:
-        """What a piece adds to the log-probabilities; None where that is nothing yet."""
+        """Log-probabilities that a piece adds; None where there are none yet."""
         if piece.logprobs is None or self._num_top is None:
             return None
         if not self._after:
@@ -182,7 +182,7 @@ class AfterReasoning:
         )
 
     def _ends(self, piece: Piece) -> bool:
-        """Whether the last token only stops the completion, and is no part of its text."""
+        """Returns whether the last token only stops the completion, and is no part of its text."""
         if piece.finish_reason != "stop" or self._shows_stop or isinstance(piece.stop_reason, str):
             return False
         return piece.stop_reason is not None or not self._tokenizer.decode(piece.token_ids[-1:])

@@ -1,4 +1,4 @@
-"""How conversations become prompts where requests do not say it."""
+"""Defaults for the prompts of conversations, where requests do not say it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SYSTEM_ROLES = ("system", "developer")
 
 
 class ChatDefaults(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a server adds to conversations.
+    """Defaults that a server gives to conversations.
 
     template  another chat template than that of a model: the name of one that it has, or Jinja
     system    the system message of conversations that have none

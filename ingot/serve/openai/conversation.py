@@ -27,8 +27,8 @@ _OURS = frozenset(
 
 
 class Rendered(Struct, frozen=True):
-    """What a template makes of a conversation. `mark` breaks the spellings of special tokens that
-    the client wrote, so that they differ from those that the template writes."""
+    """Prompt that a template renders from a conversation. `mark` breaks the spellings of special
+    tokens that the client wrote, so that they differ from those that the template writes."""
 
     text: str
     mark: str = ""
@@ -56,7 +56,7 @@ def template_of(request: Request, tokenizer: Tokenizer, terms: Terms) -> str:
 
 
 def rendered(request: Request, tokenizer: Tokenizer, terms: Terms) -> Rendered:
-    """What the template makes of a conversation. Raises RequestError."""
+    """Renders a conversation by its template. Raises RequestError."""
     own = request.chat_template
     known = own is None or own in tokenizer.chat_templates
     if not (known or terms.trusts_request_template):
@@ -123,7 +123,7 @@ def _gives(render: Callable[[], str], text: str) -> bool:
 
 
 def _variables(request: Request) -> dict[str, Any]:
-    """What the template gets besides the conversation. Raises FieldError."""
+    """Variables of the template besides the conversation. Raises FieldError."""
     variables = dict(request.chat_template_kwargs or {})
     if ours := sorted(_OURS.intersection(variables)):
         raise FieldError(

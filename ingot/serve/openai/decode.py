@@ -42,7 +42,7 @@ def decode(body: bytes, kind: type[R]) -> tuple[R, Set[str]]:
 
 
 def converted_fields(fields: Any, data: bytes, kind: type[R]) -> tuple[R, Set[str]]:
-    """As `decode`, of fields that were parsed already; `data` is how JSON says them."""
+    """Converts fields that were parsed already, like `decode`; `data` is their JSON."""
     with _field_errors():
         # Only so many brackets can be that deep.
         if data.count(b"[") + data.count(b"{") > MAX_DEPTH and depth_exceeds(fields, MAX_DEPTH - 1):

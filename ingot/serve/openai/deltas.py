@@ -1,4 +1,4 @@
-"""What chunks of a chat add to its message, and the message that they make together."""
+"""Deltas that chunks of a chat add to its message, and the message that they make together."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ToolCallDelta(Struct, kw_only=True):
 
 
 class Delta(Struct, kw_only=True, omit_defaults=True):
-    """What a chunk adds to a message."""
+    """Delta of a message in a chunk."""
 
     role: str | None = None
     content: str | None = None
@@ -44,7 +44,7 @@ class Delta(Struct, kw_only=True, omit_defaults=True):
 
 
 class DeltaChoice(Struct, kw_only=True):
-    """What a chunk adds to a choice."""
+    """Delta of a choice in a chunk."""
 
     index: int
     delta: Delta

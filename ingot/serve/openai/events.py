@@ -35,7 +35,7 @@ class AnswerEvents:
         return b"".join((self._begin, choice, self._closing()))
 
     def last(self) -> bytes:
-        """What ends a stream."""
+        """Bytes that end a stream."""
         if self._usages == "none":
             return DONE
         usage = encode(self._counts.usage())

@@ -29,11 +29,11 @@ class TextScores:
     def of_prompt(
         self, token_ids: Sequence[int], scores: Sequence[list[Scored] | None]
     ) -> TextLogprobs:
-        """Those of a prompt, which comes first; its first token has none."""
+        """Log-probabilities of a prompt, which comes first; its first token has none."""
         return self._written(token_ids, scores)
 
     def of_piece(self, piece: Piece) -> TextLogprobs:
-        """Those of the tokens of a piece."""
+        """Log-probabilities of the tokens of a piece."""
         return self._written(piece.token_ids, piece.logprobs or [])
 
     def _written(
@@ -58,7 +58,7 @@ class TextScores:
 
 
 def chat_logprobs(piece: Piece, texts: TokenTexts, num_top: int) -> ChatLogprobs:
-    """Those of the tokens of a piece, each with the `num_top` likeliest at its place."""
+    """Log-probabilities of a piece's tokens, each with the `num_top` likeliest at its place."""
     return ChatLogprobs(
         [
             TokenLogprob(
@@ -73,7 +73,7 @@ def chat_logprobs(piece: Piece, texts: TokenTexts, num_top: int) -> ChatLogprobs
 
 
 def prompt_logprobs(scores: Sequence[list[Scored] | None], texts: TokenTexts) -> PromptLogprobs:
-    """Those of a prompt under vLLM's names, by token id."""
+    """Log-probabilities of a prompt under vLLM's names, by token id."""
     return [
         None
         if scored is None
@@ -104,5 +104,5 @@ def _top(scored: Scored, texts: TokenTexts) -> TopLogprob:
 
 
 def _goes_on(byte: int) -> bool:
-    """Whether a byte of UTF-8 is not the first of its character."""
+    """Returns whether a byte continues a UTF-8 character."""
     return byte & 0xC0 == 0x80

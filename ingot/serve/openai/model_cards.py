@@ -1,4 +1,4 @@
-"""What clients see of the models that are served."""
+"""Cards of the served models, as clients see them."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from ingot.serve.openai.requests import ChatRequest, CompletionRequest
 
 
 class Caller(Struct, frozen=True):
-    """Who asks: the id of the request, and the name of the key ("" without keys)."""
+    """Caller: the id of the request, and the name of the key ("" without keys)."""
 
     request_id: str
     key: str = ""
@@ -50,12 +50,12 @@ class Order(Struct, frozen=True, kw_only=True):
 
     @property
     def scores(self) -> bool:
-        """Whether the answer has log-probabilities."""
+        """True if the answer has log-probabilities."""
         params = self.jobs[0].params
         return "logprobs" in params or "prompt_logprobs" in params
 
     def reader(self) -> AnswerReader | None:
-        """What finds calls and reasoning in a completion; None where there is nothing to find."""
+        """Parser of calls and reasoning in a completion; None where there is nothing to find."""
         if self.style is None or not isinstance(self.request, ChatRequest):
             return None
         tools, choice = self.request.tools, self.request.tool_choice
@@ -73,7 +73,7 @@ class Order(Struct, frozen=True, kw_only=True):
 
     @property
     def hides_completion(self) -> bool:
-        """Whether only the prompt was asked for, and the token that the engine draws is dropped."""
+        """True if only the prompt was asked for, and the token that the engine draws is dropped."""
         return num_new_tokens(self.request) == 0
 
 

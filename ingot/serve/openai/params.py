@@ -25,7 +25,7 @@ _FIELDS = Sampling.__struct_fields__
 
 
 class Terms(Struct, frozen=True, kw_only=True):
-    """What a server lets requests ask for.
+    """Limits and permissions of requests.
 
     max_n                    completions of a prompt
     max_logprobs             log-probabilities of a token, besides its own
@@ -73,13 +73,13 @@ def sampling_fields(
 
 
 def num_new_tokens(request: GenerateRequest) -> int | None:
-    """How many tokens a request asks for; None if it does not say."""
+    """Number of tokens that a request asks for; None if it does not say."""
     newer = request.max_completion_tokens if isinstance(request, ChatRequest) else None
     return request.max_tokens if newer is None else newer
 
 
 def num_logprobs(request: GenerateRequest) -> int | None:
-    """How many log-probabilities of each token a request asks for, besides the token's own."""
+    """Number of log-probabilities a token that a request asks for, besides the token's own."""
     if isinstance(request, CompletionRequest):
         return request.logprobs
     if isinstance(request, ChatRequest) and request.logprobs:

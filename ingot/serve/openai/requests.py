@@ -1,4 +1,4 @@
-"""What clients may ask for: OpenAI's fields, and vLLM's beside them.
+"""Requests of clients: OpenAI's fields, and vLLM's beside them.
 
 A field that is null is one that was left out. Fields that are not listed are ignored.
 """
@@ -47,7 +47,7 @@ IGNORED = frozenset(
 
 
 class StreamOptions(Struct):
-    """What a stream has besides its text. Obfuscation is accepted, and no chunk has it."""
+    """Options of a stream besides its text. Obfuscation is accepted, and no chunk has it."""
 
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
@@ -113,7 +113,7 @@ class VllmFields(Sampling, kw_only=True):
 
 
 class GenerateRequest(VllmFields, kw_only=True):
-    """What both kinds of generation have in common."""
+    """Fields of both kinds of generation."""
 
     model: Name | None = None
     stream: bool | None = None

@@ -75,7 +75,7 @@ class TextAnswer(Answer):
         return choice
 
     def _beginnings(self, number: int, progress: Progress) -> Iterator[TextChoice]:
-        """What comes before the first token of each completion of a prompt."""
+        """Choices before the first token of each completion of a prompt."""
         order, prompt = self._order, self._order.prompts[number]
         request, scores = order.request, progress.prompt_logprobs
         if not (request.echo or request.return_token_ids or scores):
@@ -101,7 +101,7 @@ def _choice(index: int, piece: Piece) -> TextChoice:
 
 
 def _says(choice: TextChoice) -> bool:
-    """Whether a client learns anything from it."""
+    """Returns whether a client learns anything from the choice."""
     return bool(
         choice.text or choice.finish_reason or choice.logprobs or choice.token_ids is not UNSET
     )

@@ -1,4 +1,4 @@
-"""What single tokens stand for: bytes, and a text where the bytes are whole characters."""
+"""Texts of single tokens: bytes, and a text where the bytes are whole characters."""
 
 from __future__ import annotations
 

@@ -15,13 +15,13 @@ from ingot.serve.openai.requests import GenerateRequest
 
 
 class Unsupported(NamedTuple):
-    """What to use instead of a field; a field that is null or `harmless` asks for nothing."""
+    """Advice for a field without support; a field that is null or `harmless` asks for nothing."""
 
     instead: str
     harmless: tuple[Any, ...] = ()
 
     def asks(self, value: object) -> bool:
-        """Whether a value asks for what is not done."""
+        """Returns whether a value asks for what is not supported."""
         # A bool equals 0 or 1, and is another thing.
         return value is not None and not any(
             isinstance(value, bool) is isinstance(one, bool) and value == one

@@ -1,4 +1,4 @@
-"""Which replica a request goes to: where its prefix is, unless that one has too much to do."""
+"""Routing of a request to a replica: to the one with its prefix, unless that is overloaded."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def prefix_blocks(token_ids: Sequence[int], salt: str = "") -> list[int]:
 
 
 class Balance(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """When a replica has too much to do to be given more for its cache.
+    """Bound on a replica's load beyond which its cache does not attract requests.
 
     It has, where it runs more than `more` requests over the idlest one, and more than `times` as
     many as that.
@@ -34,12 +34,13 @@ class Balance(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     times: float = 1.5
 
     def allows(self, load: int, least: int) -> bool:
-        """Whether a replica of that load may be preferred to one of the least load."""
+        """Returns whether a replica of that load may be preferred to one of the least load."""
         return load - least <= self.more or load <= least * self.times
 
 
 class PrefixTable:
-    """Which replica has lately been given which prefixes. It keeps the newest `capacity` blocks."""
+    """Table of the prefixes that each replica was given lately. It keeps the newest `capacity`
+    blocks."""
 
     def __init__(self, balance: Balance, capacity: int = 200_000) -> None:
         self._balance = balance

@@ -68,7 +68,7 @@ def _deployment(model: ModelArgs, balance: Balance) -> Application:
 
 
 def deployment_name(model: str) -> str:
-    """What Ray calls the deployment of a model."""
+    """Name of a model's deployment in Ray."""
     return f"model:{model}"
 
 

@@ -1,4 +1,4 @@
-"""What the `args` of a Serve config file say of an application."""
+"""Arguments of an application in a Serve config file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Amount = Annotated[float, Meta(ge=0)]
 
 
 class ReplicaSettings(ModelSettings, frozen=True, forbid_unknown_fields=True):
-    """How a replica opens its model, with one thread if nothing else is said.
+    """Settings of a replica's model, with one thread by default.
 
     Ray keeps and watches replicas, so `keep_alive`, `priority` and `watchdog` say nothing.
     """
@@ -82,7 +82,7 @@ class RayArguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 def read_args(data: dict[str, Any]) -> RayArguments:
-    """What `args` say. Raises UsageError."""
+    """Reads `args`. Raises UsageError."""
     try:
         args = msgspec.convert(data, RayArguments)
     except msgspec.ValidationError as error:

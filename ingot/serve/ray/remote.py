@@ -67,7 +67,7 @@ class RemoteEngine:
                 replay.again()
 
     async def counters(self) -> EngineCounters:
-        """Those of a replica. Raises EngineDeadError."""
+        """Counters of a replica. Raises EngineDeadError."""
         try:
             data = await self._counting.remote()
         except LOST as error:
@@ -80,7 +80,8 @@ class RemoteEngine:
     async def _on_a_replica(
         self, data: bytes, blocks: Sequence[int]
     ) -> AsyncGenerator[Progress, None]:
-        """What a replica says of a job, to its end: only then Ray counts the request as done."""
+        """Progress of a job on a replica, read to its end: only then Ray counts the request as
+        done."""
         responses = self._asking.remote(data, blocks)
         finished = False
         try:
@@ -118,7 +119,7 @@ def _seeded(job: Job) -> Job:
 
 @dataclass(frozen=True, slots=True)
 class RemoteStatus:
-    """How a model of an application fares."""
+    """Status of an application's model."""
 
     name: str
     state: str

@@ -10,7 +10,7 @@ from ingot.serve.engine import Piece, Progress
 
 @dataclass(slots=True)
 class _Told:
-    """What a reader has of a completion, and what has been computed again of it."""
+    """Tokens of a completion that a reader has, and those that were computed again."""
 
     token_ids: list[int] = field(default_factory=list)
     text: str = ""
@@ -37,7 +37,7 @@ class Replay:
             told.num_tokens = told.num_chars = 0
 
     def new(self, progress: Progress) -> Progress | None:
-        """What is new of it; None if nothing is. Raises EngineDeadError."""
+        """Progress that the reader has not seen; None if there is none. Raises EngineDeadError."""
         pieces = [piece for each in progress.pieces if (piece := self._piece(each)) is not None]
         if not pieces and not progress.finished and self._begun:
             return None

@@ -35,7 +35,7 @@ class Replica:
         self._description = encode(Description.of(model.artifact, self._engine.facts))
 
     async def describe(self) -> bytes:
-        """What the front must know of the model."""
+        """Description of the model for the front, encoded."""
         return self._description
 
     async def ask(self, job: bytes, blocks: Sequence[int]) -> AsyncIterator[bytes]:
@@ -58,7 +58,7 @@ class Replica:
             yield encode(Said(fault=Fault.of(InternalError(describe(error)))))
 
     async def counters(self) -> bytes:
-        """How the engine fares."""
+        """Counters of the engine, encoded."""
         return encode(await self._engine.counters())
 
     async def check_health(self) -> None:

@@ -1,4 +1,4 @@
-"""What replicas and the front say to each other, as bytes."""
+"""Messages between replicas and the front, as bytes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 
 
 class Description(Struct, frozen=True):
-    """What the front must know of a model: its facts, and the files of its tokenizer."""
+    """Description of a model for the front: its facts, and the files of its tokenizer."""
 
     facts: ModelFacts
     files: dict[str, bytes]
@@ -39,7 +39,7 @@ class Description(Struct, frozen=True):
 
 
 class Said(Struct, frozen=True, array_like=True):
-    """What a replica says of a job: what a step did for it, or what ended it."""
+    """Message of a replica on a job: the progress of a step, or the error that ended it."""
 
     progress: Progress | None = None
     fault: Fault | None = None

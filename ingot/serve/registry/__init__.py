@@ -1,1 +1,1 @@
-"""Which models there are, and which of them are loaded."""
+"""Registry of models: those that there are, and those that are loaded."""

@@ -24,7 +24,7 @@ from ingot.serve.isolated.spawn import command, end_of, tie_to_parent
 
 
 class Outcome(Struct, frozen=True):
-    """What the process found: the artifact, or why there is none."""
+    """Outcome of a compile process: the artifact, or why there is none."""
 
     path: str = ""
     fault: Fault | None = None
@@ -46,7 +46,7 @@ async def artifact_of(source: str, device: str, tell: Callable[[str], None]) -> 
 async def _compiled(
     source: str, device: str, scratch: str, tell: Callable[[str], None]
 ) -> tuple[bytes, int]:
-    """What the process says, and its exit code."""
+    """Runs the compile process, and returns its output and exit code."""
     process = await asyncio.create_subprocess_exec(
         *("env", f"TMPDIR={scratch}", *command("ingot.serve.registry.compiling", source, device)),
         stdin=asyncio.subprocess.DEVNULL,

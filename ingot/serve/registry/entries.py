@@ -1,4 +1,4 @@
-"""What a registry knows of a model."""
+"""Entries of a registry, one a model."""
 
 from __future__ import annotations
 

@@ -260,7 +260,7 @@ class Loader:
         return self._retire(min(idle, key=lambda each: each[:2])[2]) if idle else None
 
     def _fits_beside(self, entry: Entry, nbytes: int) -> bool:
-        """Whether there can be room for so much beside what is loaded of the same model."""
+        """Returns whether there can be room for so much beside what is loaded of the same model."""
         if self._memory.budget is None or entry.instance is None:
             return True
         stays = [e.instance for e in self._entries.values() if e.instance and e.pinned]
@@ -288,7 +288,7 @@ class Loader:
 
 
 class _Unloaded(EngineDeadError):
-    """What waits for a model that is unloaded before it is loaded."""
+    """Error of requests that wait for a model that is unloaded before it is loaded."""
 
 
 def _unloaded(entry: Entry) -> _Unloaded:

@@ -18,7 +18,7 @@ class MemoryBudget:
         self._stirred = asyncio.Event()
 
     def fits(self, nbytes: int) -> bool:
-        """Whether so much is free now."""
+        """Returns whether so much is free now."""
         return self.budget is None or self.used + nbytes <= self.budget
 
     async def take(self, nbytes: int, evict: Callable[[], asyncio.Task[None] | None]) -> None:

@@ -1,4 +1,4 @@
-"""How a registry opens models, in their own processes or in this one, and what they will take."""
+"""Opening of models, in their own processes or in this one, and the memory that they will take."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LOGIT_BYTES = 4
 
 
 class Opener(Protocol):
-    """Where engines come from."""
+    """Protocol of the opener of engines."""
 
     async def locate(
         self, source: str, settings: ModelSettings, tell: Callable[[str], None]
@@ -39,7 +39,7 @@ class Opener(Protocol):
         ...
 
     async def need(self, path: str, settings: ModelSettings, budget: int | None) -> Need:
-        """What the artifact will take."""
+        """Memory that the artifact will take."""
         ...
 
     async def open(self, name: str, path: str, settings: ModelSettings, changed: Changed) -> Engine:
@@ -108,7 +108,7 @@ async def _in_any_case(work: Coroutine[Any, Any, None]) -> None:
 
 
 class Need(Struct, frozen=True):
-    """What a model takes, and the settings with which it takes no more."""
+    """Memory that a model takes, and the settings with which it takes no more."""
 
     nbytes: int
     settings: ModelSettings

@@ -117,7 +117,7 @@ class ModelRegistry:
         return [entry.status(aliases[name]) for name, entry in self._entries.items()]
 
     async def counters(self) -> dict[str, tuple[ModelFacts, EngineCounters]]:
-        """How the engines of all loaded models fare; those that do not answer soon are left out.
+        """Counters of the engines of all loaded models; those that do not answer soon are left out.
 
         That counts as no use of a model.
         """
@@ -134,7 +134,7 @@ class ModelRegistry:
         return self._find(name).name
 
     def events(self) -> AsyncIterator[ModelEvent]:
-        """What happens to models from now on; who reads slowly misses the oldest."""
+        """Stream of model events from now on; a slow reader misses the oldest."""
         return self._events.watch()
 
     @asynccontextmanager

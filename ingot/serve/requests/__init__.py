@@ -1,1 +1,1 @@
-"""What the fronts share: from a request that was read to what its steps give."""
+"""Core of the fronts: from a request that was read to the results of its steps."""

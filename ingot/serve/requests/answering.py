@@ -64,12 +64,13 @@ async def answering(
 
 
 def _is_small(request: Request, body: bytes) -> bool:
-    """Whether the prompt takes next to no time. A template that a client brings may take any."""
+    """Returns whether the prompt takes next to no time. A template that a client brings may take
+    any."""
     return len(body) <= SMALL_BODY and getattr(request, "chat_template", None) is None
 
 
 def asked_of(order: Order, key: str, name: str, engine: Engine) -> Asked:
-    """What an order takes of the engine."""
+    """Demand of an order on the engine."""
     return Asked(
         model=name,
         key=key,
@@ -85,7 +86,7 @@ def asked_of(order: Order, key: str, name: str, engine: Engine) -> Asked:
 
 
 async def steps_of(engine: Engine, jobs: Sequence[Job], admitted: Admitted) -> Steps:
-    """What the steps of the engine do for the jobs of a request, each with the job's number."""
+    """Results of the engine's steps for the jobs of a request, each with the job's number."""
     if len(jobs) > 1:
         async with aclosing(_together(engine, jobs, admitted)) as several:
             async for number, progress in several:

@@ -1,4 +1,4 @@
-"""What all routes and calls of a server share."""
+"""Context that all routes and calls of a server share."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class ServerContext:
 
     @property
     def is_ready(self) -> bool:
-        """Whether requests can be answered, now or as soon as a model is loaded for them.
+        """True if requests can be answered, now or as soon as a model is loaded for them.
 
         A server is ready when it has tried to load what it starts with, and while any model can
         serve: one that has failed must not keep requests from the others. A model that is loaded
@@ -134,7 +134,7 @@ class ServerContext:
             yield engine
 
     def terms_of(self, name: str) -> Terms:
-        """What requests for a model, which may be called by an alias, can ask for."""
+        """Limits of requests for a model, which may be called by an alias."""
         terms = self.settings.terms
         chats = self.settings.chats.get(self.models.name_of(name), terms.chats)
         return msgspec.structs.replace(terms, chats=chats)

@@ -1,4 +1,4 @@
-"""Which answer each error becomes. Texts of errors that are not ours stay in the log."""
+"""Table of errors and their answers. Texts of errors that are not ours stay in the log."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class WrongMethod(Refusal):
 
 
 class Row(NamedTuple):
-    """How an error of ours is told to a client.
+    """Row of the table: the answer to an error of ours.
 
     Attributes:
         status: of HTTP; GRPC_STATUSES has that of gRPC.

@@ -1,4 +1,4 @@
-"""What stands between a request and the engine: admission before it, telemetry beside it."""
+"""Gate between a request and the engine: admission before it, telemetry beside it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the HTTP front needs of a registry of models."""
+"""Protocol of a registry of models, as far as the HTTP front calls it."""
 
 from __future__ import annotations
 
