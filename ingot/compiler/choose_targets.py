@@ -1,4 +1,4 @@
-"""Which targets are built: those that are named, or that of the device that is to run the model."""
+"""Choice of targets: those that are named, or that of the device that is to run the model."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def runnable_cpus(flags: frozenset[str]) -> list[Target]:
 
 
 def resolve_targets(options: CompileOptions) -> tuple[Target, ...]:
-    """What the options name, each once. Raises UsageError."""
+    """Resolves the targets that the options name, each once. Raises UsageError."""
     check_known("CUDA reach", options.cuda_reach, CUDA_REACHES)
     named = dict.fromkeys(map(resolve_target, options.targets))
     return tuple(replace(target, reach=options.cuda_reach) for target in named)

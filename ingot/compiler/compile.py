@@ -89,7 +89,7 @@ def report_of(
     clock: Clock,
     golden_error: float | None,
 ) -> Report:
-    """What a compile that has ended made of a model."""
+    """Report of a compile that has ended."""
     sizes = {name: file.size for name, file in manifest.files.items()}
     weight_bytes = sum(size for name, size in sizes.items() if name.startswith("weights/"))
     quality = manifest.numerics.quality
@@ -205,7 +205,7 @@ def add_sources(writer: ArtifactWriter, model: OpenModel, front: Front, target: 
 
 
 def program_folder(target: Target, program: str) -> str:
-    """Where a target's program lies in an artifact."""
+    """Folder of a target's program in an artifact."""
     folder = f"targets/{target.name.replace(':', '-')}"
     return folder if program == STEP.name else f"{folder}/{program}"
 

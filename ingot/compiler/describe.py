@@ -1,4 +1,4 @@
-"""What the manifest says of a compile."""
+"""Description of a compile in the manifest."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def model_info(model: OpenModel, front: Front) -> ModelInfo:
 
 
 def numerics(model: OpenModel, front: Front) -> Numerics:
-    """How the model is stored, in the words of the manifest."""
+    """Number formats of the model, in the words of the manifest."""
     return Numerics(dtype=model.resolved.dtype, quantization=front.quantization, tolerance=0.0)
 
 

@@ -1,4 +1,4 @@
-"""What `ingot explain` tells about a model directory. It reads no weights, and needs no torch."""
+"""Report of `ingot explain` on a model directory. It reads no weights, and needs no torch."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ PLACEMENTS: Mapping[Placement, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reason:
-    """Why a compile refuses a model.
+    """Reason for which a compile refuses a model.
 
     Attributes:
         about: model, config, tokenizer, weights, target, options, or folder for any other fault.
@@ -76,7 +76,7 @@ class Reason:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """Whether a model directory is supported, why, and what it needs.
+    """Verdict on a model directory, with its reasons and the model's needs.
 
     Attributes:
         supported: whether a compile takes it as it is.
@@ -129,7 +129,7 @@ def supported() -> dict[str, str]:
 def explain(
     path: Path, options: CompileOptions | None = None, use: Use | None = None
 ) -> Explanation:
-    """Whether a model directory is supported, why, and what it needs; reads no weights.
+    """Explains whether a model directory is supported, why, and what it needs; reads no weights.
 
     Args:
         options: of the compile that is asked about.
@@ -263,7 +263,7 @@ def _needs(
 
 
 def features(config: ModelConfig) -> tuple[str, ...]:
-    """What a model is made of: what every model has, then what only some have."""
+    """Lists the features of a model: what every model has, then what only some have."""
     attention = [a.mixer for a in config.layers if isinstance(a.mixer, AttentionConfig)]
     kinds = [_rotation(config)] if config.ropes else []
     kinds += ["learned positions"] if config.learned_positions else []
@@ -295,7 +295,7 @@ def features(config: ModelConfig) -> tuple[str, ...]:
 
 
 def _rotation(config: ModelConfig) -> str:
-    """How layers rotate, and how many of them if not all do."""
+    """Describes the rotation of layers, and how many rotate if not all do."""
     kinds = _each(rope.type for rope in config.ropes)
     rotating = sum(bool(layer.mixer.ropes) for layer in config.layers)
     some = f" in {rotating} of {config.num_layers} layers" if rotating < config.num_layers else ""

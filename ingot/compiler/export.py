@@ -78,7 +78,7 @@ def repeated(module: nn.Module) -> GraphModule | None:
 
 
 def makes_same_calls(module: nn.Module, gm: GraphModule, num_tokens: int) -> bool:
-    """Whether the module and the graph compute the same, by the same calls in the same order."""
+    """Returns whether the module and the graph make the same calls in the same order."""
     recorder = Recorder(all_tensors(module), num_tokens)
     return recorder.record(module) == recorder.record(gm)
 

@@ -1,4 +1,4 @@
-"""What in a module keeps it from being exported for any number of tokens, and where."""
+"""Diagnosis of a failed export: what in a module depends on the number of tokens, and where."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Calls(TorchDispatchMode):
 
 
 class Guards(list[Any]):
-    """What must hold of sizes. Notes where the first is made that not every number meets."""
+    """Guards on sizes. Notes where the first is made that some number of tokens violates."""
 
     def __init__(self, module: nn.Module, calls: Calls) -> None:
         super().__init__()
@@ -96,13 +96,13 @@ class Guards(list[Any]):
 
 
 def meets(condition: Any, tokens: int) -> bool:
-    """Whether a condition on one symbol holds for a number of tokens; yes if it is of others."""
+    """Returns whether a condition on one symbol holds for a number of tokens; else True."""
     symbols = condition.free_symbols
     return len(symbols) != 1 or bool(condition.subs(*symbols, tokens))
 
 
 def what_is_taken(condition: Any, met: list[bool]) -> str:
-    """Which numbers of tokens meet a condition, by whether those tried do."""
+    """Describes the numbers of tokens that meet a condition, by whether those tried do."""
     first = met.index(False)
     if not first or any(met[first:]):
         return "fixes the number of tokens"

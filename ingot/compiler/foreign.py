@@ -1,4 +1,4 @@
-"""What is done to the graph of another library's module before the passes see it."""
+"""Preparation of another library's graph for the passes."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def refuse_values(gm: GraphModule) -> None:
 
 
 def readers(node: Node) -> str:
-    """Where a node is read."""
+    """Describes the readers of a node."""
     return " and ".join(dict.fromkeys(origin(user) or "the model itself" for user in node.users))
 
 

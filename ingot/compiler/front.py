@@ -1,4 +1,4 @@
-"""What the front end makes of a model, before any target sees it."""
+"""Result of the front end, before any target sees it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class LoweredProgram:
 
 @dataclass(frozen=True, slots=True)
 class Front:
-    """What the front end makes of a model: the exported graph, and its programs.
+    """Result of the front end: the exported graph, and its programs.
 
     `storage` says which matrices are stored in integers, and how; `quantization` says it in the
     words of the manifest. The first program is the one that advances text.
@@ -57,5 +57,5 @@ class Front:
 
     @property
     def ledger(self) -> tuple[LedgerEntry, ...]:
-        """What the passes matched, program by program."""
+        """Ledger of the passes, program by program."""
         return tuple(entry for each in self.programs for entry in each.ledger)

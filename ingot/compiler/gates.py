@@ -1,4 +1,4 @@
-"""What the two gates of a compile go by: golden outputs, and what number formats cost on text."""
+"""Inputs of a compile's two gates: golden outputs, and the cost of number formats on text."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def add_golden(
 
 
 def mean_allowed(writer: ArtifactWriter) -> float:
-    """What the golden outputs that were written allow."""
+    """Mean error that the written golden outputs allow."""
     golden = decode_golden(writer.file(GOLDEN).read_bytes(), GOLDEN)
     (tolerance,) = golden.tolerances.values()
     return tolerance.mean
@@ -72,7 +72,7 @@ def mean_allowed(writer: ArtifactWriter) -> float:
 def ways_to_round(
     parts: Sequence[Part], read: ReadParameter, program: Program = STEP
 ) -> list[Rounded]:
-    """How targets round in a program, those that do it alike once."""
+    """Ways in which targets round in a program, each once."""
     found: list[Roundings] = []
     for part in parts:
         roundings = roundings_of(part.plans[program.name])
@@ -89,7 +89,7 @@ def measured_quality(
     conversation: Sequence[int],
     clock: Clock,
 ) -> Quality | None:
-    """What the number formats cost on text; None where the model takes no text.
+    """Measures the cost of the number formats on text; None where the model takes no text.
 
     Raises QualityError where it is more than is allowed.
     """

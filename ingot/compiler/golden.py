@@ -116,7 +116,7 @@ def golden_outputs(
     model: GoldenModel,
     formats: Mapping[str, Sequence[Rounded]],
 ) -> Golden:
-    """What the reference says on these prompts, and what each number format may be off by.
+    """Computes the reference's outputs on these prompts, and the tolerance of each format.
 
     Args:
         read: gives the weights; for goldens of an artifact those that it stores, in integers where
@@ -143,7 +143,7 @@ def golden_outputs(
 
 
 def tolerance(noise: GoldenDifference) -> Tolerance:
-    """What a number format is allowed whose own rounding makes this noise."""
+    """Tolerance of a number format whose own rounding makes this noise."""
     if not isfinite(noise.mean + noise.largest + noise.kl):
         return UNKNOWN
     return Tolerance(
@@ -160,7 +160,7 @@ def loosest(all_of_them: Sequence[Tolerance]) -> Tolerance:
 
 
 def outputs_agree(one: Golden, other: Golden) -> bool:
-    """Whether two goldens are of the same model and prompts, on whatever hosts they were made."""
+    """Returns whether two goldens are of one model and its prompts, made on whatever hosts."""
     values, others = ([*_values(each)] for each in (one, other))
     return (
         [prompt.tokens for prompt in one.prompts] == [prompt.tokens for prompt in other.prompts]

@@ -79,7 +79,7 @@ def record_golden(
 
 
 def compile_options(name: str, max_model_len: int | None) -> CompileOptions:
-    """How a model is compiled that is to have a number format. Raises UsageError."""
+    """Options of a compile that gives a number format. Raises UsageError."""
     base = name.removesuffix(INT8_CACHE)
     found = _FORMAT.fullmatch(base)
     if found is None or base == "int4-channel":

@@ -11,8 +11,7 @@ TEXT = (
 
 
 def added_before(text: Sequence[int], whole: Sequence[int]) -> list[int]:
-    """What a tokenizer puts in front of a text, such as BOS: of `whole`, which has it, what comes
-    before `text`, which has not."""
+    """Prefix that a tokenizer adds to a text, such as BOS: the part of `whole` before `text`."""
     own, found = list(text), list(whole)
     places = range(len(found) - len(own) + 1)
     return next((found[:place] for place in places if found[place:][: len(own)] == own), [])

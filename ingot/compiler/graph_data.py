@@ -46,7 +46,7 @@ def graph_of(data: list[NodeData]) -> Graph:
 
 
 def target_text(target: Any) -> str:
-    """What a node calls or reads: a name, an operator of PyTorch, or one of Python's."""
+    """Text for a node's target: a name, an operator of PyTorch, or one of Python's."""
     if isinstance(target, str):
         return target
     text = str(target)
@@ -58,7 +58,7 @@ def target_text(target: Any) -> str:
 
 
 def target_of(text: str) -> Any:
-    """What a name calls. Raises ValueError where there is no such operator."""
+    """Operator that a text names. Raises ValueError where there is no such operator."""
     names = text.split(".")
     try:
         if names[0] == "operator":

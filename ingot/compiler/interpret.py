@@ -171,7 +171,7 @@ class Step:
         self.memory(buffer)[:] = value  # type: ignore[assignment]
 
     def memory(self, buffer: Buffer) -> Value:
-        """What a buffer holds: rows of the arena, or of memory of its own."""
+        """Memory of a buffer: rows of the arena, or an array of its own."""
         root = self.plan.root(buffer.name)
         shape = tuple(map(self.size, buffer.shape))
         stride = buffer.row_stride if buffer.kind == "view" else root.columns

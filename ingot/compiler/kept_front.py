@@ -1,4 +1,4 @@
-"""What the front end made of a model before: models of one shape and options have one plan.
+"""Cache of the front end's results: models of one shape and options have one plan.
 
 Exporting a model and applying the passes takes seconds, and depends on no weight. An entry lies
 beside the kernels that were built before. Its key covers all that the front end reads, so that what
@@ -37,7 +37,7 @@ ROOMS = ("artifact", "cache", "compiler", "models", "ops", "passes", "targets")
 
 
 def front_of(model: OpenModel, clock: Clock, exported: GraphModule | None = None) -> Front:
-    """As `lower_model`, unless the same was done before. Raises as that does."""
+    """Runs the front end like `lower_model`, unless its result is cached. Raises as that does."""
     if model.options.verify_passes or model.options.dump_dir is not None:
         return _made(model, clock, exported)
     try:

@@ -40,7 +40,7 @@ class Layers:
 
     @property
     def num_left_out(self) -> int:
-        """How many modules the short list saves."""
+        """Number of modules that the short list leaves out."""
         left_out = (each for i, each in enumerate(self.entries) if i not in self.chosen)
         return sum(1 for entry in left_out for _ in entry.modules())
 
@@ -91,7 +91,7 @@ def sort_by_kind(path: str, entries: nn.ModuleList) -> Layers:
 
 
 def alike(one: Any, other: Any, places: tuple[int, int] = (0, 0)) -> bool:
-    """Whether two modules, or two attributes of them, are equal in all but weights.
+    """Returns whether two modules, or two attributes of them, are equal in all but weights.
 
     `places` are their places in a list. Modules of other libraries know theirs, and a number that
     is the place of each may be just that.

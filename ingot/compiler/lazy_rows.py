@@ -36,7 +36,7 @@ class LazyRows:
 
 
 def by_rows(checkpoint: Checkpoint) -> ReadParameter:
-    """As `Checkpoint.read`, but that large matrices in a format of blocks come as `LazyRows`."""
+    """Reader like `Checkpoint.read`, with large matrices in a format of blocks as `LazyRows`."""
 
     large = {
         name

@@ -49,7 +49,7 @@ def lower(
 
 @dataclass(frozen=True, slots=True)
 class _Value:
-    """Where a node's tensor lies: rows of `base`, from element `offset` of each row on."""
+    """Location of a node's tensor: rows of `base`, from element `offset` of each row on."""
 
     base: str
     dtype: DType

@@ -96,5 +96,5 @@ def run_passes(
 
 
 def dump_folder(folder: Path | None, program: Program) -> Path | None:
-    """Where the graphs of a program go: those of the step lie at the top."""
+    """Folder for the graphs of a program: those of the step lie at the top."""
     return folder / program.name if folder and program is not STEP else folder

@@ -47,7 +47,7 @@ class OpenModel:
 
     @property
     def ignored(self) -> tuple[str, ...]:
-        """What its files have and what changes nothing, where that may be a surprise."""
+        """Parts of its files that change nothing, where that may be a surprise."""
         keys: list[str] = []
         if isinstance(self.config, ModelConfig):
             registry.parse_config(self.model_dir.config, keys)
@@ -101,7 +101,7 @@ def read_model(model_dir: ModelDir, options: CompileOptions, clock: Clock) -> Op
 def storage_of(
     model: OpenModel, graph: GraphModule, fits: Fits | None = None
 ) -> dict[str, Storage]:
-    """How those matrices of the exported graph are stored that become integers; `fits` is as in
+    """Storage of the exported graph's matrices that become integers; `fits` is as in
     `Resolved.storage_of`.
 
     Raises:
@@ -121,12 +121,12 @@ def kept_integers(model: OpenModel) -> KeptIntegers:
 
 
 def keeps(model: OpenModel, storage: Mapping[str, Storage]) -> bool:
-    """Whether a storage of matrices has some as the checkpoint has them."""
+    """Returns whether a storage has some matrices as the checkpoint has them."""
     return any(storage.get(name) == stored for name, stored in _exact(model).items())
 
 
 def _exact(model: OpenModel) -> dict[str, Storage]:
-    """How the parameters are stored that keep the numbers of the checkpoint."""
+    """Storage of the parameters that keep the numbers of the checkpoint."""
     return {
         name: stored
         for name, stored in model.resolved.kept.items()

@@ -1,4 +1,4 @@
-"""What a model needs, in every way that a compile can store it: disk, memory, and what fits."""
+"""Needs of a model in every way that a compile can store it: disk, memory, and what fits."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Way:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Use:
-    """What a model is to do: hold so many sequences of so many tokens in so much memory.
+    """Use of a model: so many sequences of so many tokens in so much memory.
 
     A context of 0 is the longest that the model was made for. `memory_bytes` is None where nothing
     tells how much there is.
@@ -250,7 +250,7 @@ def _cache(dtype: str, config: ModelConfig, limits: Limits, fixed: int, use: Use
 
 
 def _form(dtype: str, block: int) -> Format:
-    """How a token is cached; in int8 so many columns share a scale."""
+    """Format of a cached token; in int8 so many columns share a scale."""
     return rounded_rows(block) if dtype == "int8" else Format(dtype)  # type: ignore[arg-type]
 
 

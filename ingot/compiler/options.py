@@ -59,7 +59,7 @@ _PATH = {"read": as_path, "wanted": "a path"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompileOptions:
-    """How to compile a model.
+    """Options of a compile.
 
     A path can be given as a string, and so can a list of one string.
 
@@ -169,7 +169,7 @@ class Better:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What a compile produced: the artifact, how long each stage took, and its size in bytes.
+    """Result of a compile: the artifact, how long each stage took, and its size in bytes.
 
     `dtype_reason` says what is computed in and why, and `kept` which matrices are stored in the
     integers of the checkpoint. `golden_error` is the mean |error| of golden log-probabilities on

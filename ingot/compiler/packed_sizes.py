@@ -1,4 +1,4 @@
-"""How large the file of weights will be, told from a model's blueprint. No torch.
+"""Size of the file of weights, computed from a model's blueprint. No torch.
 
 The front end has no say in it but for linears that read the same rows, which it stacks.
 """
@@ -40,12 +40,12 @@ class PlannedWeight:
 
     @property
     def is_picked(self) -> bool:
-        """Whether a token needs only some of its experts."""
+        """True if a token needs only some of its experts."""
         return 0 < self.picks < self.shape[0]
 
     @property
     def is_matrix(self) -> bool:
-        """Whether it is stored in the dtype of the model, or in integers."""
+        """True if it is stored in the dtype of the model, or in integers."""
         return not self.exact and (self.multiplied or (self.outer and len(self.shape) == 2))
 
 

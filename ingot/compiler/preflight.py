@@ -1,4 +1,4 @@
-"""What a compile does before its long stages: it begins compilers, tries tools, looks for room."""
+"""Preflight of a compile: starts compilers, tries tools, and looks for room."""
 
 from __future__ import annotations
 

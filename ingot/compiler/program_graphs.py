@@ -1,4 +1,4 @@
-"""What a program computes, as a part of the exported graph."""
+"""Graph of a program, as a part of the exported graph."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def blocks_of(graph: GraphModule, program: Program) -> set[str] | None:
 
 
 def logits(gm: GraphModule) -> Node:
-    """What the graph ends with."""
+    """Output node of the graph."""
     return gm.graph.output_node().all_input_nodes[0]
 
 
 def last_hidden_state(gm: GraphModule) -> Node:
-    """What the head makes logits of, [1, T, hidden_size].
+    """Input of the head, from which it makes logits, [1, T, hidden_size].
 
     What a model does outside of its submodules belongs to its head, such as a scale: of
     `logits = linear(norm(x) * scale, head)` it is `norm(x)`.

@@ -57,7 +57,7 @@ def _from_json(where: str, line: str) -> str | list[int]:
 
 
 def _json(line: str) -> Any:
-    """What a line is in JSON; None if it is none."""
+    """Parses a line as JSON; None if it is none."""
     try:
         return json.loads(line)
     except (ValueError, RecursionError):

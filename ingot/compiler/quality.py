@@ -28,7 +28,7 @@ NONE = -1
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a quality is measured with.
+    """Setting of a measurement of quality.
 
     Attributes:
         gm: the exported graph.
@@ -48,7 +48,7 @@ class Setting:
 
 
 def measure(setting: Setting) -> Quality:
-    """What the worst of the ways to round costs."""
+    """Measures the quality of the worst of the ways to round."""
     texts = setting.texts
     tokens, first = [text.tokens for text in texts], [1] * len(texts)
     runs = SideBySide(setting.gm, setting.read, tokens, setting.ways, first=first)
@@ -153,7 +153,7 @@ class _Running:
 
 
 def _scale(before: Tensor, after: Tensor) -> Tensor:
-    """What sums of exp(x - before) are multiplied with to be those of exp(x - after)."""
+    """Factor that turns sums of exp(x - before) into those of exp(x - after)."""
     return (before - after).double().exp()
 
 

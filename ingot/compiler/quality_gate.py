@@ -131,7 +131,7 @@ def _with(way: Rounded, read_as: dict[str, Storage | None], exact: ReadParameter
 
 
 class ErrorsByMatrix(SideBySide):
-    """What each matrix adds to the error: how far its product is off when what it reads is not."""
+    """Error that each matrix adds: how far its product is off when its inputs are exact."""
 
     def __init__(self, setting: Setting) -> None:
         tokens = [text.tokens for text in setting.texts]

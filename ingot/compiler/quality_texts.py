@@ -1,4 +1,4 @@
-"""What a compile reads to measure quality: texts of its own, a conversation, or a user's file."""
+"""Texts to measure quality on: the compile's own, a conversation, or a user's file."""
 
 from __future__ import annotations
 

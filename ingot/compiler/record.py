@@ -1,4 +1,4 @@
-"""Records of what modules call: where two are equal, the modules compute the same."""
+"""Records of modules' calls: two modules with equal records compute the same."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ INDEXING = (aten.slice.Tensor, aten.alias.default, aten.detach.default)
 class Recorder(TorchDispatchMode):
     """Numbers the calls of operators that modules on the meta device make, for so many tokens.
 
-    A number stands for an operator and its arguments. Tensors among these are named by the call
-    that gave them or, where it is an input or one of the `named` parameters and buffers, by that.
-    So calls of several modules have one number where they compute the same from the same.
+    Hash-consing: a number stands for an operator and its arguments, so equal numbers mean equal
+    results. A tensor among the arguments has the number of the call that gave it, or the name of
+    the input or of the `named` parameter or buffer that it is.
     """
 
     def __init__(self, named: Mapping[str, torch.Tensor], num_tokens: int) -> None:

@@ -13,7 +13,7 @@ FORMATS = ("float32", "bfloat16", "float16", "int8", "int4", f"bfloat16{INT8_CAC
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordOptions:
-    """What to record.
+    """Options of a recording.
 
     Attributes:
         prompts: a file, see `read_prompts`; None for a few short texts.

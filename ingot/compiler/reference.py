@@ -282,7 +282,7 @@ class Interpreter:
         return self.widened[: part.numel()].view(part.shape).copy_(part)
 
     def finished(self) -> bool:
-        """Whether the rest of the graph is not needed."""
+        """True once the rest of the graph is not needed."""
         return False
 
     def weight_of(self, node: Node, rows: torch.Tensor) -> Operand:
@@ -303,6 +303,6 @@ def _joined(values: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def _is_by_number(node: Node) -> bool:
-    """Whether a node changes its one input number by number."""
+    """Returns whether a node is elementwise in its one input."""
     tags = getattr(node.target, "tags", ())
     return torch.Tag.pointwise in tags and all(arg.op != "get_attr" for arg in node.all_input_nodes)

@@ -118,7 +118,7 @@ def moved(name: str, old: str, new: str) -> str:
 
 
 def moved_meta(meta: dict[str, Any], old: str, new: str) -> dict[str, Any]:
-    """What is known of a node, under the names of another layer."""
+    """Metadata of a node, under the names of another layer."""
     if "nn_module_stack" not in meta:
         return dict(meta)
     stack = {}

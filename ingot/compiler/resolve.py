@@ -25,7 +25,7 @@ LONGEST_DYNAMIC = 1 << 20  # dynamic rotary frequencies stretch to whatever leng
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolved:
-    """What is built: every choice made.
+    """Resolved options of a compile: every choice made.
 
     `keep` has the rules of `--keep`; `kept` says how the parameters are stored that the checkpoint
     has in integers.
@@ -43,12 +43,12 @@ class Resolved:
 
     @property
     def stored_as(self) -> str:
-        """How weights are stored, such as `bfloat16-int4-g32`."""
+        """Storage of weights in a word, such as `bfloat16-int4-g32`."""
         storage = self.storage or next(iter(self.kept.values()), None)
         return self.dtype + (f"-{storage.label}" if storage else "")
 
     def storage_of(self, matrices: Matrices, fits: Fits | None = None) -> dict[str, Storage]:
-        """How those of the matrices are stored that become integers.
+        """Storage of those matrices that become integers.
 
         `fits` says which formats products take; None: those that all targets take. Raises what
         `choose_storage` does.

@@ -1,4 +1,4 @@
-"""What rounding does to the outputs of a model: its graph runs with the roundings of a plan.
+"""Effect of rounding on the outputs of a model: its graph runs with the roundings of a plan.
 
 The exported graph runs as it is, and beside that once for each plan, with every value rounded that
 the plan rounds. A weight that runs share is read and widened once, so that a run costs little more
@@ -63,7 +63,7 @@ class Rounded:
 
 
 def roundings_of(plan: Plan) -> Roundings:
-    """What a plan rounds, before or after a target's rewriting."""
+    """Roundings of a plan, before or after a target's rewriting."""
     weights, products = dict[str, Format](), dict[str, Format]()
     queries = cache = FLOAT32
     rounds_queries = False
@@ -185,7 +185,7 @@ class SideBySide(Interpreter):
         return rows if form is None else _round(rows, form)
 
     def _rows(self, way: int, rows: Tensor, name: str) -> Tensor:
-        """What a way multiplies with a weight."""
+        """Rows that a way multiplies with a weight."""
         form = self.ways[way].roundings.products.get(name)
         return rows if form is None else _round(rows, form)
 

@@ -1,4 +1,4 @@
-"""What a compile depends on beside the model, the options and ingot: torch, tools, plug-ins.
+"""Dependencies of a compile beside the model, the options and ingot: torch, tools, plug-ins.
 
 It is read without importing torch, so that a model that lies compiled in the cache starts fast.
 """
@@ -45,7 +45,7 @@ def _version(package: str) -> str:
 
 
 def _tools(kind: TargetKind) -> list[str | int]:
-    """What builds for a kind of target."""
+    """Tools that build for a kind of target."""
     try:
         return [*kind.tools()]
     except ToolchainError as error:  # a compile will say so, if there has to be one
@@ -98,7 +98,7 @@ def _sources(module: str) -> Iterator[Any]:
 
 
 def _files(top: str) -> Iterator[Path]:
-    """Those of a top package or module, which is not imported for that."""
+    """Files of a top package or module, which is not imported for that."""
     if top == "__main__":
         file = getattr(sys.modules[top], "__file__", None)
         folders: list[str] = []

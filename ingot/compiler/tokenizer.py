@@ -31,7 +31,7 @@ def load_tokenizer(model_dir: ModelDir, vocab_size: int | None) -> Tokenizer:
 
 
 def checked_files(model_dir: ModelDir, vocab_size: int | None) -> dict[str, bytes]:
-    """As `tokenizer_files`. Raises TokenizerError also where there is no tokenizer."""
+    """Reads `tokenizer_files`. Raises TokenizerError also where there is no tokenizer."""
     model_dir.check_tokenizer()
     return tokenizer_files(model_dir, vocab_size)
 

@@ -60,7 +60,7 @@ def tokenizer_files(model_dir: ModelDir, vocab_size: int | None) -> dict[str, by
 
 
 def _side_file(model_dir: ModelDir, name: str, config: dict[str, Any]) -> dict[str, Any]:
-    """What special_tokens_map.json says; to a list of extra tokens it only adds."""
+    """Reads special_tokens_map.json; to a list of extra tokens it only adds."""
     found = _object(model_dir, name) if model_dir.has(name) else {}
     extra, before = found.get(EXTRA), config.get(EXTRA)
     if isinstance(extra, list) and isinstance(before, list):
@@ -71,7 +71,7 @@ def _side_file(model_dir: ModelDir, name: str, config: dict[str, Any]) -> dict[s
 def _added_tokens(
     model_dir: ModelDir, config: dict[str, Any], tokenizer: bytes
 ) -> dict[str, dict[str, Any]]:
-    """What added_tokens.json has under ids that tokenizer.json has no added token for."""
+    """Tokens of added_tokens.json with ids that tokenizer.json has no added token for."""
     if not model_dir.has(ADDED_TOKENS):
         return {}
     ids = _object(model_dir, ADDED_TOKENS)

@@ -1,4 +1,4 @@
-"""How many threads an operation of PyTorch has."""
+"""Bound on the threads of PyTorch's operations."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class StepInputs:
         return {name: getattr(self, name) for name in SIZES}
 
     def used(self) -> dict[str, Int32]:
-        """The beginnings that count, which are not copied."""
+        """Part of each array that a step uses, without a copy."""
         sizes = {symbol: getattr(self, each.name) for symbol, each in SYMBOLS.items()}
         return {
             spec.name: self[spec.name][tuple(slice(sizes.get(str(dim))) for dim in spec.shape)]

@@ -77,7 +77,7 @@ class Detokenizer:
         return new
 
     def finish(self, *, cut: bool = False) -> str:
-        """The text that was held back; with `cut` without a character that has only begun."""
+        """Flushes the held-back text; with `cut`, without an incomplete character."""
         num_open = self._drop_open() if cut else 0
         text = self._decode(self._token_ids)
         start = self._end_of_prompt(text)

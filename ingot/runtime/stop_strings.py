@@ -35,7 +35,7 @@ class StopStrings:
         return self._release(len(self._held) - self._overlap())
 
     def finish(self) -> str:
-        """The text that was held back, when no more will come."""
+        """Flushes the held-back text, when no more will come."""
         return self._release(len(self._held))
 
     def _overlap(self) -> int:

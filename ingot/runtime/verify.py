@@ -283,7 +283,7 @@ def _compare(
 
 
 def _logits(llm: LLM, golden: Golden, chunk_tokens: int | None) -> list[Float32]:
-    """Of the scored positions of each prompt."""
+    """Logits of the scored positions of each prompt."""
     prompts = [prompt.tokens for prompt in golden.prompts]
     first = [prompt.first for prompt in golden.prompts]
     if chunk_tokens is None:

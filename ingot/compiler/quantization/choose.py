@@ -65,7 +65,7 @@ def choose_storage(
     fits: Fits = any_width,
     kept: Mapping[str, Storage] | None = None,
 ) -> dict[str, Storage]:
-    """How each quantized matrix is stored. The others are not in the result.
+    """Chooses the storage of each quantized matrix. The others are not in the result.
 
     The head and the embedding are stored as `int8` says; by default it has the group of the others.
     Then the rules of `keep`, `PATTERN=none|bf16|int8|int4`, apply to the matrices that they match.
@@ -129,7 +129,7 @@ def alike(matrices: Matrices, names: Sequence[str]) -> list[str]:
 
 
 def agreed(name: str, parts: Iterable[str], storage: Mapping[str, Storage]) -> Storage | None:
-    """How a parameter that is stacked from these is stored; None for no integers.
+    """Storage of a parameter that is stacked from these; None for no integers.
 
     Raises:
         UsageError: its parts would be stored in different ways.
@@ -180,7 +180,7 @@ def read_rule(rule: str, base: Storage, int8: Storage, dtype: str) -> tuple[str,
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Whether a shell pattern (`down_proj`, `layers.0.*`) fits a dotted name or the end of it."""
+    """Returns whether a shell pattern (`down_proj`, `layers.0.*`) fits a dotted name or its end."""
     words = name.split(".")
     return any(fnmatchcase(".".join(words[i:]), pattern) for i in range(len(words)))
 

@@ -67,7 +67,7 @@ def weight_node(node: Node) -> Node | None:
 
 
 def is_head(node: Node) -> bool:
-    """Whether a node makes the logits: no product with a matrix comes after it."""
+    """Returns whether a node makes the logits: no product with a matrix comes after it."""
     while node.op != "output":
         users = list(node.users)
         if len(users) != 1 or weight_node(users[0]) is not None:

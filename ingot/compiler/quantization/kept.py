@@ -1,4 +1,4 @@
-"""How matrices are stored that a checkpoint stores quantized: as they are, number for number.
+"""Storage of matrices that a checkpoint stores quantized: as they are, number for number.
 
 No torch, so that `explain` tells it as well.
 """
@@ -24,8 +24,8 @@ def kept_storage(
     targets: Sequence[Target],
     together: Sequence[Sequence[str]] = (),
 ) -> dict[str, Storage]:
-    """How each parameter that the checkpoint stores quantized is stored, by its name: as it is, or
-    in what is nearest to that. Those that stand `together` become one matrix.
+    """Storage of each parameter that the checkpoint stores quantized, by its name: as it is, or the
+    nearest one. Parameters that stand `together` become one matrix.
 
     Raises:
         CheckpointError: no storage holds the numbers of a matrix exactly, and none is near.
@@ -64,7 +64,7 @@ def _alike(
 
 
 def holds(matrix: QuantizedTensor, storage: Storage) -> bool:
-    """Whether a storage has exactly the numbers of a matrix."""
+    """Returns whether a storage has exactly the numbers of a matrix."""
     own = matrix.encoding.storage
     return (
         own is not None and own.bits <= storage.bits and replace(own, bits=storage.bits) == storage
@@ -88,7 +88,7 @@ def refused_storage(
 def stored_already(
     quantized: Mapping[str, QuantizedTensor], storage: Mapping[str, Storage]
 ) -> tuple[str, ...]:
-    """What becomes of the matrices that a checkpoint stores quantized, a text for each way.
+    """Describes how matrices that a checkpoint stores quantized are stored, a text for each way.
 
     `storage` says how matrices are stored; one that is not as its checkpoint has it is dequantized.
     """

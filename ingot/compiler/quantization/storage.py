@@ -1,4 +1,4 @@
-"""How matrices can be stored in integers: what options ask for, and what suits rows. No torch."""
+"""Storage of matrices in integers: what options ask for, and what suits rows. No torch."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def base_storage(options: CompileOptions, config: AnyConfig) -> Storage | None:
 
 
 def keeps_integers(options: CompileOptions, config: AnyConfig) -> bool:
-    """Whether a compile keeps the numbers of a checkpoint that is quantized already.
+    """Returns whether a compile keeps the numbers of a checkpoint that is quantized already.
 
     Raises:
         UsageError: options that would round them a second time without saying so.
@@ -80,7 +80,7 @@ def keeps_integers(options: CompileOptions, config: AnyConfig) -> bool:
 
 
 def int8_storage(options: CompileOptions) -> Storage:
-    """How matrices are stored that are int8 in any case."""
+    """Storage of matrices that are int8 in any case."""
     return Storage(8, SIZES["int8"][group_size("int8", options)])
 
 
@@ -94,7 +94,7 @@ Fits = Callable[[int, Format], bool]
 
 
 def any_width(columns: int, form: Format) -> bool:
-    """What kernels do that leave the last group of a row short."""
+    """Returns True: the rule of kernels that leave the last group of a row short."""
     return True
 
 
@@ -139,7 +139,7 @@ def misfits(storage: Mapping[str, Storage], columns: Mapping[str, int], fits: Fi
 
 
 def misfit(stored: Storage, columns: int) -> str:
-    """Why a row of so many columns does not suit that storage."""
+    """Reason for which a row of so many columns does not suit that storage."""
     what = f"groups of {stored.group} in" if stored.group else "one scale for"
     return f"no kernel takes {what} the {columns} columns"
 

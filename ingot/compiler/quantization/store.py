@@ -28,8 +28,8 @@ DTYPES = (torch.int8, torch.int8, torch.float16, torch.int8)  # of the parts of 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a matrix lies in the file; its rows, the bits of its integers, and what a row has of
-    each part: values, multipliers, scales, zeros. `block` and `group` are those of `Scaled`."""
+    """Location of a matrix in the file; its rows, the bits of its integers, and the widths of a
+    row's parts: values, multipliers, scales, zeros. `block` and `group` are those of `Scaled`."""
 
     offset: int
     rows: int
@@ -169,6 +169,6 @@ def _to_nibbles(values: Tensor) -> Tensor:
 
 
 def _from_nibbles(stored: Tensor, columns: int) -> Tensor:
-    """What `_to_nibbles` was given: int8 [R, columns]."""
+    """Undoes `_to_nibbles`: int8 [R, columns]."""
     values = torch.cat((stored << 4, stored), dim=1).bitwise_right_shift_(4)
     return values[:, :columns].contiguous()

@@ -113,7 +113,7 @@ class Guard:
         return path == LIVE or (path == HEALTH and self._host.settings.open_health)
 
     def _key(self, scope: Message, headers: dict[bytes, bytes]) -> Key | None:
-        """Whose request it is. Raises BadKey and Forbidden for what may not be done."""
+        """Key of a request. Raises BadKey and Forbidden for what may not be done."""
         settings = self._host.settings
         _check_site(headers, by_address=self._by_address)
         wanted = scope_of(scope["method"], scope["path"])

@@ -125,7 +125,7 @@ class _Queued(QueueHandler):
 
 
 class _Writing(QueueListener):
-    """The thread that writes. Where it hangs, as in a pipe that nobody reads, it is left behind."""
+    """Writer thread of the log. One that hangs, as in a pipe that nobody reads, is abandoned."""
 
     def stop(self) -> None:
         self.enqueue_sentinel()

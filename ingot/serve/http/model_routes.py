@@ -53,7 +53,7 @@ class ReloadRequest(Struct, kw_only=True):
 
 
 def model_routes(server: ServerContext) -> list[Route]:
-    """All of them."""
+    """Routes that list, load, unload and reload models, and stream their events."""
     return [
         route(server, "GET", "/models", _list),
         route(server, "POST", "/models/load", _load),

@@ -59,7 +59,7 @@ def route(server: ServerContext, method: str, path: str, handler: Handler) -> Ro
 
 
 def routes(server: ServerContext) -> list[Route]:
-    """All of them."""
+    """Routes of a server that answer at once."""
     return [
         route(server, "GET", "/", page),
         route(server, "GET", "/openapi.json", description),

@@ -91,7 +91,7 @@ class Supervisor:
         return process
 
     async def process(self) -> EngineProcess:
-        """The process that runs, once there is one.
+        """Process that runs, once there is one.
 
         Raises QueueFullError where too many wait for it, and EngineDeadError where it is not
         started any more.

@@ -29,7 +29,8 @@ async def no_engines() -> Mapping[str, tuple[ModelFacts, EngineCounters]]:
 
 
 class Telemetry:
-    """All that is measured. It belongs to one event loop. `poll` asks the engines how they fare."""
+    """Telemetry of a server and its models. It belongs to one event loop. `poll` asks the engines
+    how they fare."""
 
     def __init__(
         self,

@@ -24,7 +24,7 @@ _TEXT_ALONE = b'},"logprobs":null,"finish_reason":null}'
 
 
 class ChatAnswer(Answer):
-    """Of the order's only job."""
+    """Answer to a chat, whose order has one job."""
 
     def __init__(self, order: Order, head: AnswerHead) -> None:
         super().__init__(order, head)
@@ -120,7 +120,7 @@ class ChatAnswer(Answer):
         return [delta_of(part) for part in parts]
 
     def _told(self, piece: Piece, choices: list[DeltaChoice]) -> list[DeltaChoice]:
-        """The same with what is told of the tokens: the first chunk has it."""
+        """Attaches ids and log-probabilities of the tokens to the first chunk's choice."""
         tells_ids = bool(self._order.request.return_token_ids)
         scores = self._scores(piece)
         if not tells_ids and scores is None:

@@ -20,7 +20,7 @@ _TEXT_ALONE = b',"logprobs":null,"finish_reason":null,"stop_reason":null}'
 
 
 class TextAnswer(Answer):
-    """Of the jobs of all prompts."""
+    """Answer to a completion request, of the jobs of all its prompts."""
 
     def __init__(self, order: Order, head: AnswerHead) -> None:
         super().__init__(order, head)

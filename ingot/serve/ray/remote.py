@@ -150,7 +150,7 @@ class RemoteModels:
         yield self._engines[name]
 
     def status(self) -> list[RemoteStatus]:
-        """All models."""
+        """Status of all models."""
         return [
             RemoteStatus(name, "loaded", facts=engine.facts)
             if (engine := self._engines.get(name))

@@ -158,7 +158,7 @@ def _array_faults(arrays: Sequence[DrawArray], plan: Plan) -> Iterator[str]:
 
 
 def _drawing_faults(arrays: Sequence[DrawArray]) -> Iterator[str]:
-    """Of the arrays that the host fills and reads; it copies neighbours at once."""
+    """Faults of the arrays that the host fills and reads, of which it copies neighbours at once."""
     if [(array.name, array.dtype) for array in arrays] != list(DRAW_ARRAYS.items()):
         yield "the arrays of drawing are not those that this ingot fills"
         return

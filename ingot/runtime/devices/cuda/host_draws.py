@@ -85,7 +85,7 @@ class HostDraws:
         return begin, self._host[begin:end]
 
     def first(self, name: str, count: int) -> tuple[int, npt.NDArray[Any]]:
-        """The same for so many rows of an array."""
+        """Address of so many rows of an array, and a view of them on the host."""
         return self._spans[name][0], self._arrays[name][:count]
 
     def drawn(self) -> list[TokenScore | IngotError]:

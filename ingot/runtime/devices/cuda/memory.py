@@ -133,7 +133,7 @@ def array_bytes(array: DrawArray) -> int:
 
 
 def _arrays(plan: Plan, launches: Launches) -> dict[str, int]:
-    """For each input, output and array of drawing, its bytes."""
+    """Bytes of each input, output and array of drawing."""
     buffers = [*plan.of_kind("input"), *plan.of_kind("output")]
     nbytes = {each.name: align(_nbytes(plan, each), ALIGNMENT) for each in buffers}
     return nbytes | {each.name: array_bytes(each) for each in launches.arrays}
@@ -157,7 +157,7 @@ def _own_spans(plan: Plan, launches: Launches, arena: int, workspace: int, place
 
 
 def _state_spans(plan: Plan, base: int, sizes: Sequence[int]) -> Spans:
-    """For each array of each state, where it lies and how many bytes it has."""
+    """Address and bytes of each array of each state."""
     places = ((base + sum(sizes[:i]), size) for i, size in enumerate(sizes))
     return dict(zip(_names(plan), places, strict=True))
 
