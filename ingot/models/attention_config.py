@@ -71,7 +71,7 @@ class AttentionConfig:
 
     @property
     def query_rope(self) -> RopeConfig:
-        """How queries are rotated, and multiplied where they have a temperature."""
+        """Rotation of queries, with their factor where they have a temperature."""
         return replace(self.rope, temperature=self.query_temperature)
 
     @property
@@ -108,7 +108,7 @@ class AttentionConfig:
 
     @property
     def described(self) -> str:
-        """What it is, in a few words."""
+        """Description in a few words."""
         return (
             f"{self.num_heads} query heads over {self.num_kv_heads} key-value heads of "
             f"{self.head_dim}"

@@ -1,4 +1,4 @@
-"""What modules are made of: their parts, and the names and shapes of their parameters. No torch.
+"""Blueprints of modules: their parts, and the names and shapes of their parameters. No torch.
 
 Shapes are stated here alone: the blocks make the parameters of these blueprints. So the size of a
 model, and whether a checkpoint fits it, can be told without building it.

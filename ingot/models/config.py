@@ -96,7 +96,7 @@ class ModelConfig:
 
     @property
     def num_layers(self) -> int:
-        """How many decoder layers the model has."""
+        """Number of decoder layers."""
         return len(self.layers)
 
     @property
@@ -118,7 +118,7 @@ class ModelConfig:
 
     @property
     def has_experts(self) -> bool:
-        """Whether tokens are given to some of many MLPs in any layer."""
+        """True if any layer routes tokens to some of many MLPs."""
         return any(isinstance(layer.mlp, MoeConfig) for layer in self.layers)
 
     @property

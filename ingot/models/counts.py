@@ -1,4 +1,4 @@
-"""What a module becomes: how many primitives of each kind, summed over its blocks."""
+"""Counts of the primitives that a module becomes, by kind, summed over its blocks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ingot.errors import UnsupportedModelError
 
 
 def module_counts(module: nn.Module, called: Container[str] | None = None) -> Counter[str]:
-    """How often each primitive must occur in the graph of a module.
+    """Counts the primitives that must occur in the graph of a module.
 
     `called` are the paths of the blocks that a part of the graph comes from; None counts all.
 

@@ -52,7 +52,7 @@ def _of_layers(part: Part | Sequence[Part], num_layers: int) -> Sequence[Part]:
 
 
 def _read_common(fields: Fields) -> dict[str, Any]:
-    """What every decoder has in its config beside its layers, by the names of ModelConfig."""
+    """Reads the fields of every decoder's config beside its layers, by the names of ModelConfig."""
     return {
         "architecture": read_architecture(fields),
         "vocab_size": fields.integer("vocab_size"),

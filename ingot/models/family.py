@@ -1,4 +1,4 @@
-"""What a model family is: how it is read, built and loaded.
+"""Model family: how its configs are read, its modules built and its checkpoints loaded.
 
 A `ModelConfig` has its family in it, so configs are `Any` here.
 """

@@ -91,7 +91,7 @@ class Fields:
         return self._defaults.get(key) if value is None else value
 
     def is_null(self, key: str) -> bool:
-        """Whether the key is there with the value null; counts as reading it."""
+        """Returns whether the key is there with the value null; counts as reading it."""
         key = self._spellings.get(key, key)
         self._read.add(key)
         return key in self._values and self._values[key] is None
@@ -210,7 +210,7 @@ class Fields:
         self._wrong.update(wrong)
 
     def sound(self, *keys: str) -> bool:
-        """Whether no stand-in was given for any of these keys, or for any at all."""
+        """Returns whether no stand-in was given for any of these keys, or for any at all."""
         return not (self._wrong & set(keys) if keys else self._wrong)
 
     def noting(self) -> Noting:

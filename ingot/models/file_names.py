@@ -1,4 +1,4 @@
-"""How the files of a model directory are called."""
+"""Names of the files of a model directory."""
 
 from __future__ import annotations
 
@@ -29,6 +29,6 @@ INDEX = "model.safetensors.index.json"
 
 
 def small_files(names: Iterable[str]) -> list[str]:
-    """Those of the files of a repository that tell its config and its tokenizer."""
+    """Files of a repository that tell its config and its tokenizer."""
     known = {CONFIG, *TOKENIZER_FILES, *SIDE_FILES}
     return [n for n in names if n in known or (n.startswith(f"{TEMPLATES}/") and n.endswith(JINJA))]

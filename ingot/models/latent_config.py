@@ -70,12 +70,12 @@ class LatentConfig:
 
     @property
     def window(self) -> int:
-        """How many tokens back a query sees: all."""
+        """Window of a query in tokens; 0: it sees all."""
         return 0
 
     @property
     def ropes(self) -> tuple[RopeConfig, ...]:
-        """How it rotates."""
+        """Rotations."""
         return (self.rope,) if self.rope.rotates else ()
 
     @property
@@ -96,7 +96,7 @@ class LatentConfig:
 
     @property
     def described(self) -> str:
-        """What it is, in a few words."""
+        """Description in a few words."""
         return (
             f"{self.num_heads} query heads over one latent row of {self.rank} + "
             f"{self.rotated_dim} values"

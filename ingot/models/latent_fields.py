@@ -47,8 +47,8 @@ def read_latent(fields: Fields, *, pairs: Pairs = "neighbours") -> LatentConfig:
 
 
 def _stretch(fields: Fields, rope: RopeConfig) -> float:
-    """What yarn multiplies queries and keys by, which `parse_rope` leaves out where it is for all
-    dimensions and not for the rotated ones alone."""
+    """Factor by which yarn multiplies queries and keys, which `parse_rope` leaves out where it is
+    for all dimensions and not for the rotated ones alone."""
     over = 0.0
     for key in _ROPES:
         if fields.raw(key, None) and rope.type == "yarn":

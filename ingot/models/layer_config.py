@@ -1,4 +1,4 @@
-"""What a decoder layer consists of.
+"""Config of a decoder layer: its mixer and its MLP.
 
 A kind of mixer or of MLP is a frozen dataclass in a file of its own. It has `check` and the
 properties that `AttentionConfig` and `MlpConfig` list last. It stands in the unions below, and in

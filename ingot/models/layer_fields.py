@@ -79,7 +79,7 @@ def windowed(attention: AttentionConfig, windows: Sequence[int]) -> tuple[Attent
 
 
 def read_num_layers(fields: Fields) -> int:
-    """How many decoder layers the model has."""
+    """Reads the number of decoder layers."""
     return fields.integer("num_hidden_layers", maximum=10_000)
 
 
@@ -102,7 +102,7 @@ def read_head_dim(fields: Fields) -> int:
 
 
 def sliding_but_every(fields: Fields, pattern: int) -> list[bool]:
-    """Which layers slide in a config without `layer_types`: all but each `pattern`-th."""
+    """Marks the layers that slide in a config without `layer_types`: all but each `pattern`-th."""
     return [bool((i + 1) % pattern) for i in range(read_num_layers(fields))]
 
 

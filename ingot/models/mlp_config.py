@@ -37,7 +37,7 @@ class MlpConfig:
 
     @property
     def described(self) -> str:
-        """What it is, in a few words."""
+        """Description in a few words."""
         return f"{self.kind} MLP of {self.size}"
 
     @property

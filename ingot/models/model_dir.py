@@ -65,7 +65,7 @@ class ModelDir:
 
     @classmethod
     def at(cls, path: Path) -> ModelDir:
-        """As `open`, but of whatever folder. Raises OSError where there is none."""
+        """Opens any folder, without the checks of `open`. Raises OSError where there is none."""
         if is_gguf(path):
             from ingot.models.gguf.model import FILES, SmallFiles
 
@@ -75,12 +75,12 @@ class ModelDir:
 
     @property
     def is_gguf(self) -> bool:
-        """Whether it is a GGUF file."""
+        """True if it is a GGUF file."""
         return is_gguf(self.path)
 
     @property
     def name(self) -> str:
-        """What the model is called: owner/name in the hub's cache, else by its folder or file."""
+        """Name of the model: owner/name in the hub's cache, else that of its folder or file."""
         if self.is_gguf:
             return re.sub(r"-\d{5}-of-\d{5}$", "", self.path.stem)
         folder = self.path.resolve()
@@ -90,7 +90,7 @@ class ModelDir:
         return folder.name
 
     def has(self, name: str) -> bool:
-        """Whether there is a small file of that name, or anything under it."""
+        """Returns whether there is a small file of that name, or anything under it."""
         return name in self.names
 
     def read(self, name: str, max_bytes: int) -> bytes:
@@ -140,7 +140,7 @@ class ModelDir:
 
     @property
     def quantization(self) -> QuantizationKeys | None:
-        """How config.json says that matrices are quantized; None where it says nothing.
+        """Quantization settings of config.json; None where it has none.
 
         None also where it cannot be read: whoever reads the config says so. Raises ConfigError for
         settings of a wrong type.
@@ -164,7 +164,7 @@ class ModelDir:
 
 
 def is_gguf(path: Path) -> bool:
-    """Whether a path is that of a GGUF file, by its name."""
+    """Returns whether a path is that of a GGUF file, by its name."""
     return path.suffix == GGUF and os.path.isfile(path)
 
 

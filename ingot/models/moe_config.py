@@ -85,7 +85,7 @@ class MoeConfig:
 
     @property
     def described(self) -> str:
-        """What it is, in a few words."""
+        """Description in a few words."""
         shared = f", one of {self.shared.size} for all tokens" if self.shared else ""
         return f"{self.picks} of {self.experts} experts of {self.size} a token{shared}"
 

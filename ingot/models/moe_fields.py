@@ -74,13 +74,13 @@ def read_noaux(fields: Fields, *, shared: int, scale: float = 1.0) -> MoeConfig:
 
 
 def read_mtp_layers(fields: Fields, default: int = 1) -> int:
-    """How many layers of the checkpoint come after the model's."""
+    """Reads the number of the checkpoint's layers that come after the model's."""
     spell_either(fields, "num_nextn_predict_layers", "num_mtp_layers")
     return fields.integer("num_nextn_predict_layers", default, minimum=0)
 
 
 def read_sparse_layers(fields: Fields) -> list[bool]:
-    """Which layers have experts, by `decoder_sparse_step` and `mlp_only_layers`."""
+    """Reads which layers have experts, by `decoder_sparse_step` and `mlp_only_layers`."""
     step, num_layers = fields.integer("decoder_sparse_step", 1), read_num_layers(fields)
     dense = fields.raw("mlp_only_layers", [])
     if not isinstance(dense, list) or not all(type(i) is int for i in dense):
@@ -90,7 +90,7 @@ def read_sparse_layers(fields: Fields) -> list[bool]:
 
 
 def read_sparse_after(fields: Fields, default: int) -> list[bool]:
-    """Which layers have experts: all but the first `first_k_dense_replace`."""
+    """Reads which layers have experts: all but the first `first_k_dense_replace`."""
     first = fields.integer("first_k_dense_replace", default, minimum=0)
     return [i >= first for i in range(read_num_layers(fields))]
 

@@ -183,7 +183,7 @@ def build(config: AnyConfig, *, max_model_len: int) -> nn.Module:
 
 
 def blueprint(config: AnyConfig) -> Blueprint:
-    """What the module of a config is made of. A family with a `build` of its own needs torch."""
+    """Blueprint of a config's module. A family with a `build` of its own needs torch."""
     if isinstance(config, ModelConfig) and config.family.build is None:
         return causal_lm(config)
     from ingot.models.blocks.block import blueprint_of
@@ -211,7 +211,7 @@ def find_family(values: dict[str, Any]) -> Family:
 
 
 def known_family(values: dict[str, Any]) -> Family | None:
-    """As `find_family`, but None for an architecture that no family builds."""
+    """Finds a family like `find_family`, but None for an architecture that no family builds."""
     names = values.get("architectures")
     if not isinstance(names, list) or not names or not isinstance(names[0], str):
         raise ConfigError(
@@ -282,7 +282,7 @@ def _compared(family: Family, values: dict[str, Any]) -> Nearest:
 
 @dataclass(frozen=True, slots=True)
 class ConfigReading:
-    """What a family makes of a config.json, read to its end whatever is wrong with it.
+    """Result of a family's reading of a config.json, to its end whatever is wrong with it.
 
     Attributes:
         config: what the sound values make, even beside keys that are refused or not known; None

@@ -48,7 +48,7 @@ class RopeConfig:
 
     @property
     def rotates(self) -> bool:
-        """Whether queries and keys are rotated at all."""
+        """True if queries and keys are rotated at all."""
         return self.type != "none"
 
     def check(self, head_dim: int) -> None:

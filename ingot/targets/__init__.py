@@ -1,1 +1,1 @@
-"""What code is built for: a room for each kind of machine."""
+"""Targets that code is built for: a room for each kind of machine."""

@@ -55,11 +55,11 @@ class Flow:
         return index if index is not None and self.instructions[index].op == op else None
 
     def below(self, name: str) -> int | None:
-        """What makes the buffer, or the buffer that it shows in another shape or in part."""
+        """Index of the instruction that makes the buffer, or the buffer of which it is a view."""
         return self._makers.get(self.plan.root(name).name)
 
     def covers(self, names: Sequence[str]) -> bool:
-        """Whether these buffers, in this order, are all columns of the buffer under the first."""
+        """Returns whether these views, in this order, are all columns of the first one's buffer."""
         views = [self.plan.buffer(name) for name in names]
         begins = accumulate((view.columns for view in views), initial=0)
         whole = self.plan.root(names[0]).columns
@@ -71,7 +71,7 @@ class Flow:
         return [reader for name in outputs for reader in self._readers.get(name, ())]
 
     def is_read_only_by(self, index: int, readers: Collection[int]) -> bool:
-        """Whether nobody but these reads the results, and none of them is the program's."""
+        """Returns whether nobody but these reads the results, and none of them is the program's."""
         is_result = any(
             self.plan.buffer(name).kind == "output"
             for name in self.instructions[index].outputs.values()
@@ -160,7 +160,7 @@ class Flow:
                     )
 
     def _must_follow(self, second: int, first: int) -> bool:
-        """Whether one instruction writes what the other reads, as who writes a state does."""
+        """Returns whether one instruction writes what the other reads, such as a state."""
         (reads, writes), (before, written) = self._touched(second), self._touched(first)
         return bool(written & reads or before & writes)
 

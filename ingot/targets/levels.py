@@ -10,7 +10,7 @@ from ingot.artifact.target import Target
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """What targets of a level have in common, and what they may have besides.
+    """Level of a kind: the common ground of its targets, and what they may have besides.
 
     Attributes:
         layout: how their weights are packed; targets of one layout share the file.

@@ -40,7 +40,7 @@ def group_heads(flow: Flow, index: int) -> Found | str | None:
 
 
 def turnings(flow: Flow, write: int) -> tuple[Turning | None, Turning | None]:
-    """What turns the queries and the keys of a kv_write, if nothing else needs what it turns."""
+    """Finds what rotates the queries and the keys of a kv_write, if it feeds nothing else."""
     inputs = flow.instructions[write].inputs
     reader = next(i for i in flow.users(inputs["k_cache"]) if i != write)
     queries = flow.instructions[reader].inputs["q"]
@@ -48,7 +48,7 @@ def turnings(flow: Flow, write: int) -> tuple[Turning | None, Turning | None]:
 
 
 def turning(flow: Flow, name: str, reader: int) -> Turning | None:
-    """What turns the heads in a buffer, if that reader alone needs them."""
+    """Finds the instructions that rotate the heads in a buffer, if that reader alone needs them."""
     rope = flow.maker(name, "rope")
     if rope is None or flow.readers(rope) != [reader]:
         return None
@@ -156,5 +156,5 @@ def with_norm(flow: Flow, index: int, kernel: str) -> Found | str | None:
 
 
 def is_of_heads(flow: Flow, name: str) -> bool:
-    """Whether rows of a buffer are several heads, each with a norm of its own."""
+    """Returns whether rows of a buffer are several heads, each with a norm of its own."""
     return len(flow.plan.buffer(name).shape) > 2

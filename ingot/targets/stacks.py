@@ -1,4 +1,4 @@
-"""Where stacks of matrices lie in the file of weights: those of one module share a tensor.
+"""Layout of stacks of matrices in the file of weights: those of one module share a tensor.
 
 What belongs to one index lies together, so that an expert is read in one piece.
 """

@@ -1,4 +1,4 @@
-"""What a target is: the protocol that every kind of machine implements, and where they are found.
+"""Protocol of targets, which every kind of machine implements, and the table of kinds.
 
 A target is a value, `ingot.artifact.target.Target`: a kind of machine, a level and features. Its
 kind does the work: it says which formats it can compute with, rewrites and groups a plan for
@@ -70,7 +70,7 @@ class TargetKind(Protocol):
         return ()
 
     def fits(self, columns: int, form: Format) -> bool:
-        """Whether its products take a matrix with rows of so many columns in that format."""
+        """Returns whether its products take rows of so many columns in that format."""
         ...
 
     def packed(self, weight: Buffer, *, multiplied: bool) -> tuple[DType, int]:
@@ -111,7 +111,7 @@ class TargetKind(Protocol):
         ...
 
     def unpack_state(self, plan: Plan, state: Buffer, arrays: Sequence[Tensor]) -> Operand:
-        """What a state holds, [pages, heads, page size, size], by copy, from the bytes of its
+        """Unpacks a state to [pages, heads, page size, size], by copy, from the bytes of its
         numbers and of its scales as the kernels store them."""
         ...
 
@@ -184,12 +184,12 @@ def requires(target: Target) -> frozenset[str]:
 
 
 def all_fit(targets: Collection[Target], columns: int, form: Format) -> bool:
-    """Whether products of all targets take a matrix with rows of so many columns in that format."""
+    """Returns whether products of all targets take rows of so many columns in that format."""
     return all(kind_of(target).fits(columns, form) for target in targets)
 
 
 def all_compute(targets: Collection[Target], dtype: str) -> bool:
-    """Whether all targets compute with activations of that dtype."""
+    """Returns whether all targets compute with activations of that dtype."""
     return all(dtype in kind_of(target).dtypes for target in targets)
 
 

@@ -1,4 +1,4 @@
-"""How queries and keys are turned in the kernels that targets share."""
+"""Turns of queries and keys in the kernels that targets share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ingot.targets.work import Work
 
 @dataclass(frozen=True)
 class Turn:
-    """How heads are rotated, and the norm before that if there is one."""
+    """Turns of heads: their rotation, and the norm before that if there is one."""
 
     rope: Instruction
     norm: Instruction | None

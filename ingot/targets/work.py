@@ -58,13 +58,13 @@ class Work:
 
     @property
     def rows(self) -> Dim:
-        """How many rows it works on."""
+        """Number of rows that it works on."""
         names = (*self.writes, *self.reads)
         return self.plan.buffer(names[0]).shape[0]
 
     @property
     def attends(self) -> bool:
-        """Whether rows of its results depend on what other tokens have stored."""
+        """True if rows of its results depend on what other tokens have stored."""
         return any(traits_of(i).meets_tokens for i in self.members)
 
     @property
@@ -79,5 +79,5 @@ def memory_of(plan: Plan, name: str) -> Buffer | None:
 
 
 def where(instruction: Instruction) -> str:
-    """How messages name an instruction."""
+    """Place of an instruction, for messages."""
     return f"operation {instruction.op} at {instruction.origin or 'the top of the model'}"

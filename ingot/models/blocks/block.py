@@ -1,4 +1,4 @@
-"""What all blocks with parameters share."""
+"""Base of all blocks with parameters."""
 
 from __future__ import annotations
 

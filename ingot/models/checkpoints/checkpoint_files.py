@@ -1,4 +1,4 @@
-"""Which files of a model directory hold its tensors."""
+"""Choice of the files of a model directory that hold its tensors."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ DAMAGED = "the file is damaged or was not fully copied: fetch it again"
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """Where a tensor lies: bytes start..stop of the file."""
+    """Location of a tensor: bytes start..stop of the file."""
 
     name: str
     dtype: str

@@ -1,4 +1,4 @@
-"""Where a parameter lies in a checkpoint: which rows of which tensors, by the rules of a family.
+"""Sources of parameters in a checkpoint: rows of tensors, by the rules of a family.
 
 A rule gives pieces: rows of one tensor each. A parameter that stacks experts has the pieces of one
 expert after those of the one before.
@@ -22,7 +22,7 @@ from ingot.models.weight_rules import EXPERT, Rows, Rule, Stack
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Where a parameter comes from: rows of a tensor, in runs of neighbours.
+    """Source of a parameter: rows of a tensor, in runs of neighbours.
 
     Row i of the parameter is row `first_row + i // run * stride + i % run` of the tensor.
 
@@ -48,7 +48,7 @@ class Source:
 
     @property
     def is_together(self) -> bool:
-        """Whether its rows are neighbours in the tensor, in order."""
+        """True if its rows are neighbours in the tensor, in order."""
         return not (self.transposed or self.turned) and self.run == self.shape[0]
 
     def rows(self, start: int, stop: int) -> NDArray[np.int64]:
@@ -58,8 +58,8 @@ class Source:
         return found
 
     def span(self, start: int, stop: int) -> tuple[int, int, NDArray[np.int64]]:
-        """Where the first of them lies in the tensor, where the last ends, and where each lies from
-        the first on."""
+        """Range of the tensor's rows that rows start..stop lie in, and the index of each in that
+        range."""
         rows = self.rows(start, stop)
         first, last = (int(rows.min()), int(rows.max()) + 1) if len(rows) else (0, 0)
         return first, last, rows - first
@@ -82,7 +82,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Stacked:
-    """Where a parameter [E, ...] comes from: of each expert the rows of its parts, in order."""
+    """Source of a parameter [E, ...]: of each expert the rows of its parts, in order."""
 
     experts: tuple[tuple[Source, ...], ...]
     shape: Shape
@@ -152,7 +152,7 @@ def _fitting(rule: Rows, shape: Shape) -> Rows:
 
 @dataclass(frozen=True, slots=True)
 class PieceLayout:
-    """How pieces share tensors: where each lies, and the shape that each tensor must have."""
+    """Layout of pieces that share tensors: the place of each, and each tensor's required shape."""
 
     places: Mapping[SourcePiece, Source]
     shapes: Mapping[str, Shape]
@@ -162,7 +162,7 @@ _UNKNOWN = TensorInfo("", "", (), 0, 0)
 
 
 def laid_out(pieces: Iterable[SourcePiece]) -> PieceLayout:
-    """How pieces share tensors; the sources do not know their tensors yet.
+    """Lays out the pieces that share tensors; the sources do not know their tensors yet.
 
     Pieces of a tensor, or of one expert in it, follow each other in the order of their parts.
     """

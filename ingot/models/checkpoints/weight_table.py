@@ -192,7 +192,7 @@ _LAST_NUMBER = re.compile(r"\.\d+\.(?!.*\.\d+\.)")
 
 
 def _hint_on_experts(names: list[str], pieces: Pieces, shapes: Mapping[str, Shape]) -> str:
-    """What to do where only experts are missing or too many; empty where that is not all."""
+    """Hint for the case that only experts are missing or too many; empty in others."""
     experts = {
         _LAST_NUMBER.sub(".", piece.tensor): shapes[name][0]
         for name, own in pieces.items()
@@ -303,8 +303,8 @@ def respelled(
 def _as_whole_model(
     infos: Mapping[str, TensorInfo], shapes: Mapping[str, Shape]
 ) -> Callable[[str], str]:
-    """What a tensor is called in the model itself, where that was saved without its head or as a
-    part of something larger: all names lack a prefix, or have one too many."""
+    """Renaming of tensors that were saved without the model's head or as a part of something
+    larger: all names lack a prefix, or have one too many."""
     base = {name for name in shapes if name.startswith(BASE)}
     if base & infos.keys():
         return str

@@ -17,7 +17,7 @@ from ingot.models.layer_fields import read_attention, read_mlp
 
 
 def assume_defaults(fields: Fields) -> None:
-    """What a file may leave out."""
+    """Fills in the defaults of absent keys."""
     fields.spell(rms_norm_eps="layer_norm_eps")
     fields.assume(
         num_key_value_heads=fields.integer("num_attention_heads"),

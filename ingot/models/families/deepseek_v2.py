@@ -31,7 +31,7 @@ UNUSED = ("aux_loss_alpha", "seq_aux", "ep_size")  # of training
 
 
 def weights(config: ModelConfig) -> Weights:
-    """Where parameters come from."""
+    """Sources of the parameters."""
     return {**EXPERT_WEIGHTS, **latent_weights(config)}
 
 

@@ -35,7 +35,7 @@ KINDS = ("dense", "sparse")
 
 
 def read_sparse(fields: Fields, default: int) -> list[bool]:
-    """Which layers have experts; `mlp_layer_types` says it for each."""
+    """Reads which layers have experts; `mlp_layer_types` says it for each."""
     layers, kinds = read_sparse_after(fields, default), fields.raw("mlp_layer_types", None)
     if kinds is None:
         return layers

@@ -10,7 +10,7 @@ from ingot.models.layer_fields import read_attention, read_mlp
 
 
 def assume_defaults(fields: Fields) -> None:
-    """What a file may leave out."""
+    """Fills in the defaults of absent keys."""
     fields.assume(
         num_key_value_heads=2,
         head_dim=128,

@@ -19,7 +19,7 @@ UNUSED = (
 
 
 def read_sparse(fields: Fields) -> list[bool]:
-    """Which layers have experts: those from a first to a last one, at intervals."""
+    """Reads which layers have experts: those from a first to a last one, at intervals."""
     num_layers = read_num_layers(fields)
     start = fields.integer("moe_layer_start_index", 1, minimum=0)
     end = fields.integer("moe_layer_end_index", -1, minimum=-1)

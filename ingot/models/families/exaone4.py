@@ -20,7 +20,7 @@ from ingot.models.rope import NO_ROPE
 
 
 def read_slides(fields: Fields) -> list[bool]:
-    """Which layers slide: `sliding_window_pattern` is a number, or letters L and G in turn."""
+    """Reads which layers slide: `sliding_window_pattern` is a number, or letters L and G."""
     pattern, count = fields.raw("sliding_window_pattern", 4), read_num_layers(fields)
     if fields.is_null("sliding_window"):
         return [False] * count

@@ -13,7 +13,7 @@ from ingot.models.rope import NO_ROPE
 
 
 def read_scales(fields: Fields) -> tuple[float, ...]:
-    """What scores are multiplied by, per layer."""
+    """Reads the factor of attention scores, per layer."""
     scale = read_head_dim(fields) ** -0.5 if fields.flag("scale_attn_weights", True) else 1.0
     by_layer = fields.flag("scale_attn_by_inverse_layer_idx", False)
     return tuple(scale / (i + 1 if by_layer else 1) for i in range(read_num_layers(fields)))

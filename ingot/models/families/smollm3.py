@@ -19,7 +19,7 @@ from ingot.models.rope import NO_ROPE
 
 
 def read_rotating(fields: Fields) -> list[bool]:
-    """Which layers rotate: a list of 1 and 0, or all but each n-th."""
+    """Reads which layers rotate: a list of 1 and 0, or all but each n-th."""
     count, every = read_num_layers(fields), fields.integer("no_rope_layer_interval", 4)
     given = fields.raw("no_rope_layers", None)
     if given is None:

@@ -43,7 +43,7 @@ def register() -> None:
 
 @dataclass(frozen=True, eq=False)
 class Mask:
-    """What a query sees: itself and what is before it, at most `window` tokens; 0 is all.
+    """Mask of a query: it sees itself and what is before it, at most `window` tokens; 0 is all.
 
     None is anything else, which nobody may read. Code that computes attention by itself adds masks
     to scores. There it becomes the tensor.
@@ -95,7 +95,7 @@ def mask_of(
 
 
 def window_of(mask_function: Callable[..., Tensor]) -> int | None:
-    """How many tokens a query sees, 0 for all before it; None where it sees anything else."""
+    """Number of tokens that a query sees, 0 for all before it; None where it sees anything else."""
     keys, first = torch.arange(FAR), torch.tensor(0)
     seen: dict[int, Tensor] = {}
     try:

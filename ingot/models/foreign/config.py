@@ -1,4 +1,4 @@
-"""What is known of a model whose module `transformers` writes, and its family.
+"""Config and family of a model whose module `transformers` writes.
 
 Only the family, which is asked of the module itself, needs torch.
 """
@@ -58,12 +58,12 @@ class ForeignConfig:
 
     @property
     def family(self) -> Family:
-        """How its module is built and its tensors are named; needs torch."""
+        """Family that builds its module and names its tensors; needs torch."""
         return foreign_family(self)
 
     @property
     def num_layers(self) -> int:
-        """How many decoder layers the model has."""
+        """Number of decoder layers."""
         return len(self.windows)
 
 
@@ -71,7 +71,7 @@ AnyConfig = ModelConfig | ForeignConfig
 
 
 def parse_foreign(values: dict[str, Any]) -> ForeignConfig:
-    """What a parsed config.json says of a model that `transformers` has a class for.
+    """Parses the config.json of a model that `transformers` has a class for.
 
     Raises:
         ConfigError: it names no class, or the class takes no such config.

@@ -1,4 +1,4 @@
-"""What `config.json` and its neighbours would say of the model in a GGUF file."""
+"""`config.json` and its neighbours, made from the metadata of a GGUF file."""
 
 from __future__ import annotations
 

@@ -193,7 +193,7 @@ def _entry(cursor: _Cursor) -> tuple[str, tuple[int, ...], TensorType, int]:
 def _placed(
     cursor: _Cursor, table: list[tuple[str, tuple[int, ...], TensorType, int]], alignment: int
 ) -> dict[str, TensorInfo]:
-    """Where the tensors of the table lie. They have to follow one another without holes."""
+    """Locates the tensors of the table. They have to follow one another without holes."""
     base, end = _aligned(cursor.at, alignment), 0
     tensors: dict[str, TensorInfo] = {}
     for name, shape, kind, offset in table:

@@ -58,7 +58,7 @@ def _more(metadata: Metadata) -> dict[str, Any]:
 
 
 def _head_size(metadata: Metadata, part: str) -> Any:
-    """That of keys or values; older files say it where others have that of what is cached."""
+    """Head size of keys or values; older files say it where others have that of what is cached."""
     older = metadata.of_model(f"attention.{part}_length")
     return metadata.of_model(f"attention.{part}_length_mla", older)
 

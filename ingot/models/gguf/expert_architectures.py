@@ -54,7 +54,7 @@ _BEYOND = {
 
 
 def _scoring(metadata: Metadata) -> dict[str, Any]:
-    """How experts are scored; sigmoids where a file does not say it."""
+    """Scoring of experts; sigmoids where a file does not say it."""
     code = metadata.of_model("expert_gating_func", 2)
     return {"scoring_func": _SCORINGS.get(code, f"expert_gating_func {code}")}
 

@@ -16,7 +16,7 @@ _MISSING: Any = object()
 
 
 class Metadata:
-    """What a GGUF file says about its model.
+    """Metadata of a GGUF file's model.
 
     Attributes:
         path: the file; architecture: llama.cpp's name of it, which begins the keys of a model.
@@ -85,7 +85,7 @@ class Metadata:
         return found if isinstance(found, int) and 0 <= found < 2**31 else None
 
     def has(self, *names: str) -> bool:
-        """Whether the file has any of these tensors."""
+        """Returns whether the file has any of these tensors."""
         return not self.tensors.keys().isdisjoint(names)
 
     def _checked(self, key: str, kinds: tuple[type, ...], wanted: str, default: Any) -> Any:

@@ -1,4 +1,4 @@
-"""How GGUF files are called: which of them are models, and which one model in parts."""
+"""Names of GGUF files: which of them are models, and which one model in parts."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def _from_divisors(
 
 
 def _llama3(count: int, factor: float, theta: float) -> NDArray[np.float64]:
-    """What Llama 3 divides so many frequencies by."""
+    """Divisors that Llama 3 has for so many frequencies."""
     low, high, original = _LLAMA3.values()
     lengths = 2 * np.pi * theta ** (np.arange(count) / count)
     share = (original / lengths - low) / (high - low)

@@ -1,4 +1,4 @@
-"""What architectures of llama.cpp have in common: spellings of their metadata and tensors.
+"""Spelling of metadata and tensors that architectures of llama.cpp have in common.
 
 Left in each table stands what `config.json` and the checkpoints of `transformers` have, as far as
 keys go, and llama.cpp's spelling where tensors are named. So a new architecture is a few lines
@@ -21,7 +21,7 @@ Order = Literal["pairs", "thirds"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GgufArchitecture:
-    """How one architecture is spelled. Templates are those of `Family`.
+    """Spelling of one architecture. Templates are those of `Family`.
 
     Attributes:
         name: the class of `transformers` that it is.
@@ -144,7 +144,7 @@ EXPERTS = experts("mlp", "gate_proj", "up_proj", "down_proj")
 
 
 def llama_biases(metadata: Metadata) -> dict[str, Any]:
-    """Which biases a model of the shape of Llama has."""
+    """Reads which biases a model of the shape of Llama has."""
     return {
         "attention_bias": metadata.has("blk.0.attn_q.bias"),
         "mlp_bias": metadata.has("blk.0.ffn_down.bias"),
@@ -160,5 +160,5 @@ def windowed_layers(metadata: Metadata) -> dict[str, Any]:
 
 
 def qkv_bias(metadata: Metadata) -> dict[str, Any]:
-    """Whether q, k and v have biases."""
+    """Reads whether q, k and v have biases."""
     return {"attention_bias": metadata.has("blk.0.attn_q.bias")}

@@ -1,4 +1,4 @@
-"""How text is cut before byte-level BPE: regular expressions, by `tokenizer.ggml.pre`.
+"""Pre-tokenizers of byte-level BPE: regular expressions that cut text, by `tokenizer.ggml.pre`.
 
 Those of the models' own `tokenizer.json`. The names are llama.cpp's, and so is which of them cut
 alike (`llama-vocab.cpp`).
@@ -38,7 +38,7 @@ _DEFAULT = (r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", "[0-9][0-9][0-9]")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextSplits:
-    """How a vocabulary's text is cut.
+    """Pre-tokenizer of a vocabulary.
 
     Attributes:
         patterns: applied one after another; each cuts out what it matches.

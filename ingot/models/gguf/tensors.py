@@ -99,7 +99,7 @@ class GgufMatrix:
 
 
 def source_rows(order: str, head: int, count: int, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Where a tensor of `count` rows stores these rows of the checkpoint's.
+    """Maps rows of the checkpoint to those of a tensor of `count` rows that stores them.
 
     Args:
         order: "pairs", where row j of the first half of a head lies before row j of the second;

@@ -92,7 +92,7 @@ class GgufVocabulary:
         return pairs
 
     def has_words(self) -> bool:
-        """Whether a token is made of several characters, by merges or in one piece."""
+        """True if a token is made of several characters, by merges or in one piece."""
         return any(len(token) > 1 and self.kinds[i] == NORMAL for token, i in self.ids.items())
 
     def derived_merges(self, ranks: Mapping[str, float]) -> list[list[str]]:

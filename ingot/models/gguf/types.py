@@ -44,7 +44,7 @@ class Blocks:
 
 @dataclass(frozen=True, slots=True)
 class TensorType:
-    """How the numbers of a tensor are stored.
+    """Storage type of a tensor's numbers.
 
     Attributes:
         name: as llama.cpp prints it.

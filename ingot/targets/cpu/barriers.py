@@ -1,4 +1,4 @@
-"""Where the threads of a step must wait for each other, from the plan's data flow; see docs/cpu.md.
+"""Barriers between the threads of a step, from the plan's data flow; see docs/cpu.md.
 
 Two kernels need a barrier between them if one writes memory that the other reads or writes. They do
 not if both deal the rows of that buffer to threads in the same way, because then every thread reads
@@ -82,7 +82,7 @@ def _needed(operands: Operands, size: Size, even: bool) -> Iterator[bool]:
 def _accesses(
     operands: Operands, kernel: CpuWork, size: Size, *, even: bool, own_rows: bool
 ) -> Iterator[Access]:
-    """What a kernel touches of the memory that changes during a step."""
+    """Lists a kernel's accesses to the memory that changes during a step."""
     plan = operands.plan
     if kernel.attends:
         by_heads = even and kernel.dealt_by_heads

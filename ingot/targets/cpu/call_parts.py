@@ -1,4 +1,4 @@
-"""What calls of several kernels have in common: products, turned heads, results, scalars."""
+"""Parts that calls of several kernels share: products, turned heads, results, scalars."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def product_of(operands: Operands, i: Instruction, out: Buffer | None) -> Produc
 
 
 def turned_heads(operands: Operands, work: CpuWork) -> tuple[Constants, Arguments]:
-    """How queries and keys are turned, and where they and the values go."""
+    """Constants and arguments that rotate queries and keys, and place them and the values."""
     turns, write = turns_of(work), work.member("kv_write")
     rope, out = turns[0].rope, operands.of(turns[0].rope, "out")
     table, slots = operands.of(rope, "table"), operands.of(write, "slots")

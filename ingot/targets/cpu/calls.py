@@ -229,7 +229,7 @@ def segment_attention(operands: Operands, work: CpuWork) -> KernelCall:
 
 
 def look_ahead(operands: Operands, work: CpuWork) -> KernelCall:
-    """What tells a thread that this attention comes next."""
+    """Call that announces this attention to a thread as the next one."""
     i = work.member("paged_attention")
     return KernelCall("look_ahead", (i.attrs["window"],), (cache_of(operands, i), "sequences"))
 
@@ -313,5 +313,5 @@ CALLS: Mapping[str, Emit] = {
 
 
 def stored_as_panels(operands: Operands, weight: Buffer) -> bool:
-    """Whether a product reads the weight; an embedding that shares it gathers from the panels."""
+    """Returns whether a product reads the weight: then an embedding gathers from its panels."""
     return weight.name in operands.matrices

@@ -78,7 +78,7 @@ def expert_sum(operands: Operands, work: CpuWork) -> KernelCall:
 def _product(
     operands: Operands, i: Instruction, weight: Buffer, columns: int
 ) -> tuple[str, Constants, Constants, Arguments]:
-    """What both products have: prefix, format, sizes, and what they read."""
+    """Parts that both products share: prefix, format, sizes, and inputs."""
     x, shares, bias = (operands.of(i, "x"), operands.of(i, "shares"), operands.optional(i, "bias"))
     experts, rows, inputs = map(int, weight.shape)
     expect(i, rows % 2 == 0, f"matrices of {rows} rows have no halves")

@@ -103,8 +103,8 @@ def _body(
 
 
 def _looks(operands: Operands) -> dict[int, KernelCall]:
-    """What tells a thread of the next attention that reads pages, by the number of the one before;
-    -1 for none."""
+    """Calls that announce the next attention over pages to a thread, by the number of the one
+    before; -1 for none."""
     attend = [index for index, kernel in enumerate(operands.work) if kernel.has("paged_attention")]
     calls = [look_ahead(operands, operands.work[index]) for index in attend]
     away = KernelCall("look_away", (), ())
@@ -134,7 +134,7 @@ def _condition(sizes: frozenset[Size]) -> str:
 
 
 def _evenness(operands: Operands) -> list[str]:
-    """Whether threads have equally many KV heads, and which kernels deal rows if not."""
+    """Code that tells if threads have equally many KV heads, and which kernels deal rows if not."""
     heads = {s.record[0] for s in operands.plan.spec.states if s.kind == "paged"}
     even = " && ".join(f"even_heads({count}, team)" for count in sorted(heads)) or "true"
     unused = "  [[maybe_unused]] const"
@@ -168,7 +168,7 @@ def _head(operands: Operands) -> tuple[int, str]:
 
 
 def _sequences(operands: Operands) -> str:
-    """What attention needs to know of the sequences of a step; nothing where none meet."""
+    """Arguments that describe the sequences of a step to attention; nothing where none meet."""
     arrays = ("spans", "page_table")
     if not {*arrays} <= {each.name for each in operands.plan.spec.inputs}:
         return ""
@@ -177,7 +177,7 @@ def _sequences(operands: Operands) -> str:
 
 
 def _parts(operands: Operands) -> Iterator[str]:
-    """What a thread is told about its part of each kernel."""
+    """Parts of each kernel for a thread, as the generated code names them."""
     even, uneven = (sizes_with_own_rows(operands.work, even=even) for even in (True, False))
     return map(_part, operands.work, even, uneven)
 
@@ -219,7 +219,7 @@ def _comment(index: int, kernel: CpuWork, indent: str) -> list[str]:
 
 
 def weight_layouts(plan: Plan) -> tuple[WeightLayout, ...]:
-    """How the packer stores each weight of a plan, in the order of the plan."""
+    """Lists the layouts of a plan's weights, in the order of the plan."""
     operands = Operands(plan)
     return tuple(
         layout_of(buffer, multiplied=stored_as_panels(operands, buffer))

@@ -1,4 +1,4 @@
-"""What kernels are to the threads that divide their work, and to the compiler that builds them."""
+"""Table of kernels: how their work is divided among threads, and how the compiler builds them."""
 
 from __future__ import annotations
 

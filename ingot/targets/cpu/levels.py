@@ -35,14 +35,14 @@ class CpuLevel(Level):
     tuned: Mapping[str, Mapping[str, int]]
 
     def sizes(self, features: Iterable[str]) -> Mapping[str, int]:
-        """Those of the last line whose features a target has."""
+        """Sizes of the last line whose features a target has."""
         there = self.with_implied(features)
         *_, found = (x for line, x in self.tuned.items() if {*line.split("+")} - {""} <= there)
         return found
 
     def core_cache(self, features: Iterable[str]) -> int:
-        """What processors of such targets have, at least. With less, kernels are slower and nothing
-        else."""
+        """Least cache of a core in bytes on processors of such targets. With less, kernels are
+        slower and nothing else."""
         return self.sizes(features)["core_cache"]
 
 

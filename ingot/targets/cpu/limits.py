@@ -1,4 +1,4 @@
-"""Which shapes the kernels take: refused here, before any C++ is compiled."""
+"""Limits of the kernels: shapes that they do not take are refused before any C++ is compiled."""
 
 from __future__ import annotations
 

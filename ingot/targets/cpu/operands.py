@@ -96,7 +96,7 @@ class Operands:
         return _array("output", self.plan.spec.outputs, name)
 
     def count(self, dim: Dim) -> str:
-        """How many of them a step has, as C++ reads it."""
+        """Size of a dimension in a step, as C++ reads it."""
         return str(dim) if isinstance(dim, int) else f"step.{SYMBOLS[dim].name}"
 
     def scales(self, buffer: Buffer, *, const: bool = True) -> str:

@@ -1,4 +1,4 @@
-"""How threads divide a step of few, some or many rows; see docs/cpu.md, and team.h for the bounds.
+"""Division of work in steps of few, some or many rows; see docs/cpu.md, and team.h for the bounds.
 
 few     every thread computes all rows of row-wise kernels, in memory of its own
 some    row-wise kernels deal rows, and products deal columns. The product that reads attention

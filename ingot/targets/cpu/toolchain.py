@@ -210,12 +210,12 @@ def tuning_of(target: Target) -> Tuning:
 
 
 def flags_of(tuning: Tuning) -> tuple[str, ...]:
-    """What tells a compiler."""
+    """Flags that give the sizes to a compiler."""
     return tuple(f"-DINGOT_{x.name.upper()}={getattr(tuning, x.name)}" for x in fields(tuning))
 
 
 def compile_once(source: Path, out: Path, target: Target, flags: tuple[str, ...] = ()) -> None:
-    """As `compile_unit`, unless the same was compiled before."""
+    """Calls `compile_unit`, unless the same was compiled before."""
     try:
         builds = Builds.opened()
         key = _key(source, target, flags)

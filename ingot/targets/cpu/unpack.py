@@ -130,7 +130,7 @@ def _signed(nibbles: Tensor) -> Tensor:
 
 
 def unpack_state(plan: Plan, state: Buffer, arrays: Sequence[Tensor]) -> Operand:
-    """What the arrays of keys or values hold, [pages, heads, page size, size], by copy.
+    """Unpacks the arrays of keys or values to [pages, heads, page size, size], by copy.
 
     `arrays` are its numbers, and its scales where it has some, in any shape.
     """

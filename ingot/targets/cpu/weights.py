@@ -1,4 +1,4 @@
-"""How weights lie in their file, and how many bytes they take. No torch.
+"""Layout of weights in their file, and the bytes that they take. No torch.
 
 pack.py writes them so.
 
@@ -55,7 +55,7 @@ Layout = Literal["rows", "panels", "int8-panels", "int4-panels"]
 
 @dataclass(frozen=True, slots=True)
 class WeightLayout:
-    """How the packer stores a weight.
+    """Layout of a weight, as the packer stores it.
 
     rows          rows as they are
     panels        panels of 64 columns of a linear
@@ -153,7 +153,7 @@ def whole(count: int, step: int) -> int:
 
 
 def fits(columns: int, form: Format) -> bool:
-    """Whether a row of that many columns can be packed in that format."""
+    """Returns whether a row of that many columns can be packed in that format."""
     many = (1, 2, 4) if form.bits == 4 else (1,)
     many = (1,) if form.zeros else many
     if form.bits not in ZERO_POINTS or form.block not in (n * form.group for n in many):

@@ -18,7 +18,7 @@ class CpuWork(Work):
 
     @property
     def is_row_wise(self) -> bool:
-        """Whether threads can run it over any rows of their own, one by one.
+        """True if threads can run it over any rows of their own, one by one.
 
         Threads need not wait between several of these in a row. Over few rows every thread can run
         them by itself.
@@ -35,7 +35,7 @@ class CpuWork(Work):
 
     @property
     def is_stacked(self) -> bool:
-        """Whether rows choose the matrices that they are multiplied with.
+        """True if rows choose the matrices that they are multiplied with.
 
         All threads then share all rows, in a step of any size: an expert has few rows as it is.
         """

@@ -34,7 +34,7 @@ def main(folder: Path, architecture: int, package: str) -> int:
 
 
 def built_file(folder: Path, number: int) -> Path:
-    """Where a kernel is written; see `Compiled`."""
+    """Path of a built kernel; see `Compiled`."""
     return folder / f"{number}.built"
 
 

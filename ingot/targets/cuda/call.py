@@ -50,7 +50,7 @@ class Call:
         return tuple(each.argument for each in self.arguments.values())
 
     def spec(self, choice: Choice) -> KernelSpec:
-        """What one of its kernels is built from."""
+        """Spec that one of its kernels is built from."""
         pointers = {n: each for n, each in self.arguments.items() if isinstance(each, Pointer)}
         return KernelSpec(
             function=choice.function,

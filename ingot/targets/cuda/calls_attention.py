@@ -25,7 +25,7 @@ NARROWEST = 16  # columns of a product
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """What a program of attention holds.
+    """Tiles of attention: the size of what a program holds.
 
     Keys and warps are the same for sequences of one row and of more, so that both add in one order.
     So is the kind of matrix instruction as long as there are fewer than 64 rows: from there on,
@@ -132,7 +132,7 @@ class OverPages(ABC):
         return {"q": self.q.pointer, **self.cache.pointers, **tables}
 
     def partial_results(self) -> tuple[dict[str, Pointer], int]:
-        """Where chunks leave their values, highest scores and sums, and the bytes of all."""
+        """Memory of chunks' partial results (values, highest scores, sums), and its bytes."""
         rows = self.operands.plan.limits.max_num_seqs * self.heads * self.chunks
         highest = aligned(4 * rows * self.values)
         sums = highest + aligned(4 * rows)

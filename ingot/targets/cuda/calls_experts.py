@@ -149,7 +149,7 @@ class ExpertStack:
 
     @cached_property
     def tiling(self) -> Tiling:
-        """That of a matrix."""
+        """Tiling of a matrix."""
         form, row_bits = self.weight.format, self.x.buffer.format.bits
         return tiling_of(
             self.outputs, self.depth, form, row_bits, self.operands.architecture, self.picks
@@ -165,7 +165,7 @@ class ExpertStack:
 
     @property
     def picking(self) -> Constants:
-        """What tells the picks of a row from its shares."""
+        """Constants that tell the picks of a row from its shares."""
         return {
             "EXPERTS": self.experts,
             "PICKS": self.picks,
@@ -179,13 +179,13 @@ class ExpertStack:
 
     @property
     def places(self) -> tuple[int, int, int]:
-        """Where in the workspace the counts begin, the experts of each row, and what follows."""
+        """Offsets in the workspace: of the counts, the experts of each row, and what follows."""
         counts = aligned(stored_bytes("int32", self.experts * self.most_rows))
         picks = counts + aligned(stored_bytes("int32", self.experts))
         return counts, picks, picks + aligned(stored_bytes("int32", self.most_rows * self.picks))
 
     def lists(self, out: RowsOperand | None = None) -> list[Call]:
-        """What fills the lists in a step of many rows, and `out` where it has no pick."""
+        """Calls that fill the lists in a step of many rows, and `out` where it has no pick."""
         counts, picks, _ = self.places
         given = {
             "shares": self.shares.pointer, "picks": workspace("int32", picks),

@@ -140,7 +140,7 @@ def _width(product: Product) -> Constants:
 
 
 def _residual(operands: Operands, work: Work) -> RowsOperand:
-    """What is added to the product."""
+    """Residual that is added to the product."""
     made = work.member("linear").outputs.values()
     (other,) = (name for name in work.member("add").inputs.values() if name not in made)
     return operands.rows_of(operands.plan.buffer(other))

@@ -1,4 +1,4 @@
-"""What the child process that runs Triton hands back: bytes of a file for each kernel."""
+"""Results of the child process that runs Triton: bytes of a file for each kernel."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class Compiled:
     programs: int = 1
 
     def encode(self) -> bytes:
-        """As a file: a line of JSON, then the cubin."""
+        """Encodes as a file: a line of JSON, then the cubin."""
         head = {"shared": self.shared_bytes, "scratch": self.scratch_bytes, "ctas": self.programs}
         return json.dumps(head).encode() + b"\n" + self.cubin
 
     @classmethod
     def decode(cls, data: bytes) -> Compiled:
-        """What `encode` gave."""
+        """Decodes the result of `encode`."""
         line, _, cubin = data.partition(b"\n")
         head = json.loads(line)
         return cls(cubin, head["shared"], head["scratch"], head["ctas"])

@@ -21,7 +21,7 @@ WARP = 32
 def described(
     spec: KernelSpec, file: str, compiled: Compiled, architecture: Architecture
 ) -> Binary:
-    """What is written of a kernel.
+    """Describes a built kernel for the artifact.
 
     Raises:
         ToolchainError: the binary takes other arguments than the spec says, expects scratch memory,
@@ -81,7 +81,7 @@ _SHIFTS = {0x33: 0, 0x41: 8}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cubin:
-    """What a binary says of its kernel.
+    """Properties of a kernel that its binary states.
 
     Attributes:
         entry: the name of the kernel.
@@ -111,7 +111,7 @@ class _Section:
 
 
 def read_cubin(data: bytes) -> Cubin:
-    """What a cubin says. Raises ToolchainError if it is damaged or has not exactly one kernel."""
+    """Reads a cubin. Raises ToolchainError if it is damaged or has not exactly one kernel."""
     try:
         sections = {section.name: section for section in _sections(data)}
         infos = [name for name in sections if name.startswith(f"{_INFO}.")]

@@ -38,7 +38,7 @@ def columns_of(architecture: Architecture) -> int:
 
 
 def arrays(limits: Limits, columns: int = COLUMNS) -> tuple[DrawArray, ...]:
-    """What drawing reads and fills. Arrays that are filled or copied together lie together."""
+    """Arrays that drawing reads and fills. Those that are copied together lie together."""
     count, scores = limits.max_num_seqs, _most_scores(limits)
     asked, drawn = (*_draws(count), *_edits(count), *_asked(scores)), _drawn(count)
     return (*asked, *drawn, *_scored(scores), *_room(count, ROWS * columns))

@@ -56,7 +56,7 @@ _LINE = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]+)", r
 
 @dataclass(frozen=True, slots=True)
 class KernelGate:
-    """What is expected of a kernel beside a sparing use of registers and shared memory.
+    """Expectations of a kernel beside a sparing use of registers and shared memory.
 
     Attributes:
         matrix: the family of matrix instructions by architecture; empty: not looked at.
@@ -139,7 +139,7 @@ def gate_of(function: str, gates: Mapping[str, KernelGate]) -> KernelGate:
 
 
 def faults(kernel: GatedKernel, architecture: Architecture, gate: KernelGate) -> Iterator[str]:
-    """What is wrong with a kernel, in words."""
+    """Faults of a kernel, in words."""
     spills = _times(kernel.counts, _SPILL)
     spilled = kernel.binary.spilled_bytes
     if spills > MOST_SPILLS or spilled > MOST_SPILLED_BYTES:
@@ -234,7 +234,7 @@ def _times(counts: Mapping[str, int], pattern: re.Pattern[str]) -> int:
 
 
 def instructions(cubin: Path, triton: TritonPackage) -> Mapping[str, int]:
-    """How often each instruction stands in a cubin, in the order in which they come first.
+    """Counts the instructions of a cubin, in the order in which they come first.
 
     Raises ToolchainError.
     """
@@ -264,5 +264,5 @@ def instructions_of(
 
 
 def counted(listing: str) -> Mapping[str, int]:
-    """How often each instruction stands in a listing, in the order in which they come first."""
+    """Counts the instructions of a listing, in the order in which they come first."""
     return Counter(_LINE.findall(listing))

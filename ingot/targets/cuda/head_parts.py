@@ -1,4 +1,4 @@
-"""What launches of heads have in common: the cache, the width of tiles, and what is refused."""
+"""Parts that launches of heads share: the cache, the width of tiles, and what is refused."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def width_of(size: int) -> int:
 
 @dataclass(frozen=True)
 class PagedState:
-    """What attention reads, page by page."""
+    """Paged state that attention reads."""
 
     operands: Operands
     i: Instruction

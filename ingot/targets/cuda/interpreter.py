@@ -97,7 +97,7 @@ def launch(
 
 
 class _Watched:
-    """Who looks at the addresses that kernels read and write."""
+    """Holder of the check of the addresses that kernels read and write."""
 
     check: Check | None = None
 

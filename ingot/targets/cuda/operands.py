@@ -1,4 +1,4 @@
-"""What kernels are passed: addresses of the buffers of a plan, and sizes of a step."""
+"""Operands of kernels: addresses of the buffers of a plan, and sizes of a step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a kernel takes, by name: its parameters, and the fields of those that are tuples.
+"""Parameters of a kernel by name, and the fields of those that are tuples.
 
 Specifications of kernels know nothing of tuples. A parameter x whose tuple has the fields `at` and
 `STRIDE` takes x and X_STRIDE; any other field has the name of what it takes.
@@ -43,7 +43,7 @@ def defaults(function: Any) -> dict[str, Any]:
 
 
 def bound(function: Any, given: Mapping[str, Any]) -> dict[str, Any]:
-    """What is given by the names of leaves, by the function's parameters."""
+    """Binds values that are given by the names of leaves to the function's parameters."""
     parameters = signature(function.fn).parameters.values()
     return {each.name: _made(each.name, each.annotation, given) for each in parameters}
 
@@ -65,7 +65,7 @@ def _made(name: str, annotation: Any, given: Mapping[str, Any]) -> Any:
 
 
 def _fields(name: str, annotation: Any) -> dict[str, tuple[str, Any]]:
-    """What each field of a tuple takes, and its annotation; nothing of what is no tuple."""
+    """Names and annotations of a tuple's fields; nothing for what is no tuple."""
     own = {"at": name, "STRIDE": f"{name.upper()}_STRIDE"}
     kinds = get_annotations(annotation) if hasattr(annotation, "_fields") else {}
     return {field: (own.get(field, field), kind) for field, kind in kinds.items()}

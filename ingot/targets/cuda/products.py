@@ -25,7 +25,7 @@ MULTIPLY = ("x", "w", "multipliers", "scales", "bias", "residual", "parts", "out
 
 @dataclass(frozen=True, slots=True)
 class Epilogue:
-    """What is done with complete sums: what is added to them, their soft cap, their place."""
+    """Epilogue of a product: what is added to complete sums, their soft cap, their place."""
 
     out: RowsOperand
     residual: RowsOperand | None = None
@@ -204,7 +204,7 @@ def check_matrix(weight: Buffer) -> None:
 
 
 def matrix_of(weight: Buffer) -> tuple[dict[str, Pointer], Constants]:
-    """Where the parts of a packed matrix lie, or of the first of a stack, and its constants.
+    """Pointers to the parts of a packed matrix, or of the first of a stack, and its constants.
 
     Zeros are passed in the place of multipliers, and with them a GROUP of 0.
 

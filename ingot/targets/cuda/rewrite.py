@@ -41,7 +41,7 @@ def narrow_activations(plan: Plan) -> Plan:
 
 
 def _multiplied(plan: Plan, instruction: Instruction) -> str:
-    """What an instruction multiplies with integers, if that is float32; empty if there is none."""
+    """Float32 input that an instruction multiplies with integers; empty if there is none."""
     traits = traits_of(instruction)
     if not traits.matrix or not plan.buffer(instruction.inputs[traits.matrix]).format.is_scaled:
         return ""
@@ -50,8 +50,8 @@ def _multiplied(plan: Plan, instruction: Instruction) -> str:
 
 
 def _at_the_maker(plan: Plan, root: str) -> Set[str]:
-    """What turns narrow where the maker of a buffer rounds: the buffer, and rows of it that are
-    chosen. Nothing if the maker cannot round, or something needs all digits."""
+    """Buffers that turn narrow where the maker of a buffer rounds: the buffer, and rows of it that
+    are chosen. Empty if the maker cannot round, or something needs all digits."""
     while (maker := _maker(plan, root)) and (chosen := _chosen(maker)):
         root = plan.root(chosen).name
     if maker is None or "out_dtype" not in OPS[maker.op].signature.parameters:
@@ -71,7 +71,7 @@ def _maker(plan: Plan, root: str) -> Instruction | None:
 
 
 def _chosen(instruction: Instruction) -> str:
-    """What an instruction takes rows of; empty if it computes something."""
+    """Buffer that an instruction takes rows of; empty if it computes something."""
     (argument, *_) = (*traits_of(instruction).arguments(Role.CHOSEN), "")
     return instruction.inputs.get(argument, "")
 

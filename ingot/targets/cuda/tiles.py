@@ -1,4 +1,4 @@
-"""How products are cut: tiles by the class of rows, and splits of the columns by the matrix.
+"""Tiling of products: tiles by the class of rows, and split-K of the columns by the matrix.
 
 What belongs to the order of a sum, the columns of a step and the splits, is a function of the
 matrix and the architecture, and never of the rows. The other sizes of a tile only say who computes
@@ -31,7 +31,7 @@ PLAIN, GATED = "multiply", "multiply_gated"  # the kernels
 
 
 class Tile(NamedTuple):
-    """What a program of a product makes at a time."""
+    """Tile that a program of a product makes at a time."""
 
     rows: int
     outputs: int
@@ -65,7 +65,7 @@ OWN: Mapping[tuple[str, str, str, int], Tile] = {("sm_120", "int4", PLAIN, 0): T
 
 
 class TileKey(NamedTuple):
-    """What a tile is chosen by.
+    """Key by which a tile is chosen.
 
     Attributes:
         level: of the target, such as "sm_90".
@@ -95,7 +95,7 @@ class TileKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Splits:
-    """How many splits the columns are cut into, and the steps of each; the last may have less."""
+    """Number of splits of the columns, and the steps of each; the last may have less."""
 
     count: int
     steps: int
@@ -103,7 +103,7 @@ class Splits:
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """How a product is tiled.
+    """Tiling of a product.
 
     Attributes:
         columns: of a step of the sum. The same for all tiles: they are part of its order.
@@ -150,7 +150,7 @@ def fitted(
 
 
 def stored_as(form: Format) -> str:
-    """What weights are stored as, for tiles: a key of DEFAULTS."""
+    """Storage of weights, for tiles: a key of DEFAULTS."""
     return f"{'int' if form.is_scaled else 'float'}{form.bits}"
 
 

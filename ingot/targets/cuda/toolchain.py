@@ -191,7 +191,7 @@ def _failure(
     tools: Tools,
     done: subprocess.CompletedProcess[str],
 ) -> ToolchainError:
-    """What the child says, or how it died, and of which kernel."""
+    """Error of the child, with what it says or how it died, and the kernel."""
     file = folder / builder.FAILED
     if file.exists():
         told = json.loads(file.read_text())

@@ -1,4 +1,4 @@
-"""What builds for CUDA on this host, found without importing it."""
+"""Tools that build for CUDA on this host, found without importing them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KERNELS = "ingot.targets.cuda.kernels"  # the package of Triton functions
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """What builds: all that a binary depends on beside its spec."""
+    """Tools of a build: all that a binary depends on beside its spec."""
 
     triton: TritonPackage
     assembler: Assembler
@@ -35,7 +35,7 @@ class Tools:
 
 
 def tools_of(target: Target, package: str = KERNELS) -> Tools:
-    """What builds the kernels of a package for a target; the assembler has been started.
+    """Finds the tools that build a package's kernels for a target, and tries the assembler.
 
     Raises ToolchainError.
     """

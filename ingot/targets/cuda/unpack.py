@@ -88,7 +88,7 @@ def _signed(nibbles: Tensor) -> Tensor:
 
 
 def unpack_state(state: Buffer, arrays: Sequence[Tensor]) -> Operand:
-    """What the arrays of keys or values hold, [pages, heads, page size, size], by copy."""
+    """Unpacks the arrays of keys or values to [pages, heads, page size, size], by copy."""
     _, heads, page_size, size = map(int, state.shape)
     values = arrays[0].view(TORCH_DTYPES[state.dtype]).view(-1, heads, page_size, size).clone()
     if not state.format.is_scaled:

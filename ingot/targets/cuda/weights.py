@@ -1,4 +1,4 @@
-"""How weights lie in their file.
+"""Layout of weights in their file.
 
 Numbers lie as they are, row after row. Integers with scales are one tensor of bytes with two or
 three parts, each from a multiple of 64 bytes on. Columns go in tiles, see `tile_columns`; zeros
@@ -34,7 +34,7 @@ TILES = (128, 64, 32)  # columns that are multiplied at a time, parts of a block
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where the parts of a packed matrix begin, in bytes, and how large it is."""
+    """Offsets of the parts of a packed matrix in bytes, and its size."""
 
     row_bytes: int
     multipliers: int  # or the zeros
@@ -81,7 +81,7 @@ def matrix_bytes(stack: Buffer) -> int:
 
 
 def fits(columns: int, form: Format) -> bool:
-    """Whether products take a matrix with rows of so many columns in that format."""
+    """Returns whether products take a matrix with rows of so many columns in that format."""
     if not form.is_scaled:
         return form.dtype in FLOATS
     if form.scale != "float16" or form.bits not in (4, 8):

@@ -15,11 +15,11 @@ _ENDS = (
 
 
 def cache_scales(names: Iterable[str]) -> list[str]:
-    """Those of the tensors' names that are names of such scales."""
+    """Names of tensors that are such scales."""
     return sorted(name for name in names if name.endswith(_ENDS))
 
 
 def ignored_scales(names: Iterable[str]) -> tuple[str, ...]:
-    """What to tell of such scales: nothing, or one sentence."""
+    """Notice of such scales: nothing, or one sentence."""
     found = cache_scales(names)
     return (f"scales of a KV cache: {listed(found, 2)}",) if found else ()

@@ -58,7 +58,7 @@ BITS = (4, 8, 2)
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
-    """How weights are quantized: keys of `weights` in a config group.
+    """Scheme of quantized weights: keys of `weights` in a config group.
 
     `group` is the columns that share a scale, 0 for a whole row; `alike` the rows, 0 for all.
     """
@@ -127,7 +127,7 @@ def find(settings: QuantizationKeys, infos: Infos, on_fault: OnFault) -> Iterato
 
 
 def _scheme(settings: QuantizationKeys, form: str) -> Scheme:
-    """How all config groups quantize weights."""
+    """Scheme that all config groups share."""
     groups = settings.inner("config_groups")
     if not groups.values:
         raise settings.wrong("config_groups", "at least one group")

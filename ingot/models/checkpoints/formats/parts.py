@@ -53,7 +53,7 @@ def _incomplete(stem: str, parts: Infos, missing: list[str]) -> CheckpointError:
 
 
 def fault_of(info: TensorInfo, shape: tuple[int, ...], dtypes: tuple[str, ...]) -> str:
-    """What is wrong with a tensor that should have that shape and one of those dtypes; or ""."""
+    """Fault of a tensor that should have that shape and one of those dtypes; or ""."""
     if info.shape != shape:
         return f"{info.name} {list(info.shape)} instead of {list(shape)}"
     if info.dtype not in dtypes:

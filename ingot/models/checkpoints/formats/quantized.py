@@ -1,4 +1,4 @@
-"""What a quantized matrix of a checkpoint is, whatever its format.
+"""Quantized matrix of a checkpoint, whatever its format.
 
 A format says it by a `MatrixEncoding`: which tensors hold the matrix, what storage of an artifact
 holds the same numbers, and what its rows are. A new format is a file with one class and a function
@@ -49,7 +49,7 @@ class Decoded:
         return out
 
     def mapped(self, pick: Callable[[Array], Array]) -> Decoded:
-        """Those of its rows that a function picks."""
+        """Rows that a function picks."""
         zeros = None if self.zeros is None else pick(self.zeros)
         return Decoded(pick(self.values), self.group, pick(self.scales), zeros)
 
@@ -65,7 +65,7 @@ class Decoded:
 
 
 class MatrixEncoding(Protocol):
-    """How the numbers of one matrix lie in tensors of a checkpoint."""
+    """Encoding of one matrix in tensors of a checkpoint."""
 
     @property
     def label(self) -> str:

@@ -91,7 +91,7 @@ def with_quantized(
 
 
 def _format(settings: QuantizationKeys) -> Find:
-    """What finds the matrices of a quantization. Raises UnsupportedModelError."""
+    """Function that finds the matrices of a quantization. Raises UnsupportedModelError."""
     method = settings.get("quant_method")
     if method in ("auto-round", "intel/auto-round"):
         method = AUTO_ROUND.get(settings.get("packing_format"), method)

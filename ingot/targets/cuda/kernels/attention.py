@@ -34,7 +34,7 @@ class Heads(NamedTuple):
 
 
 class Softmax(NamedTuple):
-    """What is made of products of queries and keys, and which keys a row sees."""
+    """Softmax over scores, and the window of keys that a row sees."""
 
     SCALE: tl.constexpr
     SOFTCAP: tl.constexpr
@@ -42,8 +42,8 @@ class Softmax(NamedTuple):
 
 
 class Chunks(NamedTuple):
-    """What CHUNKS of keys give: values [S, HEADS, CHUNKS, GROUP, D], and their highest scores and
-    sums without D."""
+    """Partial results of CHUNKS of keys (split-K): values [S, HEADS, CHUNKS, GROUP, D], and their
+    highest scores and sums without D."""
 
     attended: tl.tensor
     highest: tl.tensor
@@ -88,7 +88,7 @@ def normalised(values, highest, sums, sinks, heads, live):
 
 @triton.jit
 def places_of(table, keys, stored, head, HEADS: tl.constexpr, PAGE: tl.constexpr):
-    """Which rows of a cache, its first three dimensions counted as one, hold keys of a head."""
+    """Rows of a cache, its first three dimensions counted as one, that hold keys of a head."""
     pages = tl.load(table + keys // PAGE, mask=stored, other=0).to(tl.int64)
     return (pages * HEADS + head) * PAGE + keys % PAGE
 
@@ -232,7 +232,7 @@ def store_chunk(chunks: Chunks, at, made, highest, sums, live, D: tl.constexpr):
 def merged_chunks(
     stored: Chunks, s, head, position, members, live, heads: Heads, WINDOW: tl.constexpr
 ):  # fmt: skip
-    """What `attend_chunks` has written of some query heads, merged."""
+    """Merges the partial results of `attend_chunks` for some query heads."""
     D: tl.constexpr = heads.D
     columns = tl.arange(0, heads.WIDTH)
     exists = live[:, None] & (columns < D)[None, :]

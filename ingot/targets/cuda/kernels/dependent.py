@@ -1,4 +1,4 @@
-"""What a program does first if its launch does not wait for the end of the one before it."""
+"""Prologue of a program whose launch overlaps the end of the one before it."""
 
 import triton
 import triton.language as tl

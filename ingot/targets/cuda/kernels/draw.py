@@ -36,7 +36,7 @@ FAINTER: tl.constexpr = tl.constexpr(4)
 
 
 class Draws(NamedTuple):
-    """What is drawn."""
+    """Inputs and outputs of drawing."""
 
     draw_rows: tl.tensor  # int32, of the logits
     draw_scales: (
@@ -87,7 +87,7 @@ def likely(
     row, logits, tokens, best, top, scale, top_k, least, share,
     V: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Where to draw from, (logits, how many, goal): the row, or the list of its likely tokens.
+    """Source to draw from, (logits, how many, goal): the row, or the list of its likely tokens.
 
     They are listed in `logits` and `tokens`, a tile each. The goal is the mass that top_p leaves
     at least; 0 where the tokens to draw from say it.

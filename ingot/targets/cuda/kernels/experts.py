@@ -43,14 +43,14 @@ class Lists(NamedTuple):
 
 
 class GateKind(NamedTuple):
-    """What is made of the two halves of a product."""
+    """Kind of gate between the two halves of a product."""
 
     KIND: tl.constexpr
     LIMIT: tl.constexpr
 
 
 class Gated(NamedTuple):
-    """What `_store_gated` makes tiles of."""
+    """Operands of `_store_gated`, which makes a tile."""
 
     x: Rows
     bias: Bias
@@ -63,7 +63,7 @@ class Gated(NamedTuple):
 
 
 class SumParts(NamedTuple):
-    """What `_store_parts` makes tiles of."""
+    """Operands of `_store_parts`, which makes a tile."""
 
     x: Rows
     out: tl.tensor
@@ -311,7 +311,7 @@ def _store_parts(made: SumParts, matrix: Packed, expert, pick, split, o, begin):
 
 @triton.jit
 def _places(stack: StackedOperand, expert):
-    """Where the parts of an expert's matrix lie."""
+    """Addresses of the parts of an expert's matrix."""
     w, multipliers, scales = stack.first.w, stack.first.multipliers, stack.first.scales
     nbytes = expert.to(tl.int64) * stack.MATRIX_BYTES
     if stack.first.BITS > 8:

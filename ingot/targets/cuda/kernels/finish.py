@@ -15,7 +15,7 @@ from ingot.targets.cuda.kernels.operands import Bias, Rows, with_bias
 
 
 class Added(NamedTuple):
-    """What is added to sums, and their soft cap if CAP is above 0."""
+    """Addends of sums, and their soft cap if CAP is above 0."""
 
     bias: Bias
     residual: Rows

@@ -17,7 +17,7 @@ WHOLE = tl.constexpr(1.5 * 2.0**23)  # what is added to it keeps no fraction
 
 
 class Rotation(NamedTuple):
-    """What of a head of D columns, a tile of WIDTH, is turned: its first columns, in PAIRS."""
+    """Rotation of a head of D columns, a tile of WIDTH: of its first columns, in PAIRS."""
 
     D: tl.constexpr
     WIDTH: tl.constexpr

@@ -27,7 +27,7 @@ def number_of(key):
 
 @triton.jit
 def candidates(found, shift):
-    """What the next digit can make of a threshold: uint32 [1, DIGITS, 1], ascending."""
+    """Thresholds that the next digit can make: uint32 [1, DIGITS, 1], ascending."""
     return found + (tl.arange(0, DIGITS).to(tl.uint32) << shift)[None, :, None]
 
 

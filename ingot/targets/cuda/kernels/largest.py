@@ -32,7 +32,7 @@ def largest(row, V: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 
 @triton.jit
 def status_of(top, edited):
-    """What the largest key of a row says of the row."""
+    """Status of a row, by its largest key."""
     masked = tl.where(edited != 0, NOTHING_LEFT, NOT_FINITE)
     finite = tl.where(top == MASKED, masked, FINE)
     return tl.where(top >= INFINITE, NOT_FINITE, finite)

@@ -25,7 +25,7 @@ class Packed(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """How DEPTH columns are cut: into SPLITS, each of STEPS tiles of columns."""
+    """Split-K of DEPTH columns: into SPLITS, each of STEPS tiles of columns."""
 
     DEPTH: tl.constexpr
     TILE_COLUMNS: tl.constexpr
@@ -35,7 +35,7 @@ class Cut(NamedTuple):
 
 
 class TileAt(NamedTuple):
-    """Where sums [outputs, rows] lie: rows `r` of so many, and outputs `o` from `begin` on."""
+    """Position of sums [outputs, rows]: rows `r` of so many, and outputs `o` from `begin` on."""
 
     r: tl.tensor
     rows: tl.tensor

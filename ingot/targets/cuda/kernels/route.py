@@ -14,7 +14,7 @@ LOWEST: tl.constexpr = tl.constexpr(-3.4028234663852886e38)  # candidates are at
 
 
 class Picks(NamedTuple):
-    """Which experts are picked: PICKS of those in the best groups. TOP2: a group scores the sum of
+    """Rule of picking experts: PICKS of those in the best groups. TOP2: a group scores the sum of
     its two largest."""
 
     GROUPS: tl.constexpr
@@ -25,7 +25,7 @@ class Picks(NamedTuple):
 
 
 class Shares(NamedTuple):
-    """What the shares of picked experts are made of."""
+    """Rule of the shares of picked experts."""
 
     SIGMOID: tl.constexpr  # of each score, or the softmax of all
     NORMALISE: tl.constexpr
@@ -72,7 +72,7 @@ def _scores(x, SIGMOID: tl.constexpr):
 
 @triton.jit
 def _within_groups(wanted, place, KEPT: tl.constexpr, TOP2: tl.constexpr):
-    """What is wanted in the groups with the largest score, and elsewhere -inf."""
+    """Keeps scores in the groups with the largest score, and puts -inf elsewhere."""
     best = tl.max(wanted, 1)
     if TOP2:
         first = tl.argmax(wanted, 1)
@@ -84,7 +84,7 @@ def _within_groups(wanted, place, KEPT: tl.constexpr, TOP2: tl.constexpr):
 
 @triton.jit
 def _largest(values, number, there, COUNT: tl.constexpr):
-    """Which of the values are the largest; among equals those of the lowest number."""
+    """Marks the largest values; among equals those of the lowest number."""
     picked = number < 0
     for _ in range(COUNT):
         left = tl.where(picked | ~there, float("-inf"), values)

@@ -1,4 +1,4 @@
-"""What is done number by number, and rows that are gathered. Grid (rows, WIDTH / COLUMNS)."""
+"""Elementwise kernels, and gathers of rows. Grid (rows, WIDTH / COLUMNS)."""
 
 import triton
 import triton.language as tl

@@ -23,7 +23,7 @@ def score_tokens(
     logits, drawn_tokens, score_asked, scored_tokens, scored_logits, scored_sums,
     V: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, LISTED: tl.constexpr,
 ):  # fmt: skip
-    """What the log-probability of a token follows from, and those of the likeliest; grid (L,).
+    """Computes what a token's log-probability follows from, and those of the likeliest; grid (L,).
 
     Args:
         logits: float32 [R, V].

@@ -90,7 +90,7 @@ def masked(x, keys, queries, end, scoring: Softmax, CAUSAL: tl.constexpr):
 def seen_keys(
     first, last, length, WINDOW: tl.constexpr, CAUSAL: tl.constexpr, KEYS: tl.constexpr
 ):  # fmt: skip
-    """Where the keys begin, at a multiple of KEYS, and end that queries `first` to `last` see."""
+    """Range of keys that queries `first` to `last` see; it begins at a multiple of KEYS."""
     begin, end = first * 0, length
     if WINDOW > 0:
         begin = tl.maximum(first - WINDOW + 1, 0) // KEYS * KEYS
