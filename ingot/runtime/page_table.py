@@ -214,6 +214,7 @@ class PageTable:
             page_id = self._blank.pop()
             self.num_used = max(self.num_used, page_id + 1)
         else:
+            # Pages become idle in the order of their release: the least recently released goes.
             page_id, _ = self._idle.popitem(last=False)
             self.prefix.evict(page_id)
         self._num_owners[page_id] = 1

@@ -90,6 +90,7 @@ class Session:
             if isinstance(error, IngotError):
                 raise
             raise InternalError(describe(error)) from error
+        # By id: a weak reference compares and hashes as its object, which may be gone.
         self._taken[id(key)] = key, added
 
     def give_up(self, key: ref[object]) -> None:

@@ -117,5 +117,6 @@ class SlotTable:
     def _free_slot(self) -> int:
         if self._blank:
             return self._blank.pop()
+        # A snapshot whose page was evicted serves nobody, so it goes first.
         lost = next((page for page in self._known if not page.known), None)
         return self._known.popitem(last=False)[1] if lost is None else self._known.pop(lost)

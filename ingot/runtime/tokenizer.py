@@ -121,6 +121,7 @@ class Tokenizer:
         templates; None where there are none."""
         special = {self.token(token_id) or "" for token_id in self._skipped}
         spellings = special | control_tokens(self.config)
+        # The longest first: of alternatives, a regular expression takes the first that matches.
         found = sorted((each for each in spellings if each), key=lambda text: (-len(text), text))
         return re.compile("|".join(map(re.escape, found))) if found else None
 

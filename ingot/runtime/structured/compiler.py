@@ -57,13 +57,14 @@ class GrammarCompiler:
         Raises GrammarError for one that is not valid, not supported or too large; UsageError
         where the library is not installed; RequestError for a tokenizer that it cannot read.
         """
-        with self._lock:
+        with self._lock:  # two threads would build it twice
             vocabulary = self._vocabulary
         text = spelled(outputs)
         with self._lock:
             if (known := self._kept.get(text)) is not None:
                 self._kept.move_to_end(text)
                 return known
+        # Without the lock, so that a slow grammar does not keep others from the cache.
         grammar = self._within(SECONDS, lambda: compiled(vocabulary, text))
         with self._lock:
             self._kept[text] = grammar

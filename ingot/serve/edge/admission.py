@@ -141,6 +141,7 @@ class Seats:
     @asynccontextmanager
     async def take(self) -> AsyncIterator[None]:
         """Waits for the seats of the next job, and holds them inside the block."""
+        # One job at a time, so that a request of many jobs has a single place in the line.
         async with self._turn:
             place, self._first = self._first, None
             if place is None:

@@ -39,7 +39,7 @@ class Suspects:
         if not self._is_suspect(fingerprint):
             yield
             return
-        async with self._trial:
+        async with self._trial:  # one suspect at a time, so that a death tells which is guilty
             # It may have been found guilty or free meanwhile.
             if self._is_suspect(fingerprint):
                 yield

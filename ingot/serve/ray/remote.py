@@ -144,7 +144,7 @@ class RemoteModels:
         """The engine of a model. Raises UnknownModelError, and EngineDeadError where no replica
         answers."""
         self.name_of(name)
-        async with self._locks[name]:
+        async with self._locks[name]:  # the first request asks a replica, the others wait for it
             if name not in self._engines:
                 self._engines[name] = await self._described(name)
         yield self._engines[name]

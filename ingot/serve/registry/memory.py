@@ -32,7 +32,7 @@ class MemoryBudget:
                 f"the model takes {nbytes} bytes, the memory budget is {self.budget}",
                 hint="Give it fewer seats, less context or fewer kv_bytes, or raise the budget.",
             )
-        async with self._turn:
+        async with self._turn:  # first in, first out, so small models do not starve a large one
             while not self.fits(nbytes):
                 self._stirred.clear()
                 freeing = evict()
