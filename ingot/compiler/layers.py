@@ -16,9 +16,9 @@ from torch import nn
 class Layers:
     """A list of layers in a module.
 
-    `path` is the list's name. `chosen` are the indices of the layers that stand for all: the first,
-    and the first of each kind after it, which shows what a layer takes from the one before.
-    `stand_ins` has for every layer the place of its stand-in among those.
+    `path` is the list's name. `chosen` are the layers to export: layer 0, and one later layer of
+    each kind; a later one is needed because it has a predecessor. `stand_ins` has for every layer
+    the place of its stand-in in `chosen`.
     """
 
     path: str

@@ -148,7 +148,7 @@ class _Running:
         return self.highest + self.total.log()
 
     def perplexity(self) -> Tensor:
-        """Of the tokens that follow, where one does."""
+        """Perplexity of the tokens that follow, where one does."""
         return (self.normalizer() - self.found)[self.following != NONE].mean().exp()
 
 

@@ -175,8 +175,8 @@ class Checkpoint:
             yield self.read(name, start, min(start + step, rows))
 
     def beside(self) -> Checkpoint:
-        """The same checkpoint for another thread, which drops from memory what it has read itself;
-        it is closed with this one."""
+        """Opens the checkpoint for another thread, whose own reads it drops from memory; closed
+        with this one."""
         sources, checked = self._sources, self._reader.checked
         return Checkpoint(
             self._files, sources, self._constants, self._copies, self.ignored, checked

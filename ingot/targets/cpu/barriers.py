@@ -29,7 +29,7 @@ HEADS: Division = ("", "heads")  # every thread has heads of its own
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """In which steps threads wait: if they have equally many KV heads, and if not."""
+    """Step sizes with a barrier, where KV heads divide evenly among threads and where not."""
 
     even: frozenset[Size] = frozenset()
     uneven: frozenset[Size] = frozenset()

@@ -54,7 +54,7 @@ def round_queries(plan: Plan) -> Plan:
 
 
 def _cast(x: Buffer, block: int, reader: Instruction) -> tuple[Instruction, Buffer]:
-    """Of what experts multiply with, each pick has blocks of its own."""
+    """Cast of what a product reads; for experts, each pick has blocks of its own."""
     out = Buffer(
         name=f"{x.name}_int8_b{block}",
         format=rounded_rows(block),

@@ -30,7 +30,7 @@ class Turned:
 
     @cached_property
     def turns(self) -> tuple[Turn, Turn]:
-        """Of queries and of keys."""
+        """Turns of queries and of keys."""
         return turns_of(self.work)
 
     @cached_property

@@ -33,7 +33,7 @@ FED = 128  # tokens of a step that a program looks at
 
 
 def columns_of(architecture: Architecture) -> int:
-    """Of a tile. What is drawn does not depend on it."""
+    """Columns of a tile. Draws do not depend on it."""
     return COLUMNS // 2 if architecture.number in NARROW else COLUMNS
 
 

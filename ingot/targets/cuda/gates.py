@@ -253,7 +253,7 @@ def instructions(cubin: Path, triton: TritonPackage) -> Mapping[str, int]:
 def instructions_of(
     files: Collection[str], folder: Path, triton: TritonPackage
 ) -> dict[str, Mapping[str, int]]:
-    """The same of all files of a folder, by their names. Raises ToolchainError."""
+    """Counts the instructions of all files of a folder, by name. Raises ToolchainError."""
     found: dict[str, Mapping[str, int]] = {}
 
     def count(file: str) -> None:

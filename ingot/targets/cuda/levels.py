@@ -21,7 +21,7 @@ LARGEST_VALUES = 512  # of these
 
 
 def architecture_of(target: Target) -> Architecture:
-    """Of a CUDA target. Raises ToolchainError for a level that nothing is built for."""
+    """Architecture of a target. Raises ToolchainError for a level that nothing is built for."""
     found = ARCHITECTURES.get(target.level)
     if found is None:
         known = ", ".join(ARCHITECTURES)

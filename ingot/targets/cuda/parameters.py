@@ -38,7 +38,7 @@ def leaves(function: Any) -> Iterator[Leaf]:
 
 
 def defaults(function: Any) -> dict[str, Any]:
-    """By name, of what has some."""
+    """Default values of leaves, by name."""
     return {e.name: e.default for e in leaves(function) if e.default is not Parameter.empty}
 
 

@@ -15,7 +15,7 @@ HALF_PI_LOW = tl.constexpr(6.07710050650619224932e-11)
 
 @triton.jit
 def sine_of(r):
-    """Of an angle of at most pi/4, in float64."""
+    """Sine of an angle of at most pi/4, in float64."""
     s = r * r
     terms = -1.0 / 5040 + s * (1.0 / 362880)
     return r + r * s * (-1.0 / 6 + s * (1.0 / 120 + s * terms))
@@ -23,7 +23,7 @@ def sine_of(r):
 
 @triton.jit
 def cosine_of(r):
-    """Of an angle of at most pi/4, in float64."""
+    """Cosine of an angle of at most pi/4, in float64."""
     s = r * r
     terms = -1.0 / 720 + s * (1.0 / 40320 - s * (1.0 / 3628800))
     return 1.0 + s * (-0.5 + s * (1.0 / 24 + s * terms))
@@ -31,7 +31,7 @@ def cosine_of(r):
 
 @triton.jit
 def cosine_and_sine(angles):
-    """Of angles in float32 of up to 1e9 radians, with an absolute error of 1e-7."""
+    """Cosine and sine of float32 angles up to 1e9 radians, with an absolute error of 1e-7."""
     x = angles.to(tl.float64)
     quadrants = tl.floor(x * TWO_OVER_PI + 0.5)
     r = (x - quadrants * HALF_PI_HIGH) - quadrants * HALF_PI_LOW
