@@ -144,7 +144,7 @@ def tried_tools(target: str) -> dict[str, str]:
     from ingot.compiler.choose_targets import resolve_target
     from ingot.compiler.preflight import check_tools
 
-    (tried,) = check_tools([resolve_target(target)])
+    (tried,) = check_tools([resolve_target(target)], anew=True)
     return {**tried}
 
 

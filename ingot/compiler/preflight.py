@@ -48,17 +48,17 @@ def _has_cache() -> bool:
     return True
 
 
-def check_tools(targets: Sequence[Target]) -> list[Mapping[str, str]]:
-    """Builds next to nothing for every target. Returns what has, in words by name.
+def check_tools(targets: Sequence[Target], *, anew: bool = False) -> list[Mapping[str, str]]:
+    """Builds next to nothing for every target, unless the same was built before and not `anew`.
 
-    Raises ToolchainError.
+    Returns what has, in words by name. Raises ToolchainError.
     """
-    return [_tried(target) for target in targets]
+    return [_tried(target, anew) for target in targets]
 
 
-def _tried(target: Target) -> Mapping[str, str]:
+def _tried(target: Target, anew: bool) -> Mapping[str, str]:
     with tempfile.TemporaryDirectory(prefix="ingot-try-") as folder:
-        return kind_of(target).try_tools(Path(folder), target)
+        return kind_of(target).try_tools(Path(folder), target, anew)
 
 
 def prepare(targets: Sequence[Target], compiler: Executor) -> None:

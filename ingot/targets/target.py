@@ -115,9 +115,12 @@ class TargetKind(Protocol):
         numbers and of its scales as the kernels store them."""
         ...
 
-    def try_tools(self, folder: Path, target: Target) -> Mapping[str, str]:
-        """Builds as little as possible in an empty folder. Returns what has built it, in words by
-        name. Raises ToolchainError where `build` could not build anything for the target."""
+    def try_tools(self, folder: Path, target: Target, anew: bool = False) -> Mapping[str, str]:
+        """Builds as little as possible in an empty folder; what is kept counts if not `anew`.
+
+        Returns what has built it, in words by name. Raises ToolchainError where `build` could not
+        build anything for the target.
+        """
         return {}
 
     def prepare(self, folder: Path, target: Target) -> None:

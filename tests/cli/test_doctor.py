@@ -36,7 +36,6 @@ def remedies(found: dict) -> dict[str, str]:
     return {each["what"]: each["remedy"] for each in found["missing"]}
 
 
-@pytest.mark.thorough
 def test_the_host_as_an_object(report, monkeypatch, tmp_path):
     monkeypatch.setenv("INGOT_CACHE", str(tmp_path / "cache"))
     artifact = tmp_path / "cache" / entry_name("model", "0" * 64)

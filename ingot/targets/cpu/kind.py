@@ -111,8 +111,9 @@ class CpuKind:
 
         return unpack_state(plan, state, arrays)
 
-    def try_tools(self, folder: Path, target: Target) -> Mapping[str, str]:
-        toolchain.try_tools(folder, target, compile_once)
+    def try_tools(self, folder: Path, target: Target, anew: bool = False) -> Mapping[str, str]:
+        compile_unit = toolchain.compile_unit if anew else compile_once
+        toolchain.try_tools(folder, target, compile_unit)
         command = toolchain.find_compiler()
         shown = shlex.join(command)
         try:

@@ -115,7 +115,7 @@ class CudaKind:
 
         return unpack_state(state, arrays)
 
-    def try_tools(self, folder: Path, target: Target) -> Mapping[str, str]:
+    def try_tools(self, folder: Path, target: Target, anew: bool = False) -> Mapping[str, str]:
         return tools_of(target).versions
 
     def prepare(self, folder: Path, target: Target) -> None:
