@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,21 +11,13 @@ import pytest
 
 from ingot.artifact.traits import TRAITS
 from tests.import_rules import breaches
-from tests.support.pages import blocks
-from tests.test_add_an_op import ROOT, apply
+from tests.test_add_an_op import ROOT, copy_changed_by
 
 
 @pytest.fixture
 def changed(tmp_path: Path) -> Path:
     """A folder with a copy of the package, changed as the page says, and the page's check."""
-    skipped = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(ROOT / "ingot", tmp_path / "ingot", ignore=skipped)
-    for name, text in blocks("add_a_state.md", "python"):
-        assert not (tmp_path / name).exists()
-        (tmp_path / name).write_text(text)
-    for name, text in blocks("add_a_state.md", "diff"):
-        apply(text, tmp_path / name)
-    return tmp_path
+    return copy_changed_by("add_a_state.md", tmp_path)
 
 
 def run(changed: Path, script: Path, **env: str) -> str:

@@ -20,14 +20,19 @@ ROOT = Path(__file__).resolve().parent.parent
 @pytest.fixture
 def changed(tmp_path: Path) -> Path:
     """A folder with a copy of the package, changed as the page says, and the page's check."""
+    return copy_changed_by("add_an_op.md", tmp_path)
+
+
+def copy_changed_by(page: str, folder: Path) -> Path:
+    """The folder, with a copy of the package that a page has changed, and the page's new files."""
     skipped = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(ROOT / "ingot", tmp_path / "ingot", ignore=skipped)
-    for name, text in blocks("add_an_op.md", "python"):
-        assert not (tmp_path / name).exists()
-        (tmp_path / name).write_text(text)
-    for name, text in blocks("add_an_op.md", "diff"):
-        apply(text, tmp_path / name)
-    return tmp_path
+    shutil.copytree(ROOT / "ingot", folder / "ingot", ignore=skipped)
+    for name, text in blocks(page, "python"):
+        assert not (folder / name).exists()
+        (folder / name).write_text(text)
+    for name, text in blocks(page, "diff"):
+        apply(text, folder / name)
+    return folder
 
 
 def apply(diff: str, path: Path) -> None:
