@@ -37,9 +37,9 @@ def errors_of(seen: Seen, inputs: Mapping[str, Tensor], weights: Weights) -> lis
 
 def errors_against(seen: Seen, wanted: Mapping[str, Value]) -> list[Difference]:
     """As `errors_of`, given what should have been left."""
-    found = []
+    work, found = seen.work, list[Difference]()
     for name, value in wanted.items():
-        found += differences(name, seen.work.members, shaped(seen.after[name], value), value)
+        found += differences(work.plan, name, work.members, shaped(seen.after[name], value), value)
     return found
 
 

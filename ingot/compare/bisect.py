@@ -109,10 +109,10 @@ class Walk:
                 continue
             self._checked.add(name)
             stored = self.kernels.stored.read(buffer)
-            should = wanted(buffer, self.read, calibrated=self.calibrated, integers=self.integers)
+            should = wanted(buffer, self.read, self.integers)
             if should is None:
-                assert isinstance(stored, Scaled), "only integers are calibrated"
-                stored, should = damage(buffer, stored, self.read)
+                assert isinstance(stored, Scaled), "only integers are chosen"
+                stored, should = damage(buffer, stored, self.read, calibrated=self.calibrated)
             for (suffix, mine), (_, right) in zip(parts(stored), parts(should), strict=True):
                 found = difference(f"{name}{suffix}", mine, right, SAME, by_rows=False)
                 if found.is_beyond:

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ingot.artifact.plan import Instruction
+from ingot.artifact.plan import Instruction, Plan
 from ingot.artifact.traits import traits_of
 from ingot.compiler.interpret import Value
 from ingot.ops import OPS
+from ingot.ops.dtypes import TORCH_DTYPES
 from ingot.ops.registry import ROUNDS, KernelTolerance
 from ingot.ops.scaled import Scaled
 
@@ -77,7 +78,7 @@ def statistics(x: Tensor) -> Statistics:
 
 
 def differences(
-    name: str, members: Sequence[Instruction], got: Value, expected: Value
+    plan: Plan, name: str, members: Sequence[Instruction], got: Value, expected: Value
 ) -> list[Difference]:
     """The differences of each array of a value: its numbers, and its scales where it has some."""
     return [
@@ -85,7 +86,7 @@ def differences(
             f"{name}{suffix}",
             mine,
             wanted,
-            tolerance(members, wanted.dtype),
+            tolerance(plan, members, wanted.dtype),
             by_rows=any(traits_of(i).matrix or traits_of(i).meets_tokens for i in members),
         )
         for (suffix, mine), (_, wanted) in zip(parts(got), parts(expected), strict=True)
@@ -126,15 +127,16 @@ def difference(
     )
 
 
-def tolerance(members: Sequence[Instruction], dtype: torch.dtype) -> KernelTolerance:
+def tolerance(plan: Plan, members: Sequence[Instruction], dtype: torch.dtype) -> KernelTolerance:
     """The loosest of its primitives. One that rounds on the way may round to the other neighbour,
-    which moves its result as rounding to bfloat16 does."""
+    which moves its result as rounding to bfloat16 does; attention rounds its weights to the dtype
+    of queries."""
     bounds = [OPS[each.op].tolerance[dtype] for each in members]
-    bounds += [
-        OPS[each.op].tolerance[torch.bfloat16]
-        for each in members
-        if any(each.attrs.get(name) for name in ROUNDS)
-    ]
+    for each in members:
+        within = {torch.bfloat16} if any(each.attrs.get(name) for name in ROUNDS) else set()
+        if traits_of(each).attends:
+            within.add(TORCH_DTYPES[plan.buffer(each.inputs["q"]).dtype])
+        bounds += [OPS[each.op].tolerance[x] for x in within if x.is_floating_point]
     return KernelTolerance(max(b.rtol for b in bounds), max(b.atol for b in bounds))
 
 

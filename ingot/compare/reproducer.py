@@ -173,7 +173,7 @@ def _run(folder: Path, about: Mapping[str, Any], expected: Mapping[str, Value]) 
     members = step.work[number].members
     found = []
     for name, value in expected.items():
-        found += differences(name, members, shaped(left[name], value), value)
+        found += differences(plan, name, members, shaped(left[name], value), value)
     return found
 
 

@@ -25,6 +25,8 @@ from ingot.targets.target import kind_of, target_named
 # GPTQ leaves more error in a group than search does, in exchange for less in the results. Beyond
 # this many times as much, in energy, a group is damaged.
 CALIBRATED = 16.0
+# Search may end at another of two scales that it likes as well, by the order of a sum.
+SEARCHED = 1.5
 
 
 # A parameter as the integers that its checkpoint stores; None for other parameters.
@@ -82,17 +84,14 @@ def _view(raw: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> Tensor:
         return torch.from_numpy(raw)
 
 
-def wanted(
-    buffer: Buffer, read: Read, *, calibrated: bool, integers: Integers | None = None
-) -> Value | None:
-    """Expected weight by the parameters of the model; None for integers that calibration
-    has chosen, of which `damage` tells. `integers` gives those of a quantized checkpoint."""
-    if buffer.format.is_scaled:
-        kept = [integers(name) for name in sources_of(buffer)] if integers else []
-        if whole := [each for each in kept if each is not None and _is_in(each, buffer.format)]:
-            return stack(whole)
-        return None if calibrated else quantize_rows(_whole(buffer, read), buffer.format)
-    return _whole(buffer, read).to(TORCH_DTYPES[buffer.dtype])
+def wanted(buffer: Buffer, read: Read, integers: Integers | None = None) -> Value | None:
+    """Expected weight by the parameters of the model; None for integers that a compile has
+    chosen, of which `damage` tells. `integers` gives those of a quantized checkpoint."""
+    if not buffer.format.is_scaled:
+        return _whole(buffer, read).to(TORCH_DTYPES[buffer.dtype])
+    kept = [integers(name) for name in sources_of(buffer)] if integers else []
+    whole = [each for each in kept if each is not None and _is_in(each, buffer.format)]
+    return stack(whole) if whole else None
 
 
 def _is_in(matrix: Scaled, form: Format) -> bool:
@@ -101,9 +100,12 @@ def _is_in(matrix: Scaled, form: Format) -> bool:
     return alike and matrix.block == form.block
 
 
-def damage(buffer: Buffer, stored: Scaled, read: Read) -> tuple[Tensor, Tensor]:
-    """For calibrated integers: (the numbers that they stand for, those of the model), the latter
-    where a group loses far more than search loses, and elsewhere the former."""
+def damage(
+    buffer: Buffer, stored: Scaled, read: Read, *, calibrated: bool
+) -> tuple[Tensor, Tensor]:
+    """For integers that a compile has chosen: (the numbers that they stand for, those of the
+    model), the latter where a group loses more than search loses, or, if calibration has chosen
+    them, far more, and elsewhere the former."""
     rows = _whole(buffer, read).float()
     found, searched = stored.dequantize(), quantize_rows(rows, buffer.format).dequantize()
     size, columns = buffer.format.group, rows.shape[-1]
@@ -111,7 +113,10 @@ def damage(buffer: Buffer, stored: Scaled, read: Read) -> tuple[Tensor, Tensor]:
         whole_parts((x - rows).square(), size).sum(-1, keepdim=True) for x in (found, searched)
     )
     typical = least.mean(-2, keepdim=True)
-    damaged = errors > CALIBRATED * torch.maximum(least, typical)
+    if calibrated:
+        damaged = errors > CALIBRATED * torch.maximum(least, typical)
+    else:
+        damaged = errors > SEARCHED * least
     return found, torch.where(damaged.expand(-1, -1, size).flatten(1)[:, :columns], rows, found)
 
 

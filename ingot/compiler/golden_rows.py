@@ -8,7 +8,7 @@ import torch
 from torch.fx import GraphModule
 
 from ingot.artifact.golden_rows import ROWS_FORMAT, GoldenRow, GoldenRows
-from ingot.compiler.golden import MEAN, ReferencePrompt
+from ingot.compiler.golden import MEAN, ReferencePrompt, drawn
 from ingot.compiler.reference import ReadParameter
 from ingot.compiler.rounding import Rounded, rounded_logits
 from ingot.errors import CompileError
@@ -28,7 +28,7 @@ def golden_rows(
     tokens = [prompt.tokens for prompt in prompts]
     last = [len(each) - 1 for each in tokens]
     exact, *rounded = (
-        torch.cat(rows).double() for rows in rounded_logits(gm, read, tokens, ways, last)
+        torch.cat(rows).double() for rows in rounded_logits(gm, read, tokens, drawn(ways), last)
     )
     if not bool(exact.isfinite().all()):
         raise CompileError(

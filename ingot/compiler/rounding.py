@@ -32,6 +32,7 @@ from ingot.passes.verification import steadied
 
 ROUTE = OPS["route"]
 FLOAT32 = Format("float32")
+LAST_DIGITS = 2.0**-20  # of a sum of float32, relative to it
 FUNCTIONS = 0.5  # binary digits of a float32 that functions such as exp lose
 
 
@@ -56,10 +57,15 @@ class Roundings:
 
 @dataclass(frozen=True, slots=True)
 class Rounded:
-    """A way to run a model: what is rounded, and the weights, in integers where they are so."""
+    """A way to run a model: what is rounded, and the weights, in integers where they are so.
+
+    `draw`: draws differ in the last digits of embeddings, as sums in another order differ. One of
+    them alone says little where a rounding that falls the other way moves all that follows.
+    """
 
     roundings: Roundings
     read: ReadParameter
+    draw: int = 0
 
 
 def roundings_of(plan: Plan) -> Roundings:
@@ -208,10 +214,17 @@ class SideBySide(Interpreter):
         found: dict[int, Tensor] = {}
         for table, ways in self._matrices(str(weight.target)):
             rows = table[self.values[tokens][0]]
-            found |= dict.fromkeys(
-                ways, rows.dequantize() if isinstance(rows, Scaled) else rows.float()
-            )
+            exact = rows.dequantize() if isinstance(rows, Scaled) else rows.float()
+            found |= {way: _drawn(exact, self.ways[way].draw) for way in ways}
         return [found[way] for way in sorted(found)]
+
+
+def _drawn(rows: Tensor, draw: int) -> Tensor:
+    """Rows that may differ in their last digits; those of draw 0 do not."""
+    if not draw:
+        return rows
+    signs = torch.randn(rows.shape, generator=torch.Generator().manual_seed(draw)).sign()
+    return rows * (1 + LAST_DIGITS * signs)
 
 
 def _narrower(weight: Operand, form: Format) -> torch.dtype | None:

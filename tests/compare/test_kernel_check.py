@@ -22,6 +22,7 @@ from ingot.compare.seen import Seen, Watching, copied
 from ingot.compare.steps import steps_of
 from ingot.compare.stored import damage, sources_of, wanted
 from ingot.compiler.interpret import Step, Value, new_states, plan_weights
+from ingot.compiler.quantization.search import quantize_rows
 from ingot.errors import UsageError
 from ingot.ops.scaled import Operand, Scaled
 from ingot.passes.verification import DrawnWeights
@@ -150,17 +151,33 @@ def test_groups_that_calibration_chose_are_damaged_only_far_beyond_what_search_l
     plan = placed("int4")
     name = "model.layers.0.mlp.down_proj.weight"
     buffer = plan.buffer(name)
-    assert wanted(buffer, read, calibrated=True) is None
-    stored = wanted(buffer, read, calibrated=False)
-    assert isinstance(stored, Scaled)
+    stored = quantize_rows(read(name), buffer.format)
     values = stored.values.clone()
     values[3, :2] += torch.where(values[3, :2] > 0, -1, 1).to(torch.int8)  # as GPTQ may round
-    one, other = damage(buffer, Scaled(values, stored.multipliers, stored.scales), read)
-    assert torch.equal(one, other)
+    rounded = Scaled(values, stored.multipliers, stored.scales)
     spoilt = stored.scales.clone()
     spoilt[5, 0] *= 4
-    one, other = damage(buffer, Scaled(stored.values, stored.multipliers, spoilt), read)
-    assert (one != other).any(1).nonzero().flatten().tolist() == [5]
+    scaled = Scaled(stored.values, stored.multipliers, spoilt)
+    assert wanted(buffer, read) is None
+    assert damaged_rows(buffer, rounded, calibrated=True) == []
+    assert damaged_rows(buffer, rounded, calibrated=False) == [3]
+    assert damaged_rows(buffer, scaled, calibrated=True) == [5]
+    assert damaged_rows(buffer, stored, calibrated=False) == []
+
+
+def test_search_may_end_at_another_scale_that_loses_as_little() -> None:
+    plan = placed("int8")
+    buffer = plan.buffer("model.layers.0.mlp.down_proj.weight")
+    stored = quantize_rows(read(buffer.name), buffer.format)
+    scales = stored.scales.clone()
+    scales[2] *= 1 + 2**-10  # of what is stored with ten binary digits
+    again = Scaled(stored.values, stored.multipliers, scales)
+    assert damaged_rows(buffer, again, calibrated=False) == []
+
+
+def damaged_rows(buffer: Buffer, stored: Scaled, *, calibrated: bool) -> list[int]:
+    one, other = damage(buffer, stored, read, calibrated=calibrated)
+    return (one != other).any(1).nonzero().flatten().tolist()
 
 
 def test_prompts_run_in_steps_that_keep_the_limits() -> None:

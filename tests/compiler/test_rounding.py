@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+
 import pytest
 import torch
 
 from ingot.artifact.formats import Storage
-from ingot.compiler.rounding import Rounded, rounded_logits, roundings_of
+from ingot.artifact.golden import Tolerance
+from ingot.artifact.golden_error import GoldenDifference
+from ingot.compiler.golden import drawn, loosest, tolerance
+from ingot.compiler.rounding import Rounded, Roundings, rounded_logits, roundings_of
 from ingot.compiler.verify import PlanChecker, RandomStored, step_within
 from ingot.passes.verification import relative_error
 from ingot.targets.cpu.kind import KIND as CPU
@@ -53,6 +58,27 @@ def test_the_exact_run_is_the_reference_whatever_runs_beside_it() -> None:
     for a, b, c, d in zip(alone[0], exact, one, other, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
         assert torch.equal(c, d) and not torch.equal(a, c)
+
+
+def test_draws_differ_in_their_last_digits_and_are_the_same_every_time() -> None:
+    """In float32, where no rounding falls the other way, draws are as near as sums are."""
+    made = tiny()
+    read = PlanChecker(made.reference).random.read
+    ways = drawn([Rounded(Roundings({}, {}), read)])
+    draws, again = (
+        [torch.cat(rows) for rows in rounded_logits(made.reference, read, [[1, 2, 3], [4]], ways)]
+        for _ in range(2)
+    )
+    for one, other in zip(draws, again, strict=True):
+        assert torch.equal(one, other)
+    for one, other in combinations(draws, 2):
+        assert 0 < relative_error(one, other) < 1e-5
+
+
+def test_the_draw_that_is_furthest_off_counts() -> None:
+    draws = [GoldenDifference(0.2, 1.0, 0.02), GoldenDifference(0.1, 2.0, 0.01)]
+    allowed = loosest(map(tolerance, draws))
+    assert allowed == Tolerance(noise=0.2, mean=0.3, largest=6.0, kl=0.045)
 
 
 def test_float32_loses_the_last_digits_of_sums() -> None:
