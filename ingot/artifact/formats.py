@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-DType = Literal["float32", "bfloat16", "float16", "int32", "int8", "int4"]
+DType = Literal["float32", "bfloat16", "float16", "int32", "int8", "int6", "int5", "int4"]
 
 DTYPE_BITS: Mapping[str, int] = {
     "float32": 32,
@@ -15,8 +15,11 @@ DTYPE_BITS: Mapping[str, int] = {
     "float16": 16,
     "int32": 32,
     "int8": 8,
+    "int6": 6,
+    "int5": 5,
     "int4": 4,
 }
+INTEGERS: Mapping[int, DType] = {8: "int8", 6: "int6", 5: "int5", 4: "int4"}  # by bits
 WIDEST_BLOCK = 128  # columns that share a float16 scale
 ZEROS = "-zeros"
 
@@ -30,17 +33,17 @@ def stored_bytes(dtype: str, count: int) -> int:
 class Format:
     """A way to store the numbers of a buffer: as they are, or as integers with scales.
 
-    A scaled number is integer * multiplier * scale, or (integer - zero) * scale.
+    A scaled number is (integer * multiplier - zero) * scale.
 
     Attributes:
         dtype: of each stored number.
         block: neighbours in a row that share a scale; 0 where numbers are stored as they are.
-        group: neighbours in a row that share a 4-bit multiplier. If a group is as large as a
-            block, there are no multipliers. The last block of a row, and its last group, have
-            what is left.
+        group: neighbours in a row that share a 4-bit multiplier: -8 to 7, or, where there are
+            zeros, 1 to 16 in int4, to 8 in int5 and to 4 in int6. If a group is as large as a
+            block, the multiplier is 1 and not stored. The last block of a row, and its last group,
+            have what is left.
         scale: dtype of the scales.
-        zeros: whether every block has a zero of its own, an integer of a byte; there are no
-            multipliers then.
+        zeros: whether every group has a zero of its own, an integer of a byte.
     """
 
     dtype: DType
@@ -70,7 +73,7 @@ class Format:
         *rows, columns = shape
         groups = math.prod(rows) * -(-columns // self.group) if self.has_multipliers else 0
         blocks = math.prod(rows) * self.blocks_of(columns)
-        zeros = blocks if self.zeros else 0
+        zeros = math.prod(rows) * -(-columns // self.group) if self.zeros else 0
         return values + stored_bytes("int4", groups) + zeros + stored_bytes(self.scale, blocks)
 
     def blocks_of(self, columns: int) -> int:
@@ -94,10 +97,10 @@ class Storage:
     """A choice for weights: integers of so many bits, with a scale for every `group` columns.
 
     Attributes:
-        bits: 8 or 4.
+        bits: 8, 6, 5 or 4.
         group: 0 is a whole row.
-        multipliers: whether int4 may share a float16 scale among several groups; without them
-            every group has its own, as in the checkpoints of other programs.
+        multipliers: whether fewer bits than 8 may share a float16 scale among several groups;
+            without them every group has its own, as in the checkpoints of other programs.
         zeros: whether every group has a zero.
     """
 
@@ -109,13 +112,13 @@ class Storage:
     @property
     def label(self) -> str:
         """`int4-g32`, `int8-channel`, `int4-b32` for groups with scales of their own."""
-        letter = "b" if self.bits == 4 and not self.multipliers else "g"
+        letter = "b" if self.bits < 8 and not self.multipliers else "g"
         group = f"{letter}{self.group}" if self.group else "channel"
         return f"int{self.bits}-{group}" + (ZEROS if self.zeros else "")
 
     def of(self, columns: int) -> Format:
         """The format of a matrix with so many columns."""
         group = self.group or columns
-        if self.bits == 8 or not self.multipliers:
-            return Format("int8" if self.bits == 8 else "int4", group, group, "float16", self.zeros)
-        return Format("int4", max(group, WIDEST_BLOCK), group, "float16")
+        alone = self.bits == 8 or not self.multipliers
+        block = group if alone else max(group, WIDEST_BLOCK)
+        return Format(INTEGERS[self.bits], block, group, "float16", self.zeros)

@@ -17,15 +17,16 @@ SMALLEST = 2.0**-100
 
 @dataclass(frozen=True, slots=True)
 class Scaled:
-    """Integers times the multiplier of their group times the scale of their block; or integers
-    less the zero of their block times its scale.
+    """Integers times the multiplier of their group, less its zero, times the scale of their block.
 
     Attributes:
         values: int8 [..., K], in the range of their bits.
-        multipliers: int8 [..., groups], -8..7; None where every group is a block.
+        multipliers: int8 [..., groups], -8..7, or 1..16 beside zeros; None where every group is a
+            block, and all are 1.
         scales: float32 [..., blocks]; of weights representable in float16.
-        zeros: int8 [..., blocks], in the range of values; None where all are 0. Matrices with
-            multipliers have none.
+        zeros: int8 [..., groups]; None where all are 0. Beside multipliers, a value times its
+            multiplier less its zero lies in -127..127; without them a zero is in the range of
+            values.
         block, group: neighbours that share a scale, and those that share a multiplier. The last of
             a row may have fewer. Left out, they are of equal size.
     """
@@ -51,14 +52,16 @@ class Scaled:
         return self.values.shape
 
     def integers(self) -> Tensor:
-        """Values times multipliers, int8 [..., K], or values less zeros, int16: integers that only
-        lack their scales."""
-        if self.zeros is not None:
-            columns = self.values.shape[-1]
-            return self.values.short() - self.zeros.repeat_interleave(self.block, -1)[..., :columns]
-        if self.multipliers is None:
+        """Values times multipliers less zeros, int8 [..., K], or int16 where there are zeros:
+        integers that only lack their scales."""
+        if self.multipliers is None and self.zeros is None:
             return self.values
-        return _scale_up(self.values.clone(), self.multipliers, self.group)
+        whole = self.values.clone() if self.zeros is None else self.values.short()
+        if self.multipliers is not None:
+            _scale_up(whole, self.multipliers, self.group)
+        if self.zeros is not None:
+            whole -= self.zeros.repeat_interleave(self.group, -1)[..., : whole.shape[-1]]
+        return whole
 
     def dequantize(self) -> Tensor:
         """The numbers that these stand for, float32 [..., K]."""

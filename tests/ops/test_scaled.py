@@ -74,6 +74,22 @@ def test_the_last_group_has_the_columns_that_are_left(columns: int) -> None:
     assert torch.equal(stack([found[:1], found[1:]]).dequantize(), found.dequantize())
 
 
+def test_a_group_has_a_multiplier_and_a_zero_of_its_own() -> None:
+    """Groups of 4 in blocks of 8, the last of which has 3 columns of 11."""
+    values = torch.arange(-8, 3, dtype=torch.int8)[None]
+    multipliers = torch.tensor([[1, 16, 3]], dtype=torch.int8)
+    zeros = torch.tensor([[-5, 100, 7]], dtype=torch.int8)
+    scales = torch.tensor([[0.5, 2.0]])
+    matrix = Scaled(values, multipliers, scales, zeros, block=8, group=4)
+    whole = [v * m - z for v, m, z in zip(
+        values[0].tolist(), [1] * 4 + [16] * 4 + [3] * 3, [-5] * 4 + [100] * 4 + [7] * 3,
+        strict=True,
+    )]  # fmt: skip
+    assert matrix.integers().tolist() == [whole]
+    expected = [v * s for v, s in zip(whole, [0.5] * 8 + [2.0] * 3, strict=True)]
+    assert matrix.dequantize().tolist() == [expected]
+
+
 def test_scales_that_are_not_of_the_blocks_are_noticed() -> None:
     with pytest.raises(AssertionError, match="9 columns, 2 blocks"):
         Scaled(torch.zeros(1, 9, dtype=torch.int8), None, torch.zeros(1, 2), block=4)

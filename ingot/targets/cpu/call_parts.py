@@ -115,11 +115,11 @@ def norm_weight(operands: Operands, i: Instruction, size: int) -> str:
 
 
 def packing(i: Instruction, weight: Buffer) -> tuple[int, int, int]:
-    """Bits, group and block of a weight that is packed as weights.py says; group 0 is for blocks
-    with zeros."""
+    """Bits, group and block of a weight that is packed as weights.py says; groups with zeros count
+    below 0."""
     form, columns = weight.format, int(weight.shape[-1])
     expect(i, fits(columns, form), f"weights in {form} in rows of {columns}")
-    return form.bits, 0 if form.zeros else form.group, form.block
+    return form.bits, -form.group if form.zeros else form.group, form.block
 
 
 def scalars_of(i: Instruction | None, *attributes: str) -> tuple[str, ...]:

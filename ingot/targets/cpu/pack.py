@@ -1,6 +1,6 @@
 """Packs the weights of a plan into one safetensors file, in pieces, and stacks matrix by matrix.
 
-`weights` says how they lie there. Those in int8 and int4 become the bytes that
+`weights` says how they lie there. Those in integers become the bytes that
 `kernels/quantized_panels.h` reads.
 """
 
@@ -28,11 +28,14 @@ from ingot.ops.stacks import matrix_name
 from ingot.targets.chunked_file import ChunkedFile
 from ingot.targets.cpu.weights import (
     HALF_BLOCK,
+    MULTIPLIER_OFFSET,
     NARROW_COLUMNS,
     PANEL_COLUMNS,
     PANEL_ROWS,
+    QUAD,
     SCALE_BYTES,
     STORED_TOGETHER,
+    TOGETHER,
     WORD_BYTES,
     ZERO_POINTS,
     WeightLayout,
@@ -43,6 +46,7 @@ from ingot.targets.cpu.weights import (
     stored_dtype,
     whole,
     word_bytes,
+    zero_bytes,
 )
 from ingot.targets.stacks import modules_of
 from ingot.targets.target import Read, ScaledWeights
@@ -65,7 +69,7 @@ def pack(
 
     `read` gives a source parameter on the CPU, in any floating dtype. The system may drop what it
     returned from memory once it is called again, but it must stay readable. `integers` gives the
-    parameters that the plan has in int8 and int4.
+    parameters that the plan has in integers.
     """
     sources = {buffer.name: buffer.sources or (buffer.name,) for buffer in plan.of_kind("weight")}
     with (
@@ -225,7 +229,7 @@ def _cat(parts: Sequence[Tensor]) -> Tensor:
 def pack_quantized(matrix: Scaled, form: Format) -> Tensor:
     """A matrix -> its panels, uint8, 1-D.
 
-    The rows start a panel. int8 values lie in [-128, 127], int4 values in [-8, 7]. Scales must be
+    The rows start a panel. Values lie in the range of their bits. Scales must be
     exact in float16. Raises ValueError if `fits` is false.
     """
     rows, columns = matrix.values.shape
@@ -237,16 +241,15 @@ def pack_quantized(matrix: Scaled, form: Format) -> Tensor:
     packed[:, :, :SCALE_BYTES].view(torch.float16).copy_(
         _filled(matrix.scales).view(panels, PANEL_ROWS, blocks).transpose(1, 2)
     )
+    groups, zeros_at = blocks * (form.block // form.group), weights_at - zero_bytes(form)
     if matrix.multipliers is not None:
-        multipliers = _filled(matrix.multipliers, blocks * form.block // form.group)
-        words = _words(multipliers).view(panels, PANEL_ROWS, blocks, -1)
-        places = packed[:, :, SCALE_BYTES:weights_at].unflatten(-1, (PANEL_ROWS, -1))
-        places.copy_(words.transpose(1, 2))
+        words = _words(_filled(matrix.multipliers - form.zeros * MULTIPLIER_OFFSET, groups))
+        places = packed[:, :, SCALE_BYTES:zeros_at].unflatten(-1, (PANEL_ROWS, -1))
+        places.copy_(words.view(panels, PANEL_ROWS, blocks, -1).transpose(1, 2))
     if matrix.zeros is not None:
-        zeros = _filled(matrix.zeros).view(torch.uint8) + ZERO_POINTS[form.bits]
-        packed[:, :, SCALE_BYTES:weights_at].copy_(
-            zeros.view(panels, PANEL_ROWS, blocks).transpose(1, 2)
-        )
+        zeros = _filled(_unsigned_zeros(matrix, form.bits), groups)
+        places = packed[:, :, zeros_at:weights_at].unflatten(-1, (-1, PANEL_ROWS))
+        places.copy_(zeros.view(panels, PANEL_ROWS, blocks, -1).permute(0, 2, 3, 1))
     values = _filled(matrix.values, blocks * whole(form.block, STORED_TOGETHER[form.bits]))
     quads = _bytes(values, form.bits).view(panels, PANEL_ROWS, blocks, -1)
     weights = packed[:, :, weights_at:].view(torch.int32).unflatten(-1, (-1, PANEL_ROWS))
@@ -262,6 +265,15 @@ def _filled(rows: Tensor, columns: int = 0) -> Tensor:
     return torch.nn.functional.pad(rows, (0, beside, 0, below)) if below or beside else rows
 
 
+def _unsigned_zeros(matrix: Scaled, bits: int) -> Tensor:
+    """What is to be taken off unsigned values times their multipliers, as bytes."""
+    assert matrix.zeros is not None
+    if matrix.multipliers is None:
+        return matrix.zeros.view(torch.uint8) + ZERO_POINTS[bits]
+    whole = matrix.zeros + matrix.multipliers.short() * ZERO_POINTS[bits]
+    return (whole + 128).to(torch.uint8)
+
+
 def _words(multipliers: Tensor) -> Tensor:
     """int8 [R, n] -> nibbles, uint8 [R, n / 2]."""
     nibbles: Tensor = multipliers.view(torch.uint8) & 15
@@ -274,5 +286,16 @@ def _bytes(values: Tensor, bits: int) -> Tensor:
     unsigned = values.contiguous().view(torch.uint8) + ZERO_POINTS[bits]
     if bits == 8:
         return unsigned
-    low, high = unsigned.view(len(values), -1, 2, HALF_BLOCK).unbind(2)
-    return (low | high << 4).view(len(values), -1)
+    low, high = (unsigned & 15).view(len(values), -1, 2, HALF_BLOCK).unbind(2)
+    above = _bits_above(unsigned.view(len(values), -1, TOGETHER), bits)
+    return torch.cat((low | high << 4, *above), -1).flatten(1)
+
+
+def _bits_above(unsigned: Tensor, bits: int) -> list[Tensor]:
+    """The bits above the lower 4 of bytes [R, parts, 32], in bytes [R, parts, 4] each."""
+    if bits == 4:
+        return []
+    more = bits - 4
+    quads = (unsigned >> 4).unflatten(-1, (-1, 8 // more, QUAD))
+    shifts = torch.arange(0, 8, more, dtype=torch.uint8)[:, None]
+    return [*(quads << shifts).sum(-2, dtype=torch.uint8).unbind(2)]

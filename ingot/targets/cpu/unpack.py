@@ -18,6 +18,7 @@ from ingot.ops.scaled import Operand, Scaled, stack
 from ingot.targets.cpu.generate import weight_layouts
 from ingot.targets.cpu.weights import (
     HALF_BLOCK,
+    MULTIPLIER_OFFSET,
     NARROW_COLUMNS,
     PANEL_COLUMNS,
     PANEL_ROWS,
@@ -29,6 +30,7 @@ from ingot.targets.cpu.weights import (
     num_bytes,
     panel_bytes,
     word_bytes,
+    zero_bytes,
 )
 from ingot.targets.target import Packed, Weights
 
@@ -94,15 +96,17 @@ def unpack_quantized(data: Tensor, shape: Sequence[int], form: Format) -> Scaled
     packed = torch.nn.functional.pad(panels, (0, missing)).view(-1, blocks, size)
     end = SCALE_BYTES + word_bytes(form)
     scales = packed[:, :, :SCALE_BYTES].contiguous().view(torch.float16).float()
+    zeros_at, groups = end - zero_bytes(form), -(-columns // form.group)
     multipliers = zeros = None
-    if form.zeros:
-        stored = packed[:, :, SCALE_BYTES:end].transpose(1, 2).flatten(0, 1)[:rows]
-        zeros = _less(stored, form.bits)
     if form.has_multipliers:
-        words = packed[:, :, SCALE_BYTES:end].unflatten(-1, (PANEL_ROWS, -1))
-        nibbles = _signed(torch.stack((words & 15, words >> 4), -1).flatten(-2))
-        found = nibbles.transpose(1, 2).flatten(2).flatten(0, 1)
-        multipliers = found[:rows, : -(-columns // form.group)]
+        words = packed[:, :, SCALE_BYTES:zeros_at].unflatten(-1, (PANEL_ROWS, -1))
+        nibbles = torch.stack((words & 15, words >> 4), -1).flatten(-2)
+        found = nibbles.transpose(1, 2).flatten(2).flatten(0, 1)[:rows, :groups]
+        multipliers = _signed(found) + form.zeros * MULTIPLIER_OFFSET
+    if form.zeros:
+        places = packed[:, :, zeros_at:end].unflatten(-1, (-1, PANEL_ROWS))
+        found = places.permute(0, 3, 1, 2).flatten(2).flatten(0, 1)[:rows, :groups]
+        zeros = _zeros(found, multipliers, form.bits)
     quads = packed[:, :, end:].unflatten(-1, (-1, PANEL_ROWS, QUAD))
     stored = quads.permute(0, 3, 1, 2, 4).flatten(0, 1).flatten(1)[:rows]
     values = _values(stored, form.bits)[:, :columns]
@@ -110,12 +114,32 @@ def unpack_quantized(data: Tensor, shape: Sequence[int], form: Format) -> Scaled
     return Scaled(values, multipliers, scales, zeros, block=form.block, group=form.group)
 
 
+def _zeros(stored: Tensor, multipliers: Tensor | None, bits: int) -> Tensor:
+    """Zeros from the bytes that are taken off unsigned values times their multipliers."""
+    if multipliers is None:
+        return _less(stored, bits)
+    whole = stored.short() - 128 - multipliers.short() * ZERO_POINTS[bits]
+    return whole.to(torch.int8)
+
+
 def _values(stored: Tensor, bits: int) -> Tensor:
     """Rows of unsigned bytes -> int8 values, k ascending."""
-    if bits == 4:
-        halves = stored.view(len(stored), -1, 1, HALF_BLOCK)
-        stored = torch.cat((halves & 15, halves >> 4), 2).flatten(1)
+    if bits < 8:
+        parts = stored.view(len(stored), -1, bits * QUAD)  # of 32 k
+        halves, above = parts.split((HALF_BLOCK, (bits - 4) * QUAD), -1)
+        lower = torch.cat((halves & 15, halves >> 4), -1)
+        stored = (lower | _bits_above(above, bits)).flatten(1)
     return _less(stored, bits)
+
+
+def _bits_above(stored: Tensor, bits: int) -> Tensor:
+    """The bits above the lower 4 of values, in their place: uint8 [R, parts, 32], or 0."""
+    if bits == 4:
+        return torch.zeros(1, dtype=torch.uint8)
+    more = bits - 4
+    shifts = torch.arange(0, 8, more, dtype=torch.uint8)[:, None]
+    quads: Tensor = stored.unflatten(-1, (-1, 1, QUAD)) >> shifts & (1 << more) - 1
+    return quads.flatten(-3) << 4
 
 
 def _less(unsigned: Tensor, bits: int) -> Tensor:

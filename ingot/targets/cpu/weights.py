@@ -7,21 +7,27 @@ The weight W [O, K] of a linear is stored as ceil(O / 64) panels of 64 output fe
 panel is only as wide as the multiple of 16 that covers the features left. So a thread reads its
 features in one sequential stream, a vector register at a time. All x86-64 levels share this layout.
 
-In int8 and int4 it becomes panels of 32 rows, and a panel is ceil(K / block) blocks. A block has
+In integers it becomes panels of 32 rows, and a panel is ceil(K / block) blocks. A block has
 
     scales        a line of 64 bytes: the float16 scales of the 32 rows
     multipliers   if the block has 2 or 4 groups: a word of one or two bytes for every row, with the
-                  multipliers as nibbles in two's complement, the first group in the lowest
-    zeros         if the format has them: a byte for every row, zero + 128 or zero + 8
+                  multipliers as nibbles in two's complement, the first group in the lowest; where
+                  there are zeros, each less 9
+    zeros         if the format has them: for every group a byte of every row, so that a weight is
+                  its unsigned byte or nibble times the multiplier, less that; beside multipliers
+                  plus 128
     weights       unsigned bytes in quads, which are four neighbouring k of one row
         int8      [block / 4][32 rows][4 k], value + 128
         int4      for every 32 k: [4][32 rows][4 k], value + 8. At step j the low nibble is
                   k = 4 j + i, and the high one k = 16 + 4 j + i
+        int5, int6   for every 32 k: the lower 4 bits of value + 16 or + 32 as in int4, and then
+                  [1 or 2][32 rows][4 bytes] with the bits above them: byte i has those of
+                  k = i, 4 + i, 8 + i .., the first in the lowest bits
 
 So a thread reads its rows in one sequential stream, and a vector register holds a quad of 16 rows.
 Rows with scales of 0 fill up the last panel. The last block of a panel ends with its last quads: of
-its columns there are as many as the row has, filled up with zeros to a quad, or in int4 to 32. All
-levels of instructions share this layout.
+its columns there are as many as the row has, filled up with zeros to a quad, or in fewer than 8
+bits to 32. All levels of instructions share this layout.
 
 A stack [E, O, K] is stored matrix by matrix. Each is two halves of its rows, packed as matrices of
 their own, so that of a gate and what it gates each begins with a panel. Stacks of one module share
@@ -47,10 +53,12 @@ PANEL_ROWS = 32
 SCALE_BYTES = 2 * PANEL_ROWS
 QUAD = 4  # k that lie together
 HALF_BLOCK = 16  # k between the two nibbles of a byte
-STORED_TOGETHER = {8: QUAD, 4: 2 * HALF_BLOCK}  # columns
-ZERO_POINTS = {8: 128, 4: 8}
+TOGETHER = 2 * HALF_BLOCK
+STORED_TOGETHER = {8: QUAD, 6: TOGETHER, 5: TOGETHER, 4: TOGETHER}  # columns, by bits
+ZERO_POINTS = {bits: 1 << (bits - 1) for bits in STORED_TOGETHER}
+MULTIPLIER_OFFSET = 9  # of what is stored beside zeros: 1..16 becomes -8..7
 
-Layout = Literal["rows", "panels", "int8-panels", "int4-panels"]
+Layout = Literal["rows", "panels", "integer-panels"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +67,7 @@ class WeightLayout:
 
     rows          rows as they are
     panels        panels of 64 columns of a linear
-    int8-panels, int4-panels   panels of 32 columns, with multipliers and scales in between
+    integer-panels   panels of 32 columns, with multipliers, zeros and scales in between
     """
 
     name: str
@@ -82,7 +90,7 @@ def layout_of(weight: Buffer, *, multiplied: bool) -> WeightLayout:
     """The layout of a weight; `multiplied` says that a product reads it."""
     kind: Layout = "panels" if multiplied else "rows"
     if weight.format.is_scaled:
-        kind = "int4-panels" if weight.format.bits == 4 else "int8-panels"
+        kind = "integer-panels"
     return WeightLayout(weight.name, kind, weight.format, tuple(map(int, weight.shape)))
 
 
@@ -130,9 +138,17 @@ def block_bytes(form: Format, columns: int) -> int:
 
 def word_bytes(form: Format) -> int:
     """Bytes of the multipliers or of the zeros in one block."""
-    if form.zeros:
-        return PANEL_ROWS
-    return PANEL_ROWS * form.block // form.group // 2 if form.has_multipliers else 0
+    return PANEL_ROWS * multiplier_bytes(form) + zero_bytes(form)
+
+
+def multiplier_bytes(form: Format) -> int:
+    """Bytes of the multipliers of a row in one block."""
+    return form.block // form.group // 2 if form.has_multipliers else 0
+
+
+def zero_bytes(form: Format) -> int:
+    """Bytes of the zeros in one block."""
+    return PANEL_ROWS * (form.block // form.group) if form.zeros else 0
 
 
 def panel_bytes(columns: int, form: Format) -> int:
@@ -154,8 +170,7 @@ def whole(count: int, step: int) -> int:
 
 def fits(columns: int, form: Format) -> bool:
     """Returns whether a row of that many columns can be packed in that format."""
-    many = (1, 2, 4) if form.bits == 4 else (1,)
-    many = (1,) if form.zeros else many
+    many = (1, 2, 4) if form.bits == 4 or (form.bits < 8 and form.zeros) else (1,)
     if form.bits not in ZERO_POINTS or form.block not in (n * form.group for n in many):
         return False
     return form.group % STORED_TOGETHER[form.bits] == 0 or form.group >= columns

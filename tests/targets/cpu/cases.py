@@ -82,7 +82,7 @@ OFTEN = (
     *("soft_cap-37", "cast-37", "embedding-37", "select-37", "tied"),
     *("int8-b128-72x300", "int8-b50-33x50", "int8-b416-128x416", "int8-b64-zeros-96x192"),
     *("int4-g32-b128-72x330", "int4-g64-b128-256x256", "int4-b32-zeros-72x288"),
-    *("int4-g32-b128-40x96", "int8-b128-33x10240"),
+    *("int4-g32-b128-40x96", "int8-b128-33x10240", "int4-g32-b128-zeros-72x330"),
     *("experts-6-3-160x96-int4-b32", "experts-5-2-72x72-int8-b32"),
     "experts-5-3-96x72-int4-b32-zeros",
 )

@@ -14,7 +14,13 @@ from ingot.artifact.plan import Attr
 from ingot.compiler.quantization.search import quantize_rows
 from ingot.ops.scaled import Scaled
 from tests.support import samples
-from tests.targets.cpu.matrices import int4, int8, with_zeros
+from tests.targets.cpu.matrices import (
+    int4,
+    int8,
+    multipliers_beside_zeros,
+    with_zeros,
+    zeros_beside,
+)
 from tests.targets.cpu.units import Case
 from tests.targets.sketch import Sketch
 
@@ -133,8 +139,13 @@ def integers(rng: torch.Generator, drawn: Tensor, form: Format) -> Scaled:
     if not form.zeros:
         return found
     bound = 2 ** (form.bits - 1)
-    zeros = torch.randint(-bound, bound, found.scales.shape, generator=rng, dtype=torch.int8)
-    return replace(found, zeros=zeros)
+    groups = found.scales if found.multipliers is None else found.multipliers
+    zeros = torch.randint(-bound, bound, groups.shape, generator=rng, dtype=torch.int8)
+    if found.multipliers is None:
+        return replace(found, zeros=zeros)
+    multipliers = multipliers_beside_zeros(found.multipliers, form.bits)
+    zeros = zeros_beside(multipliers, zeros, form.bits)
+    return replace(found, multipliers=multipliers, zeros=zeros)
 
 
 INTEGERS = (
@@ -147,6 +158,7 @@ INTEGERS = (
     Experts(5, 2, 72, 72, format=int8(32), down_format=int8(64)),
     Experts(5, 3, 96, 72, format=with_zeros(int4(32, 32)), down_format=with_zeros(int4(32, 32))),
     Experts(4, 1, 128, 128, format=with_zeros(int4(64, 64)), down_format=with_zeros(int8(64))),
+    Experts(5, 2, 160, 72, format=with_zeros(int4(32, 128)), down_format=with_zeros(int4(32, 64))),
 )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ingot.artifact.formats import Format, rounded_rows
+from ingot.artifact.formats import INTEGERS, Format, rounded_rows
 from ingot.ops.scaled import Scaled
 from tests.support import samples
 from tests.targets.cpu.units import Case
@@ -49,7 +49,10 @@ class Matrix:
 
         values = integers(lowest, bound, self.inputs)
         multipliers = integers(-8, 8, self.groups) if form.has_multipliers else None
-        zeros = integers(-bound, bound, form.blocks_of(self.inputs)) if form.zeros else None
+        zeros = integers(-bound, bound, self.groups) if form.zeros else None
+        if multipliers is not None and zeros is not None:
+            multipliers = multipliers_beside_zeros(multipliers, form.bits)
+            zeros = zeros_beside(multipliers, zeros, form.bits)
         largest = bound * (8 if form.has_multipliers else 1) * self.inputs**0.5
         scales = samples.normal(rng, self.outputs, form.blocks_of(self.inputs)) / largest
         scales[0, 0] = 0
@@ -96,12 +99,30 @@ class Matrix:
         s.call("paged_attention", q, *caches, *STEP, scale=2.0**-13, out="attended")
 
 
+def multipliers_beside_zeros(drawn: Tensor, bits: int) -> Tensor:
+    """The least, the largest and all between, by drawn ones of -8..7."""
+    most = 256 >> bits
+    return ((drawn.short() + 8) * (most - 1) // 15 + 1).to(torch.int8)
+
+
+def zeros_beside(multipliers: Tensor, drawn: Tensor, bits: int) -> Tensor:
+    """Zeros that leave values times multipliers in -127..127: the least, the largest and all
+    between, by drawn ones of the range of values."""
+    bound, wide = 1 << (bits - 1), multipliers.short()
+    least, most = (bound - 1) * wide - 127, 127 - bound * wide
+    return (least + (drawn.short() + bound) * (most - least) // (2 * bound - 1)).to(torch.int8)
+
+
 def int8(block: int) -> Format:
     return Format("int8", block, block, "float16")
 
 
 def int4(group: int, block: int) -> Format:
-    return Format("int4", block, group, "float16")
+    return in_bits(4, group, block)
+
+
+def in_bits(bits: int, group: int, block: int) -> Format:
+    return Format(INTEGERS[bits], block, group, "float16")
 
 
 def with_zeros(form: Format) -> Format:
@@ -129,6 +150,15 @@ MATRICES = (
     Matrix(with_zeros(int4(128, 128)), 640, 256, extended=True, result_block=128, is_heads=True),
     Matrix(with_zeros(int4(32, 32)), 288, 72, capped=True),
     Matrix(with_zeros(int8(64)), 192, 96, extended=True),
+    Matrix(with_zeros(int4(32, 128)), 330, 72, extended=True, capped=True),
+    Matrix(with_zeros(int4(64, 128)), 256, 256, result_block=128, is_heads=True),
+    Matrix(with_zeros(int4(32, 64)), 2112, 40),
+    Matrix(with_zeros(in_bits(6, 32, 128)), 330, 72, extended=True, capped=True),
+    Matrix(with_zeros(in_bits(5, 32, 128)), 330, 72, extended=True, capped=True),
+    Matrix(with_zeros(in_bits(6, 64, 128)), 256, 256, result_block=128, is_heads=True),
+    Matrix(with_zeros(in_bits(5, 32, 64)), 2112, 40),
+    Matrix(in_bits(6, 32, 32), 288, 72, extended=True),
+    Matrix(with_zeros(in_bits(5, 32, 32)), 288, 40),
     Matrix(int4(32, 128), 96, 40),
     Matrix(int8(128), 10240, 33),
 )

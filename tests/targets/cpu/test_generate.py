@@ -198,7 +198,7 @@ def test_weights_in_integers_keep_their_parts_together() -> None:
     layouts = {w.name: w for w in weight_layouts(plan_of(*every_case("integer"), kind="integer"))}
     m = next(m for m in MATRICES if m.form.has_multipliers and m.extended)
     layout = layouts[f"{m.name}.weight"]
-    assert (layout.layout, layout.format) == ("int4-panels", m.form)
+    assert (layout.layout, layout.format) == ("integer-panels", m.form)
     assert layouts[f"{m.name}.bias"].layout == "rows"
 
 

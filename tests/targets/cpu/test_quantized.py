@@ -12,7 +12,12 @@ from ingot.ops.scaled import Scaled
 from ingot.targets.cpu.pack import pack_quantized
 from ingot.targets.cpu.weights import STORED_TOGETHER, whole
 from tests.targets.cpu.cases import MORE, TARGETS_OF, at_levels, unit
-from tests.targets.cpu.matrices import MATRICES, Matrix
+from tests.targets.cpu.matrices import (
+    MATRICES,
+    Matrix,
+    multipliers_beside_zeros,
+    zeros_beside,
+)
 from tests.targets.cpu.steps import Step
 from tests.targets.cpu.test_kernels import check
 from tests.targets.cpu.units import Unit, Values
@@ -42,7 +47,7 @@ def rounded(results: Values, m: Matrix) -> Scaled:
 
 def extreme(m: Matrix) -> Scaled:
     """Every product is as large as the format allows, of one sign or of both in turn."""
-    lowest, highest = (-8, 7) if m.form.bits == 4 else (-128, 127)
+    lowest, highest = -1 << (m.form.bits - 1), (1 << (m.form.bits - 1)) - 1
     values = torch.full((m.outputs, m.inputs), highest, dtype=torch.int8)
     values[1::2] = lowest
     multipliers = None
@@ -53,8 +58,11 @@ def extreme(m: Matrix) -> Scaled:
     scales[::3] = 0.5
     zeros = None
     if m.form.zeros:
-        zeros = torch.full(scales.shape, lowest, dtype=torch.int8)
+        zeros = torch.full((m.outputs, m.groups), lowest, dtype=torch.int8)
         zeros[1::2] = highest
+    if multipliers is not None and zeros is not None:
+        multipliers = multipliers_beside_zeros(multipliers, m.form.bits)
+        zeros = zeros_beside(multipliers, zeros, m.form.bits)
     return Scaled(values, multipliers, scales, zeros, block=m.form.block, group=m.form.group)
 
 

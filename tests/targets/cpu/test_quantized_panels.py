@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ingot.artifact.formats import Format
@@ -18,31 +19,47 @@ def unpack(packed: Tensor, m: Matrix) -> Scaled:
     """A matrix, read byte by byte as the page says it lies."""
     form = m.form
     raw, size = packed.numpy(), block_bytes(form, form.block)
-    values = np.zeros((m.outputs, m.inputs), np.int8)
+    values = np.zeros((m.outputs, m.inputs), np.int16)
     multipliers = np.zeros((m.outputs, m.groups), np.int8)
     scales = np.zeros((m.outputs, form.blocks_of(m.inputs)), np.float32)
-    zeros = np.zeros(scales.shape, np.int8)
-    less = 128 if form.bits == 8 else 8
-    # Bytes of a row's multipliers, or of its zero.
-    word = 1 if form.zeros else form.block // form.group // 2
+    zeros = np.zeros((m.outputs, m.groups), np.int8)
+    less, groups = 1 << (form.bits - 1), form.block // form.group
+    word = groups // 2  # bytes of a row's multipliers
+    weights_at = 64 + 32 * (word + groups * form.zeros)
     for row in range(m.outputs):
         for k in range(m.inputs):
             block, inside = divmod(k, form.block)
             at = row // 32 * (len(raw) // -(-m.outputs // 32)) + block * size
             scales[row, block] = raw[at : at + 64].view(np.float16)[row % 32]
-            zeros[row, block] = int(raw[at + 64 + row % 32]) - less if form.zeros else 0
             group = inside // form.group
             byte = int(raw[at + 64 + row % 32 * word + group // 2]) if word else 1
             nibble = byte >> 4 if group % 2 else byte & 15
-            multipliers[row, k // form.group] = nibble - 16 if nibble > 7 else nibble
-            quad = inside // 4 if form.bits == 8 else inside // 32 * 4 + inside % 16 // 4
-            byte = int(raw[at + 64 + 32 * word + quad * 128 + row % 32 * 4 + k % 4])
-            nibble = byte & 15 if inside % 32 < 16 else byte >> 4
-            values[row, k] = (byte if form.bits == 8 else nibble) - less
+            signed = nibble - 16 if nibble > 7 else nibble
+            factor = signed + 9 if form.zeros and word else signed
+            multipliers[row, k // form.group] = factor
+            if form.zeros:
+                taken_off = int(raw[at + 64 + 32 * (word + group) + row % 32])
+                zeros[row, k // form.group] = taken_off - (128 + less * factor if word else less)
+            values[row, k] = stored_value(raw[at + weights_at + row % 32 * 4 :], form.bits, inside)
+    values -= less
     found = torch.from_numpy(multipliers) if form.has_multipliers else None
     own = torch.from_numpy(zeros) if form.zeros else None
-    scaled = torch.from_numpy(values), found, torch.from_numpy(scales), own
+    scaled = torch.from_numpy(values.astype(np.int8)), found, torch.from_numpy(scales), own
     return Scaled(*scaled, block=form.block, group=form.group)
+
+
+def stored_value(column: NDArray[np.uint8], bits: int, k: int) -> int:
+    """The unsigned weight k of a block whose weights lie every 128 bytes from here on."""
+    if bits == 8:
+        return int(column[k // 4 * 128 + k % 4])
+    part, quad, inside = k // 32 * bits * 128, k % 32 // 4, k % 4
+    byte = int(column[part + quad % 4 * 128 + inside])
+    lower = byte & 15 if quad < 4 else byte >> 4
+    if bits == 4:
+        return lower
+    line, shift = {5: (4, quad), 6: (4 + quad // 4, quad % 4 * 2)}[bits]
+    above = int(column[part + line * 128 + inside]) >> shift
+    return lower | (above % (1 << (bits - 4))) << 4
 
 
 def same(one: Scaled, other: Scaled) -> bool:

@@ -27,9 +27,9 @@ constexpr bool fits_tiles(int depth) { return amx_step(depth) >= amx::byte_depth
 // The parts of a block that are signed one after the other, and the lines that each reads.
 template <class Block>
 inline constexpr int signed_parts =
-    Block::bits == 4 ? unpacked_parts<Block> : Block::stored_depth / 4;
+    Block::bits < 8 ? unpacked_parts<Block> : Block::stored_depth / 4;
 template <class Block>
-inline constexpr int signed_lines = Block::bits == 4 ? unpacked_lines : quad_bytes / line_bytes;
+inline constexpr int signed_lines = Block::bits < 8 ? Block::bits : quad_bytes / line_bytes;
 
 // Makes signed bytes of the weights of a block, times their multipliers and in int4 less their
 // zeros, part by part.
@@ -39,7 +39,7 @@ class Signing {
   Signing(Block from, std::uint8_t* to) : from_(from), factors_(from), to_(to) {}
 
   [[gnu::always_inline]] void sign(int part) const {
-    if constexpr (Block::bits == 4) return unpack_part<true>(from_, factors_, part, to_);
+    if constexpr (Block::bits < 8) return unpack_part<true>(from_, factors_, part, to_);
     for (int at = part * quad_bytes; at < (part + 1) * quad_bytes; at += lanes * 4)
       store_quads(to_ + at, less_128(load_quads(from_.weights() + at)));
   }
@@ -93,7 +93,7 @@ class BlockScales {
   explicit BlockScales(Block block) {
     for (int v = 0; v < quantized_vectors; ++v) {
       scales_[v] = block.scales(v);
-      if constexpr (keeps_zeros<Block>) zeros_[v] = add(block.zeros(v), splat_int(-128));
+      if constexpr (keeps_zeros<Block>) zeros_[v] = add(block.zeros(v, 0), splat_int(-128));
     }
   }
 

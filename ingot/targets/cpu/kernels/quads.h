@@ -9,8 +9,10 @@
 //                            keeps the sign, the others wrap around
 //   add_in_words, multiply_in_words   the same of 16-bit integers
 //   both_words(v)            the lower half of every integer in both of its halves
+//   add_products(acc, a, b)  acc + the products of both signed halves of every integer
 //   load_words(x)            `lanes` unsigned integers of 8 or 16 bits as 32-bit ones
 //   low_nibbles, high_nibbles   the halves of every byte, as bytes of 0..15
+//   kept_bits(v, mask), either(a, b)   v & mask in every byte, and a | b
 //   less_128                 unsigned bytes, each less 128, as signed ones
 //   sum_values<n>(x)         the sum of n bytes
 //   load_halves              `lanes` float16 as float32
@@ -20,7 +22,7 @@
 //     weights(quads)         the operand of `step` for stored weights, made once for many rows
 //     open(acc), close(acc, sums)   around at most `most_steps` steps: sums may be narrower
 //     step(sums, weights, x) adds the products of a quad of every column with one of a row
-//   fast_bytes               whether steps of QuadDot<8> are as fast as those of QuadDot<4>
+//   fast_bytes               whether steps of QuadDot<8> are as fast as those of narrower weights
 //
 // All sums are exact, so every level computes the same integers.
 #pragma once

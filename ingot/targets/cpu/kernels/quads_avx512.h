@@ -27,6 +27,7 @@ inline vi shift_right(vi v, int bits) { return _mm512_srai_epi32(v, bits); }
 
 inline vi add_in_words(vi a, vi b) { return _mm512_add_epi16(a, b); }
 inline vi multiply_in_words(vi a, vi b) { return _mm512_mullo_epi16(a, b); }
+inline vi add_products(vi acc, vi a, vi b) { return add(acc, _mm512_madd_epi16(a, b)); }
 inline vi both_words(vi v) {
   return add(shift_left(v, 16), _mm512_and_si512(v, splat_int(0xffff)));
 }
@@ -40,6 +41,8 @@ inline vi load_words(const std::uint8_t* from) {
 
 inline vi low_nibbles(vi v) { return _mm512_and_si512(v, _mm512_set1_epi8(15)); }
 inline vi high_nibbles(vi v) { return low_nibbles(_mm512_srli_epi16(v, 4)); }
+inline vi kept_bits(vi v, int mask) { return _mm512_and_si512(v, _mm512_set1_epi8(mask)); }
+inline vi either(vi a, vi b) { return _mm512_or_si512(a, b); }
 inline vi less_128(vi v) { return _mm512_xor_si512(v, _mm512_set1_epi8(-128)); }
 
 inline vf load_halves(const std::uint16_t* from) {

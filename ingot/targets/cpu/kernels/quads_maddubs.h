@@ -15,8 +15,21 @@ namespace ingot {
 
 inline constexpr bool fast_bytes = false;
 
+// Weights of fewer than 8 bits: a word of one step reaches 2 * 63 * 127 at most.
 template <int bits>
-struct QuadDot;
+struct QuadDot {
+  using Weights = vi;
+  using Sums = vi;
+  static constexpr int zero_point = 1 << (bits - 1);
+  static constexpr int most_steps = 8;
+
+  static Weights weights(vi quads) { return quads; }
+  static Sums open(vi acc) { return acc; }
+  static vi close(vi, Sums sums) { return sums; }
+  static Sums step(Sums sums, Weights w, vi x) {
+    return added_up(add_words(sums, multiply_bytes(w, x)));
+  }
+};
 
 // Magnitudes times signed x: 2 * 127 * 127 fits into 16 bits, 2 * 255 * 127 would not.
 template <>

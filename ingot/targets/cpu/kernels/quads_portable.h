@@ -36,6 +36,10 @@ inline vi add_in_words(vi a, vi b) {
 inline vi multiply_in_words(vi a, vi b) {
   return reinterpret_cast<vi>(reinterpret_cast<vw>(a) * reinterpret_cast<vw>(b));
 }
+inline vi add_products(vi acc, vi a, vi b) {
+  const auto lower = [](vi v) { return shift_right(shift_left(v, 16), 16); };
+  return acc + lower(a) * lower(b) + (a >> 16) * (b >> 16);
+}
 inline vi both_words(vi v) { return add(shift_left(v, 16), v & 0xffff); }
 
 template <class T>
@@ -45,6 +49,8 @@ inline vi load_words(const T* from) {
 
 inline vi low_nibbles(vi v) { return v & 0x0f0f0f0f; }
 inline vi high_nibbles(vi v) { return low_nibbles(v >> 4); }
+inline vi kept_bits(vi v, int mask) { return v & mask * 0x01010101; }
+inline vi either(vi a, vi b) { return a | b; }
 inline vi less_128(vi v) { return reinterpret_cast<vi>(bits_of(v) ^ 0x80808080u); }
 
 // Exponents of float16 are 112 below those of float32. The product is exact, even for subnormals.
@@ -91,8 +97,22 @@ inline vi add_words(vi sums, vs words) {
 
 inline constexpr bool fast_bytes = false;
 
+// Weights of fewer than 8 bits: one step reaches 4 * 63 * 127 at most.
 template <int bits>
-struct QuadDot;
+struct QuadDot {
+  using Weights = ByteWords;
+  using Sums = vi;
+  static constexpr int zero_point = 1 << (bits - 1);
+  static constexpr int most_steps = 8;
+
+  static Weights weights(vi quads) { return unsigned_bytes(quads); }
+  static Sums open(vi acc) { return acc; }
+  static vi close(vi, Sums sums) { return sums; }
+  static Sums step(Sums sums, Weights w, vi quad) {
+    const ByteWords x = signed_bytes(quad);
+    return add_words(sums, w.even * x.even + w.odd * x.odd);
+  }
+};
 
 template <>
 struct QuadDot<8> {

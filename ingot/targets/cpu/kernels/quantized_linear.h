@@ -1,9 +1,9 @@
-// out[N, O] = x[N, K] W^T + bias, with x in int8 and W in int8 or int4. quantized_tile.h has the
+// out[N, O] = x[N, K] W^T + bias, with x in int8 and W in 4 to 8 bits. quantized_tile.h has the
 // arithmetic.
 //
 // Threads divide the panels of columns. A few rows read every weight once, in sequence, at the
 // speed of memory. Many rows come in blocks that stay in the L2 cache while all panels pass over
-// them. For these, int4 is first unpacked to int8, in chunks of a panel that fit the L1 cache.
+// them. For these, fewer bits than 8 are first unpacked to int8, in chunks of a panel that fit the L1 cache.
 // Where the target has tiles of bytes, these multiply all but a few rows; see amx_quads.h.
 #pragma once
 
@@ -24,7 +24,7 @@ inline constexpr int least_amx_block = 64;  // sums of fewer k take as long to s
 inline constexpr int most_amx_block = 16 << 10, most_amx_inputs = 64 << 10;  // for their memory
 // Vectors are as fast with fewer rows. Blocks that do not stay in tiles are read for every 16 rows.
 template <int bits, int block>
-inline constexpr int least_tiled_rows = block > 2 * amx::byte_depth ? 40 : bits == 4 ? 8 : 12;
+inline constexpr int least_tiled_rows = block > 2 * amx::byte_depth ? 40 : bits < 8 ? 8 : 12;
 
 // Rows that so many bytes hold, in multiples.
 constexpr int rows_within(int bytes, int row_bytes, int multiple, int least, int most) {
@@ -149,7 +149,7 @@ class QuantizedLinear {
   // What a thread makes of rows of x and of panels.
   struct Own {
     static constexpr int rows = needs_starts ? block_rows : least_tiled_rows<bits, block>;
-    alignas(64) std::uint8_t unpacked[bits == 4 && !tiled ? chunk * block * quantized_columns : 1];
+    alignas(64) std::uint8_t unpacked[bits < 8 && !tiled ? chunk * block * quantized_columns : 1];
     std::conditional_t<tiled, AmxMemory<block>, char> amx;
     alignas(64) std::int8_t rest[tiled ? amx::most_rows * Inputs : 1];
     alignas(64) int starts[rows * In::whole * Stored::spans + 1];
@@ -163,7 +163,7 @@ class QuantizedLinear {
 
   static bool takes_tiles(int rows) { return tiled && rows >= least_tiled_rows<bits, block>; }
   static bool unpacks(int rows) {
-    return bits == 4 && fast_bytes && !tiled && rows >= tuned::unpacked_rows;
+    return bits < 8 && fast_bytes && !tiled && rows >= tuned::unpacked_rows;
   }
 
   // What a product of these rows needs.
@@ -211,7 +211,7 @@ class QuantizedLinear {
       stream_product(x, rows, panel, next, sums, around);
     else if (!unpacks(rows))
       shared_product(team, x, rows, panel, next, sums, around);
-    else if constexpr (bits == 4)
+    else if constexpr (bits < 8)
       unpacked_product(team, x, rows, panel, next, own.unpacked, sums, around);
   }
 

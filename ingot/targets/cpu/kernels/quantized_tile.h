@@ -1,7 +1,7 @@
 // Tiles of out = x W^T in integers: some rows of x times one panel of W, over a range of blocks.
 //
 // For each block, in ascending order: sum += float(d) * (scale of x * scale of w). Here d, the sum
-// of multiplier * (x . w) over the block's groups, is an exact integer. So levels are free in how
+// of multiplier * (x . w) - zero * (sum of x) over the block's groups, is an exact integer. So levels are free in how
 // they compute d, and the one float32 of an element fixes the bits.
 #pragma once
 
@@ -48,7 +48,7 @@ inline constexpr int lines_for_attention = 4;
 
 // How far ahead a tile fetches if it reads memory itself.
 template <int bits>
-inline constexpr int quads_ahead = bits == 4 ? tuned::int4_ahead : tuned::int8_ahead;
+inline constexpr int quads_ahead = bits < 8 ? tuned::int4_ahead : tuned::int8_ahead;
 
 // A tile calls head(place) for what precedes the quads of a block, quads(i) for each line of quads
 // of all columns, and vector(place) for each vector in it.
@@ -86,27 +86,49 @@ struct FetchShared {
   }
 };
 
-// Calls step(quads of Width vectors, k) for `Lines` lines of a group from `first` on.
+// Loads line i of quads of Width vectors.
+template <int Width, class Fetch>
+[[gnu::always_inline]] inline void load_line(const std::uint8_t* quads, int i, Fetch& fetch,
+                                             vi (&line)[Width]) {
+  fetch.quads(i);
+  for (int v = 0; v < Width; ++v) {
+    const std::uint8_t* at = quads + i * quad_bytes + v * lanes * 4;
+    fetch.vector(at);
+    line[v] = load_quads(at);
+  }
+}
+
+// Calls step(quads of Width vectors, k) for `Lines` lines of a group from `first` on. Lines of fewer
+// than 8 bits are those of whole 32 k.
 template <int bits, int Width, int Lines, class Fetch, class Step>
 [[gnu::always_inline]] inline void for_quads(const std::uint8_t* quads, int first,
                                              Fetch& fetch, Step step) {
+  quads += first * quad_bytes;
+  if constexpr (bits == 8) {
 #pragma GCC unroll 8
-  for (int i = 0; i < Lines; ++i) {
-    fetch.quads(i);
-    vi low[Width], high[Width];
-    for (int v = 0; v < Width; ++v) {
-      const std::uint8_t* at = quads + (first + i) * quad_bytes + v * lanes * 4;
-      fetch.vector(at);
-      low[v] = load_quads(at);
-      if constexpr (bits == 4) {
+    for (int i = 0; i < Lines; ++i) {
+      vi line[Width];
+      load_line(quads, i, fetch, line);
+      step(line, (first + i) * 4);
+    }
+  } else {
+    static_assert(Lines == bits, "see the layout");
+    vi above[bits - 4 + 1][Width];  // one more, as no array is empty
+#pragma GCC unroll 2
+    for (int i = 4; i < bits; ++i) load_line(quads, i, fetch, above[i - 4]);
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      vi low[Width], high[Width];
+      load_line(quads, i, fetch, low);
+      for (int v = 0; v < Width; ++v) {
         high[v] = high_nibbles(low[v]);
         low[v] = low_nibbles(low[v]);
+        if constexpr (bits > 4) {
+          low[v] = either(low[v], bits_above<bits>(above[above_line<bits>(i)][v], i));
+          high[v] = either(high[v], bits_above<bits>(above[above_line<bits>(i + 4)][v], i + 4));
+        }
       }
-    }
-    if constexpr (bits == 8) {
-      step(low, (first + i) * 4);
-    } else {
-      const int k = first * 8 + i * 4;
+      const int k = first / bits * 32 + i * 4;
       step(low, k);
       step(high, k + 16);
     }
@@ -148,7 +170,7 @@ template <int bits_, int group_, int block, int depth = block>
 struct StoredBlocks {
   using Block = PackedBlock<bits_, group_, block, depth>;
   static constexpr int bits = bits_, packed_bits = bits, group = Block::group;
-  static constexpr bool multiplied = Block::groups > 1, has_zeros = Block::has_zeros;
+  static constexpr bool multiplied = Block::multiplied, has_zeros = Block::has_zeros;
   static constexpr int span = !multiplied      ? stored<bits>(depth)
                               : depth == block ? group
                                                : stored_together<bits>;
@@ -164,25 +186,57 @@ struct StoredBlocks {
 template <int bits>
 inline constexpr int offset_removed = QuadDot<bits>::zero_point == 0 ? 1 << (bits - 1) : 0;
 
+inline constexpr int word_pair(int low, int high) {
+  return static_cast<int>((static_cast<unsigned>(low) & 0xffff) | static_cast<unsigned>(high) << 16);
+}
+
+// acc += start * zero over the groups of block `index` that have multipliers, two at a time: both
+// are numbers of 16 bits.
+template <int First, int Height, int Width, class X, class Blocks>
+[[gnu::always_inline]] inline void take_zeros_off(const X& x, const Blocks& blocks, int index,
+                                                  vi (&acc)[Height][Width]) {
+  using Block = typename Blocks::Block;
+  const auto packed = blocks.packed(index);
+  for (int s = 0; s < Blocks::spans; s += 2) {
+    const bool both = s + 1 < Blocks::spans;
+    const int group = s * Blocks::span / Block::group, next = (s + 1) * Blocks::span / Block::group;
+    vi zeros[Width];
+    for (int v = 0; v < Width; ++v) {
+      const vi low = packed.stored_zeros(First + v, group);
+      const vi stored =
+          both ? add(low, shift_left(packed.stored_zeros(First + v, next), 16)) : low;
+      zeros[v] = add_in_words(stored, splat_int(word_pair(-Block::zero_offset, -Block::zero_offset)));
+    }
+    const int at = index * Blocks::spans + s;
+    for_tile<Height, Width>([&](int r, int v) {
+      const int starts = word_pair(x.start(r, at), both ? x.start(r, at + 1) : 0);
+      acc[r][v] = add_products(acc[r][v], splat_int(starts), zeros[v]);
+    });
+  }
+}
+
 // acc = d over block `index`, of vectors First .. First + Width - 1.
 template <int First, int Height, int Width, class X, class Blocks, class Fetch>
 [[gnu::always_inline]] inline void block_sums(const X& x, const Blocks& blocks, int index,
                                               Fetch& fetch, vi (&acc)[Height][Width]) {
   constexpr int span = Blocks::span, spans = Blocks::spans, bits = Blocks::bits;
+  constexpr bool zeros_begin = Blocks::has_zeros && !Blocks::multiplied;
+  constexpr bool zeros_follow = Blocks::has_zeros && Blocks::multiplied;
   const auto packed = blocks.packed(index);
   const std::uint8_t* quads = blocks.quads(index) + First * lanes * 4;
   for (int s = 0; s < spans; ++s, quads += quad_bytes * span * bits / 32) {
     const int at = index * spans + s;
     vi part[Height][Width], multiplier[Width];
-    if constexpr (Blocks::has_zeros) {
+    if constexpr (zeros_begin) {
       vi zeros[Width];
       for (int v = 0; v < Width; ++v)
-        zeros[v] = add(packed.zeros(First + v), splat_int(-offset_removed<bits>));
+        zeros[v] = add(packed.zeros(First + v, 0), splat_int(-offset_removed<bits>));
       for_tile<Height, Width>(
           [&](int r, int v) { part[r][v] = multiply(splat_int(x.start(r, at)), zeros[v]); });
     } else {
+      constexpr bool unsigned_as_they_are = zeros_follow || QuadDot<bits>::zero_point == 0;
       for_tile<Height, Width>([&](int r, int v) {
-        part[r][v] = splat_int(QuadDot<bits>::zero_point == 0 ? 0 : x.start(r, at));
+        part[r][v] = splat_int(unsigned_as_they_are ? 0 : x.start(r, at));
       });
     }
     dot_products<bits, span>(quads, x, at * span, fetch, part);
@@ -194,6 +248,7 @@ template <int First, int Height, int Width, class X, class Blocks, class Fetch>
       acc[r][v] = s == 0 ? part[r][v] : add(acc[r][v], part[r][v]);
     });
   }
+  if constexpr (zeros_follow) take_zeros_off<First>(x, blocks, index, acc);
 }
 
 // sums[Height] of vectors First .. First + Width - 1, over blocks `range`. Start::resume continues

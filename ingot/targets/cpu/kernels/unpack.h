@@ -1,5 +1,6 @@
-// Unpacks int4 to int8 once for many rows, on levels where products in int8 are as fast. A weight
-// times its group's multiplier lies in -64 .. 64, and one less its zero in -15 .. 15.
+// Unpacks int4, int5 and int6 to int8 once for many rows, on levels where products in int8 are as fast. A weight
+// times its group's multiplier lies in -64 .. 64, one less its zero in -15 .. 15, and one with both
+// in -127 .. 127.
 #pragma once
 
 #include "quantized_tile.h"
@@ -9,7 +10,7 @@ namespace ingot {
 // The parts of a block that are unpacked one after the other: 32 k of one vector of columns each.
 template <class Block>
 inline constexpr int unpacked_parts = stored<4>(Block::stored_depth) / 32 * quantized_vectors;
-inline constexpr int unpacked_lines = 4;  // that a part reads
+inline constexpr int unpacked_half = 4;  // lines of half a part
 
 // What unpacked nibbles of each group and vector are multiplied with.
 template <class Block>
@@ -26,15 +27,15 @@ class UnpackFactors {
 
   // For several groups; that of a single one would be 1.
   vi factor(int vector, int k) const { return factors_[k / Block::group][vector]; }
-  // 128 less the zero, times the factor, in each byte.
+  // 128 less the zero in each byte.
   vi offset(int vector, int k) const {
     const vi middle = splat_int(-0x7f7f7f80);
     if constexpr (Block::has_zeros)
-      return add(middle, multiply(from_.zeros(vector), splat_int(-0x01010101)));
+      return add(middle, multiply(from_.zeros(vector, k / Block::group), splat_int(-0x01010101)));
     else if constexpr (Block::groups > 1)
       return add_in_words(middle, multiply_in_words(factor(vector, k), splat_int(-0x08070808)));
     else
-      return splat_int(0x78787878);
+      return splat_int(0x01010101 * (128 - (1 << (Block::bits - 1))));
   }
 
  private:
@@ -50,9 +51,10 @@ template <bool is_signed, class Block>
 [[gnu::always_inline]] inline void unpack_part(Block from, const UnpackFactors<Block>& factors,
                                                int part, std::uint8_t* to) {
   const int k = part / quantized_vectors * 32, vector = part % quantized_vectors;
-  const std::uint8_t* quads = from.weights() + k / 8 * quad_bytes + vector * lanes * 4;
+  constexpr int bits = Block::bits;
+  const std::uint8_t* quads = from.weights() + k / 32 * bits * quad_bytes + vector * lanes * 4;
   std::uint8_t* low = to + k / 4 * quad_bytes + vector * lanes * 4;
-  std::uint8_t* high = low + unpacked_lines * quad_bytes;
+  std::uint8_t* high = low + unpacked_half * quad_bytes;
   const vi offset = factors.offset(vector, k);
   const auto bytes = [&](vi nibbles) {
     if constexpr (Block::groups > 1)
@@ -60,11 +62,20 @@ template <bool is_signed, class Block>
     const vi sum = add_in_words(nibbles, offset);
     return is_signed ? less_128(sum) : sum;
   };
+  vi above[bits - 4 + 1];  // one more, as no array is empty
+#pragma GCC unroll 2
+  for (int i = 4; i < bits; ++i) above[i - 4] = load_quads(quads + i * quad_bytes);
 #pragma GCC unroll 4
-  for (int at = 0; at < unpacked_lines * quad_bytes; at += quad_bytes) {
+  for (int i = 0; i < unpacked_half; ++i) {
+    const int at = i * quad_bytes;
     const vi both = load_quads(quads + at);
-    store_quads(low + at, bytes(low_nibbles(both)));
-    store_quads(high + at, bytes(high_nibbles(both)));
+    vi first = low_nibbles(both), second = high_nibbles(both);
+    if constexpr (bits > 4) {
+      first = either(first, bits_above<bits>(above[above_line<bits>(i)], i));
+      second = either(second, bits_above<bits>(above[above_line<bits>(i + 4)], i + 4));
+    }
+    store_quads(low + at, bytes(first));
+    store_quads(high + at, bytes(second));
   }
 }
 
@@ -78,7 +89,7 @@ inline void unpack(Block from, std::uint8_t* to) {
 // Blocks of a panel from `first` on, unpacked.
 template <class Stored, int depth>
 struct UnpackedBlocks {
-  static constexpr int bits = 8, packed_bits = 4, span = stored<4>(depth), spans = 1;
+  static constexpr int bits = 8, packed_bits = Stored::bits, span = stored<4>(depth), spans = 1, group = span;
   static constexpr bool multiplied = false, has_zeros = false;
 
   Stored packed_blocks;
