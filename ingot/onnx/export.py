@@ -95,6 +95,7 @@ def quantize(model: OpenModel, lowered: Lowered, weights: QuantizedWeights, cloc
                 lowered.storage,
                 model.calibration,
                 kept_integers(model),
+                model.sample,
             )
 
 

@@ -7,22 +7,33 @@ https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ingot.artifact.formats import Format
+from ingot.artifact.formats import Format, Storage
 from ingot.onnx.operators import product
 from ingot.onnx.weights import Weight
 from ingot.ops.scaled import Scaled, whole_parts
 
 GROUPS = (16, 32, 64, 128, 256)  # those that the operator takes
+BITS = (4, 8)
 
 
 def fits(columns: int, form: Format) -> bool:
     """Tells whether the operator takes rows of so many columns in a format."""
-    return form.group in GROUPS
+    written = _written(form)
+    return written.group in GROUPS and written.bits in BITS
+
+
+def narrowest(storage: Storage) -> Storage:
+    """The storage nearest to another whose integers the file has in their own bits: int4 with zeros
+    has a scale for every group, and no multipliers."""
+    both = storage.zeros and storage.multipliers and storage.bits in BITS
+    return replace(storage, multipliers=False) if both else storage
 
 
 class Integers(Weight):
@@ -31,7 +42,9 @@ class Integers(Weight):
     The file has `integers` uint8 [O, groups, G*N/8], shifted so that none is negative and two to a
     byte, low half first, where they have 4 bits; zeros fill up the last group. And it has `scales`
     [O, groups], which are those of the blocks times the multipliers of the groups. If every group
-    has a zero of its own, `zeros` uint8 [O, groups*N/8] are shifted and packed as the integers.
+    has a zero of its own, `zeros` uint8 [O, groups*N/8] are shifted and packed as the integers. A
+    zero beside a multiplier is no multiple of it, so such integers are written as the int8 that
+    they make, and their groups are the blocks.
     """
 
     integers: Tensor
@@ -46,6 +59,8 @@ class Integers(Weight):
         make: Callable[[], Scaled],
     ) -> None:
         super().__init__()
+        if form != (written := _written(form)):
+            form, make = written, partial(_combined, make)
         self.bits, self.group, self.columns = form.bits, form.group, shape[1]
         rows, groups = shape[0], -(-shape[1] // form.group)
         stored = (rows, groups, form.group * form.bits // 8)
@@ -74,6 +89,18 @@ class Integers(Weight):
         numbers = dequantized(integers, scales, self.bits, self.group, zeros)
         filled = numbers.shape[-1] > self.columns
         return numbers[..., : self.columns] if filled else numbers
+
+
+def _written(form: Format) -> Format:
+    """The format in which the file has the integers of another."""
+    both = form.zeros and form.has_multipliers
+    return Format("int8", form.block, form.block, form.scale) if both else form
+
+
+def _combined(make: Callable[[], Scaled]) -> Scaled:
+    """The same numbers as integers that only lack the scales of their blocks."""
+    matrix = make()
+    return Scaled(matrix.integers().to(torch.int8), None, matrix.scales, block=matrix.block)
 
 
 def packed(matrix: Scaled, bits: int, shape: tuple[int, ...]) -> Tensor:

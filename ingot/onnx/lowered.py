@@ -20,7 +20,7 @@ from ingot.compiler.options import Clock
 from ingot.compiler.quantization.store import QuantizedWeights
 from ingot.errors import ExportError
 from ingot.models.counts import module_counts
-from ingot.onnx.integers import Integers, fits
+from ingot.onnx.integers import Integers, fits, narrowest
 from ingot.onnx.weights import OnnxMatrix, Vector, Weight, Weights
 from ingot.ops.dtypes import TORCH_DTYPES
 from ingot.ops.scaled import Operand
@@ -49,7 +49,8 @@ def lower(model: OpenModel, clock: Clock) -> Lowered:
         graph = export(model.module, config)
         refuse_stacks(graph, config.architecture)
         reference = GraphModule(graph, deepcopy(graph.graph))
-    storage = storage_of(model, reference, fits)
+    chosen = storage_of(model, reference, fits)
+    storage = {name: narrowest(each) for name, each in chosen.items()}
     with clock.stage("passes", "arithmetic to primitives"):
         passes = takewhile(lambda each: each.name != END, pipeline())
         runner.run(graph, list(passes), module_counts(model.module))

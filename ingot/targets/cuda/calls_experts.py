@@ -15,6 +15,7 @@ from ingot.targets.cuda.call import ONE, Call, Choice, Emit
 from ingot.targets.cuda.calls_rows import ACTIVATIONS
 from ingot.targets.cuda.operands import Operands, Pointer, RowsOperand, Size, workspace
 from ingot.targets.cuda.products import (
+    MATRIX,
     Constants,
     Given,
     check_operands,
@@ -37,7 +38,7 @@ LEAST_SLOTS = 32  # for the experts of a row: the lanes of a warp
 COLUMNS = 512  # of a program that works on columns of a row
 PICKS_AT_ONCE = 1024
 NOWHERE: Grid = (Extent(times=0), ONE, ONE)  # nothing is launched
-MULTIPLY = ("x", "w", "multipliers", "scales", "shares", "lists", "counts")
+MULTIPLY = ("x", *MATRIX, "shares", "lists", "counts")
 FINISH = ("parts", "bias", "shares", "out", "rows")
 
 

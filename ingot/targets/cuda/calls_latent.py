@@ -16,7 +16,7 @@ from ingot.targets.cuda.calls_attention import ROW_TILE, OverPages, Tiles
 from ingot.targets.cuda.head_parts import LatentCache, expect, width_of
 from ingot.targets.cuda.levels import FLOATS, LARGEST_VALUES
 from ingot.targets.cuda.operands import Operands, Pointer, Size
-from ingot.targets.cuda.products import matrix_of, power_of_two
+from ingot.targets.cuda.products import MATRIX, matrix_of, power_of_two
 from ingot.targets.cuda.tiles import CLASSES, tiling_of
 from ingot.targets.work import Work
 
@@ -47,8 +47,9 @@ def head_linear(operands: Operands, work: Work) -> list[Call]:
     # As for two halves: the sums are short, and larger tiles would spill.
     tiling = tiling_of(outputs, depth, form, dtype.bits, operands.architecture)
     constants: dict[str, Constant] = {
-        "multipliers": 0, "scales": 0, **matrix, "WIDTH": width, "OUTPUTS": outputs, "DEPTH": depth,
-        "X_STRIDE": x.stride, "OUT_STRIDE": out.stride, "TILE_COLUMNS": tiling.columns,
+        **dict.fromkeys(MATRIX[1:], 0), **matrix, "WIDTH": width, "OUTPUTS": outputs,
+        "DEPTH": depth, "X_STRIDE": x.stride, "OUT_STRIDE": out.stride,
+        "TILE_COLUMNS": tiling.columns,
     }  # fmt: skip
     choices = [
         Choice(

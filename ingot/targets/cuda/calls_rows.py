@@ -11,7 +11,14 @@ from ingot.errors import CodegenError
 from ingot.targets.cuda.call import Call, Choice, Emit
 from ingot.targets.cuda.levels import FLOATS
 from ingot.targets.cuda.operands import Operands, Pointer, RowsOperand, Size
-from ingot.targets.cuda.products import matrix_of, passed, power_of_two, row_grid, row_warps
+from ingot.targets.cuda.products import (
+    MATRIX,
+    matrix_of,
+    passed,
+    power_of_two,
+    row_grid,
+    row_warps,
+)
 from ingot.targets.cuda.weights import tile_columns
 from ingot.targets.work import Work, where
 
@@ -54,7 +61,7 @@ def embedding(operands: Operands, work: Work) -> list[Call]:
         return [_gathered(table, indices, rows)]
     pointers, constants = matrix_of(weight)
     arguments, absent = passed(
-        ("w", "multipliers", "scales", "indices", "out"),
+        (*MATRIX, "indices", "out"),
         {**pointers, "indices": indices, "out": rows.pointer},
     )
     tile = tile_columns(width, weight.format)

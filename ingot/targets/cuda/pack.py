@@ -21,9 +21,11 @@ from ingot.targets.cuda.weights import (
     groups_of,
     is_stack,
     layout_of,
+    least_multiplier,
     nbytes_of,
     stored_dtype,
     tile_columns,
+    zeros_of,
 )
 from ingot.targets.stacks import modules_of
 from ingot.targets.target import Read, ScaledWeights
@@ -95,11 +97,27 @@ def pack_multipliers(matrix: Scaled, form: Format) -> Tensor:
     """The multipliers of a matrix -> uint8 [rows, tiles, groups of a tile / 2]."""
     assert matrix.multipliers is not None
     columns, multipliers = matrix.shape[-1], matrix.multipliers
-    groups = tile_columns(columns, form) // form.group
-    missing = groups_of(columns, form) - multipliers.shape[-1]
-    nibbles = (torch.nn.functional.pad(multipliers, (0, missing)) + 8).view(torch.uint8)
-    halves: Tensor = nibbles.unflatten(-1, (-1, 2, groups // 2))
+    missing, least = groups_of(columns, form) - multipliers.shape[-1], least_multiplier(form)
+    filled = torch.nn.functional.pad(multipliers, (0, missing), value=max(least, 0))
+    halves = _halves((filled - least).view(torch.uint8), columns, form)
     return halves[..., 0, :] | halves[..., 1, :] << 4
+
+
+def pack_zeros(matrix: Scaled, form: Format) -> Tensor:
+    """The zeros of a matrix -> uint8 [rows, blocks], or where there are multipliers [rows, tiles,
+    groups of a tile]."""
+    assert matrix.zeros is not None
+    columns, zeros = matrix.shape[-1], matrix.zeros.view(torch.uint8)
+    if not form.has_multipliers:
+        return zeros
+    filled = torch.nn.functional.pad(zeros, (0, zeros_of(columns, form) - zeros.shape[-1]))
+    return _halves(filled, columns, form).transpose(-1, -2).flatten(-2)
+
+
+def _halves(groups: Tensor, columns: int, form: Format) -> Tensor:
+    """What groups have, [rows, groups] -> [rows, tiles, 2, groups of half a tile]."""
+    half: Tensor = groups.unflatten(-1, (-1, 2, tile_columns(columns, form) // form.group // 2))
+    return half
 
 
 def _by_lane(rows: Tensor, unit: int) -> Tensor:
@@ -143,14 +161,17 @@ def _integers(weight: Buffer, integers: ScaledWeights) -> Iterator[Tensor]:
             scales.append(piece.scales.to(torch.float16))
             if weight.format.has_multipliers:
                 multipliers.append(pack_multipliers(piece, weight.format))
-            if piece.zeros is not None:
-                zeros.append(piece.zeros.view(torch.uint8))
-    yield _hole(layout.multipliers - rows * layout.row_bytes)
-    if small := multipliers or zeros:
-        whole = _columns_first(small)
-        yield whole
-        yield _hole(layout.scales - layout.multipliers - whole.numel())
-    yield _columns_first(scales)
+            if weight.format.zeros:
+                zeros.append(pack_zeros(piece, weight.format))
+    written = rows * layout.row_bytes
+    starts = layout.multipliers, layout.zeros, layout.scales
+    for start, pieces in zip(starts, (multipliers, zeros, scales), strict=True):
+        yield _hole(start - written)
+        written = start
+        if pieces:
+            whole = _columns_first(pieces)
+            yield whole
+            written += whole.nbytes
 
 
 def _columns_first(pieces: Iterable[Tensor]) -> Tensor:

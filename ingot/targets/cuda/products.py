@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from ingot.artifact.formats import DType, stored_bytes
+from ingot.artifact.formats import stored_bytes
 from ingot.artifact.launches import Constant, Extent, Grid, LaunchArgument
 from ingot.artifact.plan import Buffer, Instruction
 from ingot.errors import CodegenError
@@ -20,7 +20,8 @@ from ingot.targets.work import where
 Constants = Mapping[str, Constant]
 Given = Mapping[str, Pointer | Size | None]
 
-MULTIPLY = ("x", "w", "multipliers", "scales", "bias", "residual", "parts", "out", "rows")
+MATRIX = ("w", "multipliers", "zeros", "scales")
+MULTIPLY = ("x", *MATRIX, "bias", "residual", "parts", "out", "rows")
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,15 +199,13 @@ def check_matrix(weight: Buffer) -> None:
     if not fits(columns, weight.format):
         raise CodegenError(
             f"weight {weight.name} has {columns} columns in the format {weight.format}",
-            hint="Products on CUDA take float16 scales of whole rows or of blocks of whole 32 "
-            "columns, and multipliers in pairs.",
+            hint="Products on CUDA take int8 and int4, float16 scales of whole rows or of blocks "
+            "of whole 32 columns, and multipliers in pairs.",
         )
 
 
 def matrix_of(weight: Buffer) -> tuple[dict[str, Pointer], Constants]:
     """Pointers to the parts of a packed matrix, or of the first of a stack, and its constants.
-
-    Zeros are passed in the place of multipliers, and with them a GROUP of 0.
 
     Raises CodegenError for a format that no product takes.
     """
@@ -215,16 +214,19 @@ def matrix_of(weight: Buffer) -> tuple[dict[str, Pointer], Constants]:
     form = weight.format
     layout = layout_of(rows, columns, form)
     pointers = {"w": _part(weight, 0, form.dtype)}
-    if form.has_multipliers or form.zeros:
-        dtype: DType = "int8" if form.zeros else "int4"
-        pointers["multipliers"] = _part(weight, layout.multipliers, dtype)
+    if form.has_multipliers:
+        pointers["multipliers"] = _part(weight, layout.multipliers, "int4")
+    if form.zeros:
+        kept = "int16" if form.has_multipliers else "int8"
+        pointers["zeros"] = _part(weight, layout.zeros, kept)
     if form.is_scaled:
         pointers["scales"] = _part(weight, layout.scales, "float16")
     return pointers, {
         "ROW_BYTES": layout.row_bytes,
         "BITS": form.bits,
         "BLOCK": form.block,
-        "GROUP": 0 if form.zeros else form.group,
+        "GROUP": form.group,
+        "WITH_ZEROS": form.zeros,
     }
 
 
@@ -256,5 +258,5 @@ def row_warps(columns: int) -> int:
     return max(1, min(8, columns // 256))
 
 
-def _part(weight: Buffer, offset: int, dtype: DType) -> Pointer:
+def _part(weight: Buffer, offset: int, dtype: str) -> Pointer:
     return Pointer(LaunchArgument(buffer=weight.name, offset=offset), dtype)

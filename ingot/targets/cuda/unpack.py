@@ -11,10 +11,20 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from ingot.artifact.formats import Format
 from ingot.artifact.plan import Buffer
 from ingot.ops.dtypes import TORCH_DTYPES
 from ingot.ops.scaled import Operand, Scaled, stack
-from ingot.targets.cuda.weights import UNIT, groups_of, is_stack, layout_of, nbytes_of, tile_columns
+from ingot.targets.cuda.weights import (
+    UNIT,
+    groups_of,
+    is_stack,
+    layout_of,
+    least_multiplier,
+    nbytes_of,
+    tile_columns,
+    zeros_of,
+)
 from ingot.targets.target import Packed, Weights
 
 
@@ -55,24 +65,36 @@ def unpack(weight: Buffer, data: Tensor) -> Operand:
         pairs = _by_column(stored, min(UNIT, tile // 2)).view(rows, -1, tile // 2)
         high = _signed(pairs >> 4)
         values = torch.cat(((pairs & 15).to(torch.int8) - 8, high), -1).flatten(1)
-    multipliers = zeros = None
-    if form.zeros:
-        size = rows * form.blocks_of(columns)
-        by_block = data[layout.multipliers : layout.multipliers + size].view(torch.int8)
-        zeros = by_block.view(-1, rows).T.contiguous()
-    if form.has_multipliers:
-        size = rows * groups_of(columns, form) // 2
-        tiles = data[layout.multipliers : layout.multipliers + size].view(
-            -1, rows, tile // form.group // 2
-        )
-        halves = torch.cat((tiles & 15, tiles >> 4), -1).to(torch.int8) - 8
-        found = halves.transpose(0, 1).flatten(1)
-        multipliers = found[:, : -(-columns // form.group)]
+    multipliers = _multipliers(data[layout.multipliers :], rows, columns, form)
+    zeros = _zeros(data[layout.zeros :], rows, columns, form)
     scales = data[layout.scales :].contiguous().view(torch.float16).view(-1, rows).T.float()
     scales = scales.contiguous()
     return Scaled(
         values[:, :columns], multipliers, scales, zeros, block=form.block, group=form.group
     )
+
+
+def _multipliers(data: Tensor, rows: int, columns: int, form: Format) -> Tensor | None:
+    """The multipliers of a matrix, int8 [rows, groups], from the bytes that begin with them."""
+    if not form.has_multipliers:
+        return None
+    half = tile_columns(columns, form) // form.group // 2
+    tiles = data[: rows * groups_of(columns, form) // 2].view(-1, rows, half)
+    nibbles = torch.cat((tiles & 15, tiles >> 4), -1).to(torch.int8)
+    found = nibbles.transpose(0, 1).flatten(1) + least_multiplier(form)
+    return found[:, : -(-columns // form.group)]
+
+
+def _zeros(data: Tensor, rows: int, columns: int, form: Format) -> Tensor | None:
+    """The zeros of a matrix, int8 [rows, groups], from the bytes that begin with them."""
+    if not form.zeros:
+        return None
+    stored = data[: rows * zeros_of(columns, form)].view(torch.int8)
+    if not form.has_multipliers:
+        return stored.view(-1, rows).T.contiguous()
+    half = tile_columns(columns, form) // form.group // 2
+    halves = stored.view(-1, rows, half, 2).permute(1, 0, 3, 2)
+    return halves.flatten(1)[:, : -(-columns // form.group)]
 
 
 def _by_column(rows: Tensor, unit: int) -> Tensor:

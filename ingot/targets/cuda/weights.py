@@ -1,8 +1,8 @@
 """Layout of weights in their file.
 
-Numbers lie as they are, row after row. Integers with scales are one tensor of bytes with two or
-three parts, each from a multiple of 64 bytes on. Columns go in tiles, see `tile_columns`; zeros
-fill up the last, multipliers of zero included.
+Numbers lie as they are, row after row. Integers with scales are one tensor of bytes with two to
+four parts, each from a multiple of 64 bytes on. Columns go in tiles, see `tile_columns`; zeros fill
+up the last, groups of which there are none have multipliers of zero, or of one beside zeros.
 
     values       rows of bytes. Their order is that in which the lanes of a matrix instruction take
                  them: with S = min(64, bytes of a tile) / 16, a unit of 16 S bytes is [4][S][2][2],
@@ -11,9 +11,13 @@ fill up the last, multipliers of zero included.
         int4     the first half of a tile in the low nibbles, as value + 8, the second in the high
                  ones, in two's complement
     multipliers  [tiles of a row][rows][groups of a tile / 2] bytes: the groups of the first half of
-                 the tile in the low nibbles; each value + 8
-    zeros        [blocks of a row][rows] int8; a format has zeros, or multipliers, or neither
+                 the tile in the low nibbles; each value + 8, or beside zeros value - 1
+    zeros        [blocks of a row][rows] int8; or beside multipliers, in their order, [tiles of a
+                 row][rows][groups of a tile / 2][2]: a group of the first half, one of the second
     scales       [blocks of a row][rows] float16
+
+So what a tile of outputs needs for a step lies together in every part. In `int4-g32-b128-zeros` and
+tiles of 128 columns an output has 64 bytes of values, 2 of multipliers, 4 of zeros and 2 of scales.
 
 A stack [E, O, K] lies matrix by matrix, each from a multiple of 64 bytes on. Stacks of one module
 share a tensor of the file: what belongs to one index lies together.
@@ -37,7 +41,8 @@ class Layout:
     """Offsets of the parts of a packed matrix in bytes, and its size."""
 
     row_bytes: int
-    multipliers: int  # or the zeros
+    multipliers: int
+    zeros: int
     scales: int
     nbytes: int
 
@@ -46,13 +51,13 @@ def layout_of(rows: int, columns: int, form: Format) -> Layout:
     """The layout of a matrix [rows, columns]."""
     if not form.is_scaled:
         row_bytes = stored_bytes(form.dtype, columns)
-        return Layout(row_bytes, 0, 0, row_bytes * rows)
+        return Layout(row_bytes, 0, 0, 0, row_bytes * rows)
     tile = tile_columns(columns, form)
     row_bytes = stored_bytes(form.dtype, -(-columns // tile) * tile)
     multipliers, blocks = aligned(row_bytes * rows), form.blocks_of(columns)
-    small = blocks if form.zeros else groups_of(columns, form) // 2
-    scales = aligned(multipliers + rows * small)
-    return Layout(row_bytes, multipliers, scales, scales + 2 * rows * blocks)
+    zeros = aligned(multipliers + rows * groups_of(columns, form) // 2)
+    scales = aligned(zeros + rows * zeros_of(columns, form))
+    return Layout(row_bytes, multipliers, zeros, scales, scales + 2 * rows * blocks)
 
 
 def stored_dtype(weight: Buffer) -> DType:
@@ -101,8 +106,20 @@ def tile_columns(columns: int, form: Format) -> int:
 
 
 def groups_of(columns: int, form: Format) -> int:
-    """Groups of a row that have a multiplier, those of zeros included."""
+    """Groups of a row that have a multiplier, with those that fill up the last tile."""
     if not form.has_multipliers:
         return 0
     tile = tile_columns(columns, form)
     return -(-columns // tile) * tile // form.group
+
+
+def zeros_of(columns: int, form: Format) -> int:
+    """Zeros of a row, with those that fill up the last tile."""
+    if not form.zeros:
+        return 0
+    return groups_of(columns, form) if form.has_multipliers else form.blocks_of(columns)
+
+
+def least_multiplier(form: Format) -> int:
+    """The multiplier that is stored as 0."""
+    return 1 if form.zeros else -8

@@ -12,6 +12,7 @@ from ingot.compiler.interpret import Value
 from ingot.ops.dtypes import TORCH_DTYPES
 from ingot.ops.scaled import Scaled
 from tests.support import samples
+from tests.targets.cpu.matrices import zeros_beside
 
 
 def drawn(form: Format, outputs: int, columns: int, seed: int = 0) -> Value:
@@ -27,8 +28,11 @@ def drawn(form: Format, outputs: int, columns: int, seed: int = 0) -> Value:
     values = integers(-bound if form.bits == 4 else 1 - bound, bound, columns)
     groups = -(-columns // form.group)
     multipliers = integers(-8, 8, groups) if form.has_multipliers else None
-    zeros = integers(-bound, bound, form.blocks_of(columns)) if form.zeros else None
+    zeros = integers(-bound, bound, groups) if form.zeros else None
     largest = bound * (8 if form.has_multipliers else 1) * columns**0.5
+    if multipliers is not None and zeros is not None:
+        multipliers += 9
+        zeros, largest = zeros_beside(multipliers, zeros, form.bits), 2 * largest
     scales = samples.normal(rng, outputs, form.blocks_of(columns)) / largest
     widths = {"block": form.block, "group": form.group}
     return Scaled(values, multipliers, scales.half().float(), zeros, **widths)

@@ -34,6 +34,7 @@ def cases(draw: st.DrawFn) -> Case:
     if dtype != "float32":
         forms += [int8(64), int8(128), int4(32, 128), int4(64, 128)]
         forms += [with_zeros(int8(64)), with_zeros(int4(32, 32)), with_zeros(int4(128, 128))]
+        forms += [with_zeros(int4(32, 128)), with_zeros(int4(64, 128))]
     return Case(
         kernel, draw(st.sampled_from(forms)), columns=2 * draw(st.integers(9, 300)),
         outputs=2 * draw(st.integers(1, 80)), dtype=dtype, with_bias=draw(st.booleans()),

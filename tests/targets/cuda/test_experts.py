@@ -35,6 +35,10 @@ CUT = Mixture(Experts(3, 2, 576, 544, **CLAMPED), "float32")  # type: ignore[arg
 CUT_FIRST = Mixture(Experts(3, 2, 544, 32, **CLAMPED), "float32")  # type: ignore[arg-type]
 CUT_SECOND = Mixture(Experts(3, 2, 32, 544, **CLAMPED), "float32")  # type: ignore[arg-type]
 ZEROS = Experts(2, 2, 32, 32, format=with_zeros(int4(32, 32)), down_format=with_zeros(int8(32)))
+# Zeros beside multipliers: in columns that are cut, and in a last tile that is short.
+BOTH = Experts(
+    2, 2, 544, 40, format=with_zeros(int4(32, 128)), down_format=with_zeros(int4(32, 64))
+)  # fmt: skip
 FURTHER = (
     CUT,
     Mixture(ZEROS),
@@ -57,7 +61,9 @@ SLOW = [
 
 @pytest.mark.cases(thorough=4)
 @pytest.mark.parametrize(
-    "case", core(FIRST, CUT_FIRST, CUT_SECOND, further=FURTHER, slow=SLOW), ids=str
+    "case",
+    core(FIRST, CUT_FIRST, CUT_SECOND, Mixture(BOTH), further=FURTHER, slow=SLOW),
+    ids=str,
 )
 def test_mixture(case: Mixture) -> None:
     """Rows are right in every class of rows, and equal to the bit in all of them."""
@@ -82,7 +88,9 @@ def test_parts_of_rows_that_are_wider_than_a_second_stage_takes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("case", "counts"), [(CUT, [2, 2]), (CUT_FIRST, [2, 1]), (CUT_SECOND, [1, 2])], ids=str
+    ("case", "counts"),
+    [(CUT, [2, 2]), (CUT_FIRST, [2, 1]), (CUT_SECOND, [1, 2]), (Mixture(BOTH), [2, 1])],
+    ids=str,
 )
 def test_the_products_that_are_to_be_cut_are(case: Mixture, counts: list[int]) -> None:
     plan = case.sketch[0]

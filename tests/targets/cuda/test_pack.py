@@ -30,6 +30,8 @@ COLUMNS = {int8(200): 200, int8(32): 96, int4(32, 64): 192, int4(64, 64): 192, i
 SHORT = ((int8(128), 576), (int8(64), 37), (int4(32, 128), 330), (int4(64, 128), 200))
 ZEROS = (
     (with_zeros(int4(32, 32)), 96), (with_zeros(int4(128, 128)), 330), (with_zeros(int8(64)), 192),
+    (with_zeros(int4(32, 128)), 256), (with_zeros(int4(32, 128)), 330),
+    (with_zeros(int4(64, 128)), 200), (with_zeros(int4(16, 64)), 100),
 )  # fmt: skip
 
 
@@ -70,20 +72,30 @@ def unpacked(data: Tensor, rows: int, columns: int, form: Format) -> Scaled:
         values[:, column] = byte.view(torch.int8)
     blocks = form.blocks_of(columns)
     scales = data[at.scales : at.scales + 2 * rows * blocks].view(torch.float16)
-    multipliers = zeros = None
-    if form.zeros:
-        found = data[at.multipliers : at.multipliers + rows * blocks].view(blocks, rows)
-        zeros = found.T.view(torch.int8)
-    if form.has_multipliers:
-        tiles = -(-columns // tile)
-        groups = tiles * tile // form.group
-        pairs = data[at.multipliers : at.multipliers + rows * groups // 2].view(tiles, rows, -1)
-        both = torch.stack([pairs & 15, pairs >> 4], -2).transpose(0, 1).reshape(rows, groups)
-        found = both.to(torch.int8) - 8
-        multipliers = found[:, : -(-columns // form.group)]
-        assert not found[:, multipliers.shape[1] :].any()
     scales = scales.view(blocks, rows).T.float()
+    multipliers = zeros = None
+    if form.has_multipliers:
+        multipliers, zeros = by_group(data, rows, columns, form)
+    elif form.zeros:
+        found = data[at.zeros : at.zeros + rows * blocks].view(blocks, rows)
+        zeros = found.T.view(torch.int8)
     return Scaled(values, multipliers, scales, zeros, block=form.block, group=form.group)
+
+
+def by_group(data: Tensor, rows: int, columns: int, form: Format) -> tuple[Tensor, Tensor | None]:
+    """The multipliers and the zeros in packed bytes, group by group."""
+    at, tile = layout_of(rows, columns, form), tile_columns(columns, form)
+    half, there = tile // form.group // 2, -(-columns // form.group)
+    groups = -(-columns // tile) * 2 * half
+    multipliers, zeros = torch.empty(2, rows, groups, dtype=torch.int8)
+    for group in range(groups):
+        tile_at, second = group // (2 * half), group // half % 2
+        pairs = (tile_at * rows + torch.arange(rows)) * half + group % half
+        nibbles = data[at.multipliers + pairs] >> 4 * second & 15
+        multipliers[:, group] = nibbles.to(torch.int8) + (1 if form.zeros else -8)
+        zeros[:, group] = data[at.zeros + 2 * pairs + second].view(torch.int8) if form.zeros else 0
+    assert not (zeros[:, there:].any() or (multipliers[:, there:] != form.zeros).any())
+    return multipliers[:, :there], zeros[:, :there] if form.zeros else None
 
 
 @pytest.mark.parametrize(

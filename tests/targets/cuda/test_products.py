@@ -138,6 +138,15 @@ ZEROS = (
     Case("gated_linear", with_zeros(int4(64, 64)), 200, 100, "float16"),
     Case("gated_linear", with_zeros(int8(128)), 640, 100),
 )
+# Zeros beside multipliers, in one piece, in splits, and with a last tile that is short.
+BOTH = (
+    Case("linear", with_zeros(int4(32, 128)), 640, 96),
+    Case("gated_linear", with_zeros(int4(32, 128)), 330, 100, "float16"),
+    Case("linear_add_rms_norm", with_zeros(int4(64, 128)), 1100, 50, with_bias=True),
+    Case("linear", with_zeros(int4(32, 64)), 192, 50, "float32"),
+    Case("linear", with_zeros(int4(16, 64)), 100, 50, "float16"),
+    Case("gated_linear", with_zeros(int4(32, 128)), 640, 100),
+)
 # Rows whose last block is short, and those whose last tile is.
 SHORT = (
     Case("linear", int4(32, 128), 330, 50),
@@ -185,12 +194,12 @@ LOOSE = {
 }
 
 
-@pytest.mark.cases(core=5, thorough=12)
+@pytest.mark.cases(core=6, thorough=13)
 @pytest.mark.parametrize(
     "case",
     core(
-        *(*FORMATS[1::3], *KERNELS[1::3], HALVES[0], SHORT[0], *ZEROS[:2]),
-        further=[*FORMATS, *KERNELS, *HALVES, *SHORT, *ZEROS],
+        *(*FORMATS[1::3], BOTH[0], *KERNELS[1::3], HALVES[0], SHORT[0], *ZEROS[:2], BOTH[1]),
+        further=[*FORMATS, *KERNELS, *HALVES, *SHORT, *ZEROS, *BOTH],
     ),
     ids=str,
 )

@@ -111,9 +111,10 @@ def test_kernels_of_integers_with_zeros(tmp_path: Path, shape: str, target: Targ
 
 
 @pytest.mark.thorough
-def test_a_product_of_integers_with_zeros(tmp_path: Path) -> None:
+@pytest.mark.parametrize("group", [128, 64, 32])
+def test_a_product_of_integers_with_zeros(tmp_path: Path, group: int) -> None:
     """As all others are spelled: for few rows, which are read as fast as the card can."""
-    form, target = Format("int4", 128, 128, "float16", zeros=True), TARGETS[1]
+    form, target = Format("int4", 128, group, "float16", zeros=True), TARGETS[1]
     plan = Case("linear", form, 1024, 4096).plan
     product, *_ = CALLS["linear"](Operands(plan), Work(plan, plan.groups[0]))
     few, more, _ = map(product.spec, product.choices)

@@ -117,6 +117,8 @@ BUILDS: Mapping[str, Build] = {
     "embedding int4 short": embedding(int4(32, 128)),
     "embedding int4 zeros": embedding(with_zeros(int4(64, 64))),
     "embedding int8 zeros": embedding(with_zeros(int8(64))),
+    "embedding int4 both": embedding(with_zeros(int4(32, 64))),
+    "embedding int4 both short": embedding(with_zeros(int4(32, 128))),
     "select_rows": select_rows,
     "rms_norm": rms_norm,
     "rms_norm heads": rms_norm_of_heads,
@@ -137,6 +139,8 @@ WIDTHS = {
     "embedding int4": 192,
     "embedding int4 plain": 96,
     "embedding int4 short": 330,
+    "embedding int4 both": 192,
+    "embedding int4 both short": 330,
 }
 
 

@@ -185,12 +185,12 @@ def _store_tile(
     """Has a tile of picks of one expert stored: of a split, or of all TOGETHER."""
     begin = tl.program_id(1) * TILE_OUTPUTS
     o = begin + tl.arange(0, TILE_OUTPUTS)
-    w, multipliers, scales = _places(stack, expert)
+    w, multipliers, zeros, scales = _places(stack, expert)
     store(
         made,
         Packed(
-            w, multipliers, scales,
-            stack.first.ROW_BYTES, stack.first.BITS, stack.first.BLOCK, stack.first.GROUP,
+            w, multipliers, zeros, scales, stack.first.ROW_BYTES,
+            stack.first.BITS, stack.first.BLOCK, stack.first.GROUP, stack.first.WITH_ZEROS,
         ),
         expert, pick, split, o, begin,
     )  # fmt: skip
@@ -312,7 +312,8 @@ def _store_parts(made: SumParts, matrix: Packed, expert, pick, split, o, begin):
 @triton.jit
 def _places(stack: StackedOperand, expert):
     """Addresses of the parts of an expert's matrix."""
-    w, multipliers, scales = stack.first.w, stack.first.multipliers, stack.first.scales
+    w, multipliers, zeros = stack.first.w, stack.first.multipliers, stack.first.zeros
+    scales = stack.first.scales
     nbytes = expert.to(tl.int64) * stack.MATRIX_BYTES
     if stack.first.BITS > 8:
         w += expert.to(tl.int64) * (stack.MATRIX_BYTES * 8 // stack.first.BITS)
@@ -321,4 +322,8 @@ def _places(stack: StackedOperand, expert):
         scales += expert.to(tl.int64) * (stack.MATRIX_BYTES // 2)
         if stack.first.GROUP < stack.first.BLOCK:
             multipliers += nbytes
-    return w, multipliers, scales
+            if stack.first.WITH_ZEROS:
+                zeros += expert.to(tl.int64) * (stack.MATRIX_BYTES // 2)
+        elif stack.first.WITH_ZEROS:
+            zeros += nbytes
+    return w, multipliers, zeros, scales

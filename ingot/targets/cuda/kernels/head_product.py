@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 
 from ingot.targets.cuda.kernels.operands import Rows
-from ingot.targets.cuda.kernels.product_step import Cut, Packed, TileAt, scales_of, with_step
+from ingot.targets.cuda.kernels.product_step import Cut, Packed, TileAt, small_of, with_step
 
 
 @triton.jit
@@ -25,10 +25,10 @@ def multiply_heads(
     tile = TileAt(r, rows, o, begin)
     numbers = x.at + head * cut.DEPTH
     total = tl.zeros([TILE_OUTPUTS, TILE_ROWS], tl.float32)
-    scale, by = scales_of(matrix, tile, 0, WIDTH, cut)
+    small = small_of(matrix, tile, 0, WIDTH, cut)
     for step in range(0, triton.cdiv(cut.DEPTH, cut.TILE_COLUMNS)):
-        total, scale, by = with_step(
-            total, scale, by, step, Rows(numbers, x.STRIDE), matrix, tile, WIDTH, cut
+        total, small = with_step(
+            total, small, step, Rows(numbers, x.STRIDE), matrix, tile, WIDTH, cut
         )
     place = r.to(tl.int64)[None, :] * out.STRIDE + o[:, None]
     mask = (o < end)[:, None] & (r < rows)[None, :]

@@ -12,7 +12,7 @@ from ingot.targets.cuda.kernels.dependent import wait_for_last
 from ingot.targets.cuda.kernels.finish import Added, completed
 from ingot.targets.cuda.kernels.math import activated
 from ingot.targets.cuda.kernels.operands import Bias, Rows, with_bias
-from ingot.targets.cuda.kernels.product_step import Cut, Packed, TileAt, scales_of, with_step
+from ingot.targets.cuda.kernels.product_step import Cut, Packed, TileAt, small_of, with_step
 
 
 @triton.jit
@@ -75,9 +75,9 @@ def sums(x: Rows, matrix: Packed, tile: TileAt, split, WIDTH: tl.constexpr, cut:
     last = ALL if cut.TOGETHER else tl.minimum(first + cut.STEPS, ALL)
     total = tl.zeros([tile.o.shape[0], tile.r.shape[0]], tl.float32)
     split_sum = tl.zeros([tile.o.shape[0], tile.r.shape[0]], tl.float32)
-    scale, by = scales_of(matrix, tile, first, WIDTH, cut)
+    small = small_of(matrix, tile, first, WIDTH, cut)
     for step in range(first, last):
-        split_sum, scale, by = with_step(split_sum, scale, by, step, x, matrix, tile, WIDTH, cut)
+        split_sum, small = with_step(split_sum, small, step, x, matrix, tile, WIDTH, cut)
         if cut.TOGETHER and cut.SPLITS > 1:
             total, split_sum = _ended(total, split_sum, step, cut.STEPS)
     return total + split_sum
@@ -89,12 +89,12 @@ def halves(x: Rows, matrix: Packed, tile: TileAt, HALF: tl.constexpr, cut: Cut):
     WIDTH: tl.constexpr = 2 * HALF
     gate = tl.zeros([tile.o.shape[0], tile.r.shape[0]], tl.float32)
     up, gate_sum, up_sum = gate, gate, gate
-    scale, by = scales_of(matrix, tile, 0, WIDTH, cut)
-    up_scale, up_by = scales_of(matrix, _further(tile, HALF), 0, WIDTH, cut)
+    small = small_of(matrix, tile, 0, WIDTH, cut)
+    up_small = small_of(matrix, _further(tile, HALF), 0, WIDTH, cut)
     for step in range(0, triton.cdiv(cut.DEPTH, cut.TILE_COLUMNS)):
-        gate_sum, scale, by = with_step(gate_sum, scale, by, step, x, matrix, tile, WIDTH, cut)
-        up_sum, up_scale, up_by = with_step(
-            up_sum, up_scale, up_by, step, x, matrix, _further(tile, HALF), WIDTH, cut
+        gate_sum, small = with_step(gate_sum, small, step, x, matrix, tile, WIDTH, cut)
+        up_sum, up_small = with_step(
+            up_sum, up_small, step, x, matrix, _further(tile, HALF), WIDTH, cut
         )
         if cut.SPLITS > 1:
             gate, gate_sum = _ended(gate, gate_sum, step, cut.STEPS)

@@ -13,15 +13,17 @@ from ingot.targets.cuda.kernels.operands import Rows
 
 
 class Packed(NamedTuple):
-    """A matrix as it is stored. A GROUP of 0 says that zeros are in the place of multipliers."""
+    """A matrix as it is stored. Beside multipliers a zero is a pair of zeros, one in each byte."""
 
     w: tl.tensor
     multipliers: tl.tensor
+    zeros: tl.tensor
     scales: tl.tensor
     ROW_BYTES: tl.constexpr
     BITS: tl.constexpr  # of a weight: 8 and 4 are integers with scales
     BLOCK: tl.constexpr  # columns that share a scale
-    GROUP: tl.constexpr  # columns that share a multiplier
+    GROUP: tl.constexpr  # columns that share a multiplier and a zero
+    WITH_ZEROS: tl.constexpr
 
 
 class Cut(NamedTuple):
@@ -34,6 +36,15 @@ class Cut(NamedTuple):
     TOGETHER: tl.constexpr = True  # whether a program does all splits
 
 
+class Small(NamedTuple):
+    """What a tile of weights has beside them, as it lies in memory: scales [outputs], multipliers
+    and zeros; anything else for what its format does not have."""
+
+    scales: tl.tensor
+    multipliers: tl.tensor
+    zeros: tl.tensor
+
+
 class TileAt(NamedTuple):
     """Position of sums [outputs, rows]: rows `r` of so many, and outputs `o` from `begin` on."""
 
@@ -44,35 +55,36 @@ class TileAt(NamedTuple):
 
 
 @triton.jit
-def scales_of(matrix: Packed, tile: TileAt, step, WIDTH: tl.constexpr, cut: Cut):
-    """The scales of a tile of weights, [outputs], and its multipliers as they lie in memory."""
+def small_of(matrix: Packed, tile: TileAt, step, WIDTH: tl.constexpr, cut: Cut):
+    """The small parts of a tile of weights."""
     o = tile.o
-    scale, by = o, o
+    scales, multipliers, zeros = o, o, o
     LAST: tl.constexpr = triton.cdiv(cut.DEPTH, cut.TILE_COLUMNS) - 1
     step = tl.minimum(step, LAST)  # beyond the last tile is the last once more
     if matrix.BITS <= 8:
         at = step * cut.TILE_COLUMNS // matrix.BLOCK * WIDTH + o
-        scale = tl.load(matrix.scales + at, mask=o < WIDTH, other=0.0)
-        if matrix.GROUP == 0:
-            by = tl.load(matrix.multipliers + at, mask=o < WIDTH, other=0)
-        elif matrix.GROUP < matrix.BLOCK:
-            BYTES: tl.constexpr = cut.TILE_COLUMNS // matrix.GROUP // 2
-            i = tile.begin * BYTES + tl.arange(0, o.shape[0] * BYTES)
-            by = tl.load(
-                matrix.multipliers + step * (WIDTH * BYTES) + i, mask=i < WIDTH * BYTES, other=0
-            )
-    return scale, by
+        scales = tl.load(matrix.scales + at, mask=o < WIDTH, other=0.0)
+        if matrix.GROUP < matrix.BLOCK:
+            PAIRS: tl.constexpr = cut.TILE_COLUMNS // matrix.GROUP // 2
+            i = tile.begin * PAIRS + tl.arange(0, o.shape[0] * PAIRS)
+            first = step * (WIDTH * PAIRS)
+            multipliers = tl.load(matrix.multipliers + first + i, mask=i < WIDTH * PAIRS, other=0)
+            if matrix.WITH_ZEROS:
+                zeros = tl.load(matrix.zeros + first + i, mask=i < WIDTH * PAIRS, other=0)
+        elif matrix.WITH_ZEROS:
+            zeros = tl.load(matrix.zeros + at, mask=o < WIDTH, other=0)
+    return Small(scales, multipliers, zeros)
 
 
 @triton.jit
 def with_step(
-    total, scale, by, step, x: Rows, matrix: Packed, tile: TileAt, WIDTH: tl.constexpr, cut: Cut
+    total, small: Small, step, x: Rows, matrix: Packed, tile: TileAt, WIDTH: tl.constexpr, cut: Cut
 ):  # fmt: skip
-    """The sum with one more tile of columns, and the scales of the next.
+    """The sum with one more tile of columns, and the small parts of the next.
 
-    Scales are too small for an asynchronous load: they are under way for a step.
+    These are too small for an asynchronous load: they are under way for a step.
     """
-    next_scale, next_by = scales_of(matrix, tile, step + 1, WIDTH, cut)
+    following = small_of(matrix, tile, step + 1, WIDTH, cut)
     k = step * cut.TILE_COLUMNS + tl.arange(0, cut.TILE_COLUMNS)
     if matrix.BITS > 8:
         numbers = _numbers(x, k, tile, cut)
@@ -83,17 +95,19 @@ def with_step(
             numbers = _numbers(x, k, tile, cut)
             integers = _integers(matrix, k, tile, WIDTH, cut.TILE_COLUMNS)
             weights = _in_order(integers, tile.o.shape[0], cut.TILE_COLUMNS).to(numbers.dtype)
-            if matrix.GROUP == 0:
-                weights -= by.to(numbers.dtype)[:, None]
+            if matrix.WITH_ZEROS:
+                weights -= small.zeros.to(numbers.dtype)[:, None]
             dot = _dot(weights, numbers)
         else:
-            dot = _dot4(by, step, x, matrix, tile, WIDTH, cut)
-        total += dot * scale.to(tl.float32)[:, None]
-    return total, next_scale, next_by
+            dot = _dot4(small, step, x, matrix, tile, WIDTH, cut)
+        total += dot * small.scales.to(tl.float32)[:, None]
+    return total, following
 
 
 @triton.jit
-def _dot4(by, step, x: Rows, matrix: Packed, tile: TileAt, WIDTH: tl.constexpr, cut: Cut):
+def _dot4(
+    small: Small, step, x: Rows, matrix: Packed, tile: TileAt, WIDTH: tl.constexpr, cut: Cut
+):  # fmt: skip
     """A tile of weights in 4 bits, times x. The halves of the tile share bytes."""
     HALF: tl.constexpr = cut.TILE_COLUMNS // 2
     OUTPUTS: tl.constexpr = tile.o.shape[0]
@@ -105,19 +119,42 @@ def _dot4(by, step, x: Rows, matrix: Packed, tile: TileAt, WIDTH: tl.constexpr, 
     low = (pairs & 0x0F).to(tl.int8).to(x_low.dtype)
     high = (pairs & 0xF0).to(tl.int8, bitcast=True).to(x_low.dtype)  # 16 times its value
     low, high = _in_order(low, OUTPUTS, HALF), _in_order(high, OUTPUTS, HALF)
-    if matrix.GROUP == 0:
-        zero = by.to(x_low.dtype)[:, None]
+    if matrix.GROUP < matrix.BLOCK:
+        low, high = _by_group(low, high, small, OUTPUTS, HALF, matrix.GROUP, matrix.WITH_ZEROS)
+    elif matrix.WITH_ZEROS:
+        zero = small.zeros.to(x_low.dtype)[:, None]
         low, high = low - (zero + 8.0), high * 0.0625 - zero
-    elif matrix.GROUP == matrix.BLOCK:
-        low, high = low - 8.0, high * 0.0625
     else:
-        GROUPS: tl.constexpr = HALF // matrix.GROUP
-        nibbles = tl.reshape(by, OUTPUTS, GROUPS)
-        own_low = (nibbles & 15).to(x_low.dtype) - 8.0
-        own_high = (nibbles >> 4).to(x_low.dtype) * 0.0625 - 0.5
-        low = (low - 8.0) * _wide(own_low, OUTPUTS, GROUPS, matrix.GROUP)
-        high *= _wide(own_high, OUTPUTS, GROUPS, matrix.GROUP)
+        low, high = low - 8.0, high * 0.0625
     return _dot_on(_dot(low, x_low), high, x_high)
+
+
+@triton.jit
+def _by_group(
+    low, high, small: Small,
+    OUTPUTS: tl.constexpr, HALF: tl.constexpr, GROUP: tl.constexpr, WITH_ZEROS: tl.constexpr,
+):  # fmt: skip
+    """The halves of a tile of weights, times the multipliers of their groups, less their zeros.
+
+    `low` is 8 too large, and `high` 16 times its value. Nothing is rounded.
+    """
+    GROUPS: tl.constexpr = HALF // GROUP
+    OFFSET: tl.constexpr = -1.0 if WITH_ZEROS else 8.0  # of stored multipliers
+    nibbles = tl.reshape(small.multipliers, OUTPUTS, GROUPS)
+    own_low = (nibbles & 15).to(low.dtype) - OFFSET
+    own_high = (nibbles >> 4).to(low.dtype) * 0.0625 - OFFSET / 16
+    if WITH_ZEROS:
+        zeros = tl.reshape(small.zeros, OUTPUTS, GROUPS)
+        zero_low = zeros.to(tl.int8).to(low.dtype) + own_low * 8.0
+        zero_high = (zeros >> 8).to(low.dtype)
+        low = low * _wide(own_low, OUTPUTS, GROUPS, GROUP)
+        low -= _wide(zero_low, OUTPUTS, GROUPS, GROUP)
+        high = high * _wide(own_high, OUTPUTS, GROUPS, GROUP)
+        high -= _wide(zero_high, OUTPUTS, GROUPS, GROUP)
+    else:
+        low = (low - 8.0) * _wide(own_low, OUTPUTS, GROUPS, GROUP)
+        high *= _wide(own_high, OUTPUTS, GROUPS, GROUP)
+    return low, high
 
 
 @triton.jit
@@ -135,9 +172,9 @@ def _integers(matrix: Packed, places, tile: TileAt, WIDTH: tl.constexpr, AT_ONCE
 
 
 @triton.jit
-def _wide(multipliers, OUTPUTS: tl.constexpr, GROUPS: tl.constexpr, GROUP: tl.constexpr):
-    """Multipliers [OUTPUTS, GROUPS], one for each column of the groups."""
-    wide = tl.broadcast_to(multipliers[:, :, None], OUTPUTS, GROUPS, GROUP)
+def _wide(numbers, OUTPUTS: tl.constexpr, GROUPS: tl.constexpr, GROUP: tl.constexpr):
+    """Numbers of groups [OUTPUTS, GROUPS], one for each column of these."""
+    wide = tl.broadcast_to(numbers[:, :, None], OUTPUTS, GROUPS, GROUP)
     return tl.reshape(wide, OUTPUTS, GROUPS * GROUP)
 
 

@@ -50,14 +50,17 @@ def scaled_rows(
         nibbles = (integers >> (half * 4)) & 15
         integers = tl.where(half == 0, nibbles, nibbles ^ 8) - 8
     block = (columns // table.BLOCK).to(tl.int64)
-    if table.GROUP == 0:
-        integers -= tl.load(table.multipliers + block * HEIGHT + source, mask=mask, other=0)
-    elif table.GROUP < table.BLOCK:
+    if table.GROUP < table.BLOCK:
         HALF_GROUPS: tl.constexpr = TILE // table.GROUP // 2
         group = columns % (TILE // 2) // table.GROUP
         at = ((columns // TILE).to(tl.int64) * HEIGHT + source) * HALF_GROUPS + group
         nibbles = tl.load(table.multipliers + at, mask=mask, other=0).to(tl.int32)
-        integers *= ((nibbles >> (half * 4)) & 15) - 8
+        integers *= ((nibbles >> (half * 4)) & 15) - (-1 if table.WITH_ZEROS else 8)
+        if table.WITH_ZEROS:
+            zeros = tl.load(table.zeros + at, mask=mask, other=0).to(tl.int32)
+            integers -= (zeros >> (half * 8)).to(tl.int8)
+    elif table.WITH_ZEROS:
+        integers -= tl.load(table.zeros + block * HEIGHT + source, mask=mask, other=0)
     scale = tl.load(table.scales + block * HEIGHT + source, mask=mask, other=0.0)
     y = integers.to(tl.float32) * scale.to(tl.float32)
     _put(out.at, y, row, columns, mask, out.STRIDE)
