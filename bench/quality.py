@@ -29,10 +29,10 @@ from torch.fx import GraphModule, Node
 
 from ingot.artifact.formats import Storage
 from ingot.compiler.export import export
-from ingot.compiler.quantization.calibrate import calibration_sequences
 from ingot.compiler.quantization.choose import choose_storage
 from ingot.compiler.quantization.graph_matrices import matrices_in
 from ingot.compiler.quantization.quantize import quantize_weights
+from ingot.compiler.quantization.sequences import calibration_sequences, sample_sequences
 from ingot.compiler.quantization.store import QuantizedWeights
 from ingot.compiler.reference import Interpreter, reference_logits
 from ingot.compiler.tokenizer import load_tokenizer
@@ -104,6 +104,8 @@ class Bench:
         sampled = json.loads(SAMPLED.read_text())
         self.calibration: Sequences = sampled[:NUM_CALIBRATING]
         self.held_out: Sequences = sampled[NUM_CALIBRATING:]
+        vocab_size = config.vocab_size
+        self.sample = sample_sequences(self.tokenizer, vocab_size, max_model_len=1024)
         self.ids: list[int] = []
         if text is not None:
             self._read_text(text.read_text(encoding="utf-8"), max_tokens)
@@ -124,7 +126,7 @@ class Bench:
         storage = choose_storage(matrices_in(self.gm), case.storage, (), "bfloat16")
         with QuantizedWeights(self.checkpoint.read, ROOT) as weights:
             sequences = self.calibration if case.calibrated else ()
-            quantize_weights(self.gm, weights, storage, sequences)
+            quantize_weights(self.gm, weights, storage, sequences, sample=self.sample)
             store = Stored(weights, storage, case.int8_cache)
             logits = quantized_logits(self.gm, store, self.held_out)
             kl = divergence(self.reference, logits)

@@ -28,13 +28,13 @@ VARIANTS = {
 }
 LABELS = {
     "int8": "int8-channel",
-    "int4": "int4-g32 + int8-g128",
+    "int4": "int4-g32-zeros + int8-g128",
     "int4 head": "int4-g128",
 }
 
 FORMATS = {
     "int8": {"int8-b256", "int8-b768"},
-    "int4": {"int4-g32-b128", "int8-b128", "bfloat16"},
+    "int4": {"int4-g32-b128-zeros", "int8-b128", "bfloat16"},
     "int4 head": {"int4-b128"},
 }
 

@@ -77,19 +77,19 @@ ARGUMENTS: Arguments = (
     ),
     Argument(
         "--quantize",
-        "store weight matrices in int8 or int4 (default: none); embedding and head are int8 either "
-        "way",
-        choices=("none", "int8", "int4"),
+        "store weight matrices in integers of so many bits (default: none); embedding and head are "
+        "int8 in any case",
+        choices=("none", "int8", "int6", "int5", "int4"),
     ),
     Argument(
         "--group-size N",
         "columns that share a scale: 32, 64 or 128, or for int8 also channel, a whole row "
-        "(default: 32 for int4, 128 for int8); the last group of a row has what is left",
+        "(default: 128 for int8, else 32); the last group of a row has what is left",
     ),
     Argument(
         "--keep PATTERN=KIND",
-        "store the matrices whose names end like PATTERN as KIND: none, bf16, int8 or int4, as in "
-        "lm_head=bf16; may be repeated, and the last match wins",
+        "store the matrices whose names end like PATTERN as KIND: none, bf16, int8, int6, int5 or "
+        "int4, as in lm_head=bf16; may be repeated, and the last match wins",
         action="append",
     ),
     Argument(

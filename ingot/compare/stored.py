@@ -16,17 +16,21 @@ from ingot.artifact.manifest import TargetEntry
 from ingot.artifact.plan import Buffer, Plan
 from ingot.artifact.reader import Artifact, weights_name
 from ingot.compiler.interpret import Read, Value
+from ingot.compiler.quantization.found import RANGES
 from ingot.compiler.quantization.search import quantize_rows
 from ingot.errors import ArtifactError
 from ingot.ops.dtypes import TORCH_DTYPES
 from ingot.ops.scaled import Scaled, stack, whole_parts
 from ingot.targets.target import kind_of, target_named
 
-# GPTQ leaves more error in a group than search does, in exchange for less in the results. Beyond
-# this many times as much, in energy, a group is damaged.
-CALIBRATED = 16.0
-# Search may end at another of two scales that it likes as well, by the order of a sum.
-SEARCHED = 1.5
+# Rounding for the inputs of a matrix leaves more error in a group than the search for the weights
+# alone, in exchange for less in the results. Beyond this many times as much, in energy, and beyond
+# this share of the group's own energy, a group is damaged.
+CHOSEN = 16.0
+SHARE = 0.5
+# In steps of its group: so much farther than the nearest number of its grid an integer may be. A
+# sum that is added up in another order may end at another scale.
+SLACK = 0.25
 
 
 # A parameter as the integers that its checkpoint stores; None for other parameters.
@@ -104,20 +108,40 @@ def damage(
     buffer: Buffer, stored: Scaled, read: Read, *, calibrated: bool
 ) -> tuple[Tensor, Tensor]:
     """For integers that a compile has chosen: (the numbers that they stand for, those of the
-    model), the latter where a group loses more than search loses, or, if calibration has chosen
-    them, far more, and elsewhere the former."""
+    model), the latter where a group is damaged, and elsewhere the former.
+
+    A group is damaged that loses far more than it must, or, unless GPTQ has chosen the integers, if
+    one of them is not the nearest.
+    """
     rows = _whole(buffer, read).float()
     found, searched = stored.dequantize(), quantize_rows(rows, buffer.format).dequantize()
     size, columns = buffer.format.group, rows.shape[-1]
-    errors, least = (
-        whole_parts((x - rows).square(), size).sum(-1, keepdim=True) for x in (found, searched)
+    errors, least, energy = (
+        whole_parts(x.square(), size).sum(-1, keepdim=True)
+        for x in (found - rows, searched - rows, rows)
     )
     typical = least.mean(-2, keepdim=True)
-    if calibrated:
-        damaged = errors > CALIBRATED * torch.maximum(least, typical)
-    else:
-        damaged = errors > SEARCHED * least
+    damaged = errors > torch.maximum(CHOSEN * torch.maximum(least, typical), SHARE * energy)
+    if not calibrated:
+        nearest, step = _nearest(rows, stored, buffer.format.bits)
+        farther = (found - rows).abs() - (nearest - rows).abs() > SLACK * step
+        damaged |= whole_parts(farther, size).any(-1, keepdim=True)
     return found, torch.where(damaged.expand(-1, -1, size).flatten(1)[:, :columns], rows, found)
+
+
+def _nearest(rows: Tensor, stored: Scaled, bits: int) -> tuple[Tensor, Tensor]:
+    """The numbers nearest to `rows` that integers could stand for beside what is stored, and the
+    distance between two."""
+    low, high = RANGES[bits]
+    columns = rows.shape[-1]
+    step = stored.scales.repeat_interleave(stored.block, -1)[..., :columns]
+    offset = torch.zeros_like(rows)
+    if stored.zeros is not None:
+        offset = step * stored.zeros.repeat_interleave(stored.group, -1)[..., :columns]
+    if stored.multipliers is not None:
+        step = step * stored.multipliers.repeat_interleave(stored.group, -1)[..., :columns]
+    units = torch.where(step == 0, 0.0, (rows + offset) / step)
+    return units.round().clamp(low, high) * step - offset, step.abs()
 
 
 def sources_of(buffer: Buffer) -> tuple[str, ...]:

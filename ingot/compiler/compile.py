@@ -158,7 +158,12 @@ def quantize(model: OpenModel, front: Front, weights: QuantizedWeights, clock: C
     chosen = {name: sizes.get(name, 0) for name in front.storage}
     with weights.telling(clock.stage_over("quantize", front.quantization, chosen)):
         quantize_weights(
-            front.reference, weights, front.storage, model.calibration, kept_integers(model)
+            front.reference,
+            weights,
+            front.storage,
+            model.calibration,
+            kept_integers(model),
+            model.sample,
         )
 
 

@@ -39,7 +39,7 @@ from ingot.targets.target import kind_of
 
 _FORMAT = re.compile(
     r"(?P<dtype>float32|bfloat16|float16)|"
-    r"(?P<quantize>int8|int4)(-(g(?P<group>32|64|128)|(?P<channel>channel)))?"
+    r"(?P<quantize>int8|int6|int5|int4)(-(g(?P<group>32|64|128)|(?P<channel>channel))(-zeros)?)?"
 )
 # What rounds most among the kinds of targets that compute so: activations to int8, on a CPU.
 TARGETS = {"float16": "cuda:sm_80"}
@@ -82,11 +82,11 @@ def compile_options(name: str, max_model_len: int | None) -> CompileOptions:
     """Options of a compile that gives a number format. Raises UsageError."""
     base = name.removesuffix(INT8_CACHE)
     found = _FORMAT.fullmatch(base)
-    if found is None or base == "int4-channel":
+    if found is None or (found["channel"] and found["quantize"] != "int8"):
         raise UsageError(
             f"--formats has {name!r}",
-            hint="Supported: float32, bfloat16, float16, int8 and int4, the last two also with a "
-            f"group size, as in int4-g64 or int8-channel; each also with {INT8_CACHE}.",
+            hint="Supported: float32, bfloat16, float16, int8, int6, int5 and int4, integers also "
+            f"with a group size, as in int4-g64 or int8-channel; each also with {INT8_CACHE}.",
         )
     return CompileOptions(
         targets=(TARGETS.get(base, TARGET),),

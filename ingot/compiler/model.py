@@ -12,11 +12,11 @@ from torch.fx import GraphModule
 from ingot.artifact.formats import Storage
 from ingot.compiler.options import Clock, CompileOptions
 from ingot.compiler.quality_texts import given_text
-from ingot.compiler.quantization.calibrate import calibration_sequences
 from ingot.compiler.quantization.choose import check_calibration
 from ingot.compiler.quantization.graph_matrices import matrices_in
 from ingot.compiler.quantization.kept import holds, kept_storage
 from ingot.compiler.quantization.quantize import KeptIntegers
+from ingot.compiler.quantization.sequences import calibration_sequences, sample_sequences
 from ingot.compiler.quantization.storage import Fits
 from ingot.compiler.resolve import Resolved, resolve
 from ingot.compiler.tokenizer import checked_files, parsed_tokenizer
@@ -32,7 +32,11 @@ from ingot.targets.target import kind_of
 
 @dataclass(frozen=True, slots=True)
 class OpenModel:
-    """A model directory, read and checked. The module has no weights; the checkpoint is open."""
+    """A model directory, read and checked. The module has no weights; the checkpoint is open.
+
+    `calibration` is tokens of the text that a user calibrates with, and `sample` those of the
+    bundled one, where matrices may have to be rounded without it.
+    """
 
     model_dir: ModelDir
     options: CompileOptions
@@ -44,6 +48,7 @@ class OpenModel:
     calibration: list[list[int]]
     quality_text: dict[str, list[int]] = field(default_factory=dict)
     tokenizer_files: dict[str, bytes] = field(default_factory=dict)
+    sample: list[list[int]] = field(default_factory=list)
 
     @property
     def ignored(self) -> tuple[str, ...]:
@@ -75,6 +80,9 @@ def read_model(model_dir: ModelDir, options: CompileOptions, clock: Clock) -> Op
         tokenizer = parsed_tokenizer(model_dir, files, config.vocab_size)
         longest = resolved.limits.max_model_len
         calibration = calibration_sequences(options.calibrate, tokenizer, max_model_len=longest)
+        sample = []
+        if not calibration and (options.quantize != "none" or options.keep):
+            sample = sample_sequences(tokenizer, config.vocab_size, max_model_len=longest)
         quality_text = {}
         if options.quality and options.quality_text is not None:
             quality_text = given_text(options.quality_text, tokenizer, options.quality_positions)
@@ -95,6 +103,7 @@ def read_model(model_dir: ModelDir, options: CompileOptions, clock: Clock) -> Op
         calibration,
         quality_text,
         files,
+        sample,
     )
 
 

@@ -72,10 +72,11 @@ class CompileOptions:
         dtype: "float32", "bfloat16", "float16" (for GPUs alone), or "auto": that of the
             checkpoint, but bfloat16 instead of float16 where a target is no GPU. Of float16
             weights bfloat16 drops 3 bits, which float32 keeps.
-        quantize: "none", "int8" or "int4": how weight matrices are stored.
+        quantize: "none", "int8", "int6", "int5" or "int4": how weight matrices are stored.
         group_size: columns that share a scale: "32", "64", "128", or for int8 also "channel", a
-            whole row. "" is 32 for int4 and 128 for int8. The last group of a row has what is left.
-        keep: exceptions, "PATTERN=none|bf16|int8|int4", by the names of the model's matrices.
+            whole row. "" is 128 for int8, and else 32. The last group of a row has what is left.
+        keep: exceptions, "PATTERN=none|bf16|int8|int6|int5|int4", by the names of the
+            matrices of the model.
         calibrate: a text in UTF-8. Linears are rounded so that their results on it change least.
         dequantize: of a checkpoint that stores matrices quantized take the numbers that these stand
             for; without it an artifact keeps its integers.

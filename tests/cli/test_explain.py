@@ -27,7 +27,7 @@ def test_it_says_how_each_matrix_is_stored(shakespeare_dir, capsys, monkeypatch)
     lines = [line.split("  ") for line in capsys.readouterr().out.splitlines()]
     rows = {cells[1]: [cell.strip() for cell in cells if cell] for cells in lines if len(cells) > 1}
     down = rows["model.layers.*.mlp.down_proj (6)"]
-    assert down[1:] == ["256x768", "int8, 6 groups of 128", "int4, 24 groups of 32"]
+    assert down[1:] == ["256x768", "int8, 6 groups of 128", "int4, 24 groups of 32, with zeros"]
     table = rows["model.embed_tokens"]
     assert table[1:] == ["2048x256", "int8, 2 groups of 128", "int8, 2 groups of 128"]
 

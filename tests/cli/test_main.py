@@ -253,7 +253,7 @@ def test_json_errors_are_objects(failing, capsys):
 
 
 @pytest.mark.parametrize(
-    ("option", "value"), [("--quantize", "int5"), ("--unknown", "x"), ("--page-size", "few")]
+    ("option", "value"), [("--quantize", "int3"), ("--unknown", "x"), ("--page-size", "few")]
 )
 def test_usage_errors_are_objects_too(capsys, option, value):
     assert main(["compile", "m", option, value, "--json"]) == 2
@@ -311,7 +311,7 @@ def test_usage_errors(argv, capsys):
         (
             ["compile", "m", "--quantize", "fp8"],
             "--quantize is 'fp8'",
-            "Supported: none, int8, int4. See: ingot compile --help",
+            "Supported: none, int8, int6, int5, int4. See: ingot compile --help",
         ),
     ],
 )

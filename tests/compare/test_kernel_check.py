@@ -7,7 +7,7 @@ one of them is spoilt.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
 import pytest
@@ -163,6 +163,30 @@ def test_groups_that_calibration_chose_are_damaged_only_far_beyond_what_search_l
     assert damaged_rows(buffer, rounded, calibrated=False) == [3]
     assert damaged_rows(buffer, scaled, calibrated=True) == [5]
     assert damaged_rows(buffer, stored, calibrated=False) == []
+
+
+@pytest.mark.parametrize("kind", ["int8", "int4"])
+def test_rounding_for_some_inputs_is_no_damage(kind: str) -> None:
+    """However unlike they are, it is found where an integer, a scale or a zero is not as chosen."""
+    buffer = placed(kind).buffer("model.layers.0.mlp.down_proj.weight")
+    rows = read(buffer.name)
+    generator = torch.Generator().manual_seed(0)
+    importance = torch.randn(rows.shape[1], generator=generator).mul(3).exp()
+    stored = quantize_rows(rows, buffer.format, importance)
+    assert damaged_rows(buffer, stored, calibrated=False) == []
+    values, scales = stored.values.clone(), stored.scales.clone()
+    values[3, 0] += -1 if values[3, 0] > 0 else 1
+    scales[5, 0] *= 1.25
+    scales[6, 0] = 0
+    for spoilt, row in (
+        (replace(stored, values=values), [3]),
+        (replace(stored, scales=scales), [5, 6]),
+    ):
+        assert damaged_rows(buffer, spoilt, calibrated=False) == row
+    if stored.zeros is not None:
+        zeros = stored.zeros.clone()
+        zeros[4, 0] += 3
+        assert damaged_rows(buffer, replace(stored, zeros=zeros), calibrated=False) == [4]
 
 
 def test_search_may_end_at_another_scale_that_loses_as_little() -> None:

@@ -125,19 +125,21 @@ def test_the_manifest_says_what_was_asked_for(made: Made) -> None:
     numerics = manifest["numerics"]
     assert numerics["dtype"] == "float32"
     ((name, allowed),) = made.golden["tolerances"].items()
-    assert (name, numerics["tolerance"]) == ("int4-g32+int8-cache", allowed["mean"])
+    assert (name, numerics["tolerance"]) == ("int4-g32-zeros+int8-cache", allowed["mean"])
     assert allowed["mean"] == pytest.approx(1.5 * allowed["noise"], rel=1e-2)
     assert allowed["mean"] < allowed["largest"]
     quality = numerics["quality"]
     assert 0 < quality["kl"] <= quality["kl_p99"] <= quality["kl_largest"]
     assert quality["positions"] >= 512
-    assert numerics["quantization"] == "int4-g32 + int8-g128"  # tables take eight bits
+    assert numerics["quantization"] == "int4-g32-zeros + int8-g128"  # tables take eight bits
     assert [entry["name"] for entry in manifest["targets"]] == list(V3)
     portable, wide = manifest["targets"]
     assert portable["requires"] == ["x86_64"]
     assert {"avx2", "fma", "x86_64"} <= set(wide["requires"])
     assert wide["requires"] == sorted(wide["requires"])
-    assert portable["layout"] == wide["layout"] and wide["layout"].endswith("float32-int4-g32")
+    assert portable["layout"] == wide["layout"] and wide["layout"].endswith(
+        "float32-int4-g32-zeros"
+    )
     assert "merge_linears" not in [entry["name"] for entry in manifest["ledger"]]
     assert made.report.dtype_reason == "float32, as asked"
     assert made.report.golden_error == 0.0

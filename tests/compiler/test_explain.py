@@ -72,9 +72,9 @@ def test_supported_model(whole: Path) -> None:
     data = {
         "bfloat16": 2 * matrices + 4 * vectors,
         "float32": 4 * (matrices + vectors),
-        # A row is a short block: it has a scale, and in int4 multipliers of four groups.
+        # A row is a short block: it has a scale, and in int4 multipliers and zeros of four groups.
         "int8": matrices + 2 * (outer + inner + wide) + 4 * vectors,
-        "int4": outer * 66 + inner * (32 + 4) + wide * (48 + 4) + 4 * vectors,
+        "int4": outer * 66 + inner * (32 + 8) + wide * (48 + 8) + 4 * vectors,
     }
     told = ways(explanation)
     # The file has a header beside that, and the frequencies of the rotation.

@@ -182,7 +182,7 @@ def test_dynamic_frequencies_stretch_to_any_length(config: ModelConfig) -> None:
         ({"dtype": "bfloat16"}, "bfloat16", "bfloat16"),
         ({"dtype": "float16", "targets": GPU}, "float16", "float16"),
         ({"dtype": "float32", "kv_dtype": "int8"}, "int8", "float32"),
-        ({"dtype": "bfloat16", "quantize": "int4"}, "bfloat16", "bfloat16-int4-g32"),
+        ({"dtype": "bfloat16", "quantize": "int4"}, "bfloat16", "bfloat16-int4-g32-zeros"),
         (
             {"dtype": "float32", "quantize": "int8", "group_size": "channel"},
             "float32",
@@ -202,7 +202,7 @@ def test_matrices_that_are_kept_in_int8_have_the_groups_that_were_asked_for(
 ) -> None:
     asked = {"quantize": "int4", "group_size": 64}
     found = resolve(CompileOptions(**asked, **PORTABLE), config)
-    assert (found.storage, found.int8) == (Storage(4, 64), Storage(8, 64))
+    assert (found.storage, found.int8) == (Storage(4, 64, zeros=True), Storage(8, 64))
 
 
 @pytest.mark.parametrize(

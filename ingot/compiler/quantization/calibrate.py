@@ -1,70 +1,60 @@
 """Calibration: the float32 reference runs over a text, and each linear is rounded on the way.
 
 The interpreter goes node by node, with all sequences at once. When it reaches a linear, it has all
-inputs of that linear, computed by layers that are already quantized. It rounds the weight by GPTQ
-for these inputs, stores it, and goes on with the stored weight. Memory holds one weight and the
-activations of one layer. Experts are calibrated with the tokens that picked them, if these are
-enough to tell their columns apart, and else rounded by search.
+inputs of that linear, computed by layers that are already quantized. It rounds the weight for these
+inputs, stores it, and goes on with the stored weight. Memory holds one weight and the activations
+of one layer. There are two ways to round:
+
+- The search weighs errors in a column by the mean square of its inputs: few tokens tell it.
+- GPTQ also needs the means of the products of inputs in pairs, which take thousands of tokens.
+
+Experts are rounded for the tokens that picked them, if these are enough for the way, and else by
+the search, for the inputs of all experts together. The head is reached last, and rounded by search.
+It also decides for a table that is head and embedding at once, which is looked up as it was before.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
-from tokenizers import Tokenizer
+import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from ingot.artifact.formats import Storage
 from ingot.compiler.quantization.gptq import gptq, inverse_factor, second_moments
-from ingot.compiler.quantization.graph_matrices import naming
+from ingot.compiler.quantization.graph_matrices import is_head, naming
 from ingot.compiler.quantization.search import search
 from ingot.compiler.quantization.store import QuantizedWeights
 from ingot.compiler.reference import Interpreter
-from ingot.compiler.text_file import read_text
-from ingot.compiler.tokenizer import encode
-from ingot.errors import UsageError
 from ingot.ops.scaled import Operand
 from ingot.ops.stacks import matrix_name
 from ingot.passes.graph import arguments, value
 
-SEQUENCE_TOKENS = 512
-MAX_SEQUENCES = 16
-MIN_TOKENS = 2048
-TOKENS_A_COLUMN = 2  # that an expert must have seen: fewer give moments that are mostly chance
+TOKENS_A_COLUMN = 2  # for GPTQ of an expert: fewer give moments that are mostly chance
+FEWEST_TOKENS = 64  # for mean squares of an expert's own
 
 
-def calibration_sequences(
-    path: Path | None, tokenizer: Tokenizer, *, max_model_len: int
-) -> list[list[int]]:
-    """Token sequences, spread evenly over a text; none without a text.
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What rounding is told of the inputs of a matrix.
 
-    Raises:
-        UsageError: the file cannot be read, is not UTF-8 or is too short.
-        TokenizerError: a text that the tokenizer cannot encode.
+    Attributes:
+        importance: their mean squares [K]; None where they tell nothing.
+        factor: `inverse_factor` of them, for GPTQ; None for the search.
     """
-    if path is None:
-        return []
-    text = read_text(path, "the calibration text")
-    tokens = encode(tokenizer, text, f"the calibration text {path}")
-    if len(tokens) < MIN_TOKENS:
-        raise UsageError(
-            f"the calibration text {path} is too short: {len(tokens)} tokens",
-            hint=f"Give at least {MIN_TOKENS} tokens of text that resembles what the model is for; "
-            f"up to {SEQUENCE_TOKENS * MAX_SEQUENCES} are used.",
-        )
-    length = min(SEQUENCE_TOKENS, max_model_len)
-    count = min(SEQUENCE_TOKENS * MAX_SEQUENCES, len(tokens)) // length
-    starts = [i * (len(tokens) - length) // (count - 1) for i in range(count)]
-    return [tokens[start : start + length] for start in starts]
+
+    importance: Tensor | None
+    factor: Tensor | None = None
 
 
 class Calibrator(Interpreter):
     """Rounds the matrices of `storage` that are not in `weights` yet, and stops after the last.
 
-    `weights` gives the parameters: those that it already holds as they are stored.
+    `weights` gives the parameters: those that it already holds as they are stored. `by_gptq` rounds
+    all but the head by GPTQ.
     """
 
     def __init__(
@@ -73,15 +63,20 @@ class Calibrator(Interpreter):
         weights: QuantizedWeights,
         storage: Mapping[str, Storage],
         sequences: Sequence[Sequence[int]],
+        *,
+        by_gptq: bool = True,
     ) -> None:
         super().__init__(gm, weights.read, sequences)
         self.weights = weights
         self.storage = storage
+        self.by_gptq = by_gptq
         self.left = {name for name in storage if name not in weights}
-        self.factor: tuple[Node, Tensor] | None = None
+        self.at_end = False
+        self.known: tuple[Node, Inputs] | None = None
+        self.together: dict[str, MeanSquares] = {}  # of the inputs of stacks
 
     def finished(self) -> bool:
-        return not self.left
+        return self.at_end or not self.left
 
     def weight_of(self, node: Node, rows: Tensor) -> Operand:
         x, weight = node.args[:2]
@@ -89,43 +84,96 @@ class Calibrator(Interpreter):
         name = str(weight.target)
         if name not in self.left:
             return super().weight_of(node, rows)
-        if self.factor is None or self.factor[0] is not x:  # linears that share an input follow
-            self.factor = (x, inverse_factor(second_moments(rows[0])))
-        self._round(name, name, self.factor[1])
+        if self.known is None or self.known[0] is not x:  # linears that share an input follow
+            self.known = (x, self._inputs(rows[0]))
+        self._round(name, name, self.known[1])
         self.left.remove(name)
         return self.weights.read(name)
 
+    def _linear(self, node: Node) -> list[Any]:
+        """Leaves logits out: nothing after the head is to be rounded."""
+        if not is_head(node):
+            return super()._linear(node)
+        x, weight = node.args[:2]
+        assert isinstance(x, Node) and isinstance(weight, Node)
+        self.at_end, name = True, str(weight.target)
+        if name in self.left:
+            rows = self.values[x][0]
+            self._round(name, name, Inputs(mean_squares(rows.reshape(-1, rows.shape[-1]))))
+            self.left.remove(name)
+        return self.values[x]
+
+    def _embedding(self, node: Node) -> list[Tensor]:
+        with self.weights.untold():  # a table that is the head, too, is rounded there
+            return super()._embedding(node)
+
     def _experts(self, node: Node) -> list[Any]:
-        """Also rounds experts that no token has picked."""
+        """Also rounds experts that too few tokens have picked."""
         out = super()._experts(node)
         for weight in (arguments(node)[name] for name in ("gate_up", "down")):
             name = str(weight.target)
             if name in self.left:
+                inputs = Inputs(self.together.pop(name, MeanSquares()).found())
                 for index in range(value(weight).shape[0]):
-                    self._search(name, index)
+                    if matrix_name(name, index) not in self.weights:
+                        self._round(name, matrix_name(name, index), inputs)
                 self.left.remove(name)
         return out
 
     def matrix_of(self, stack: str, index: int, rows: Tensor) -> Operand:
         tokens, columns = rows.shape[1:]
-        if stack in self.left and tokens >= TOKENS_A_COLUMN * columns:
-            self._round(stack, matrix_name(stack, index), inverse_factor(second_moments(rows[0])))
-        elif stack in self.left:
-            self._search(stack, index)
+        if stack in self.left:
+            self.together.setdefault(stack, MeanSquares()).add(rows[0])
+            if self.by_gptq and tokens >= TOKENS_A_COLUMN * columns:
+                self._round(stack, matrix_name(stack, index), self._inputs(rows[0]))
+            elif tokens >= FEWEST_TOKENS:
+                self._round(stack, matrix_name(stack, index), Inputs(mean_squares(rows[0])))
         return super().matrix_of(stack, index, rows)
 
-    def _search(self, stack: str, index: int) -> None:
-        """Rounds a matrix of a stack of which too few inputs are known, unless it is rounded."""
-        name = matrix_name(stack, index)
-        if name not in self.weights:
-            with naming(self.gm, stack):
-                stored = self.storage[stack]
-                self.weights.add(name, stored.bits, search(self.weights.read(name), stored))
+    def _inputs(self, rows: Tensor) -> Inputs:
+        if not self.by_gptq:
+            return Inputs(mean_squares(rows))
+        moments = second_moments(rows)
+        return Inputs(usable(moments.diagonal()), inverse_factor(moments))
 
-    def _round(self, parameter: str, name: str, factor: Tensor) -> None:
-        """Rounds a matrix by GPTQ: a parameter, or one of it."""
-        values = self.weights.read(name)
-        stored = self.storage[parameter]
+    def _round(self, parameter: str, name: str, inputs: Inputs) -> None:
+        """Rounds a matrix: a parameter, or one of it."""
+        values, stored = self.weights.read(name), self.storage[parameter]
         with naming(self.gm, parameter):
-            matrix = gptq(values, factor, stored.of(values.shape[-1]))
+            if inputs.factor is None:
+                self.weights.add(name, stored.bits, search(values, stored, inputs.importance))
+                return
+            form = stored.of(values.shape[-1])
+            matrix = gptq(values, inputs.factor, form, inputs.importance)
         self.weights.add(name, stored.bits, [matrix])
+
+
+class MeanSquares:
+    """Mean squares of inputs that come a few at a time."""
+
+    def __init__(self) -> None:
+        self.total: Tensor | None = None
+        self.tokens = 0
+
+    def add(self, rows: Tensor) -> None:
+        """Counts inputs [T, K] in."""
+        squares = rows.square().sum(0)
+        self.total = squares if self.total is None else self.total + squares
+        self.tokens += len(rows)
+
+    def found(self) -> Tensor | None:
+        """The mean squares [K]; None where they tell nothing."""
+        return None if self.total is None else usable(self.total / max(self.tokens, 1))
+
+
+def mean_squares(rows: Tensor) -> Tensor | None:
+    """Mean squares [K] of inputs [T, K]; None where they tell nothing."""
+    inputs = MeanSquares()
+    inputs.add(rows)
+    return inputs.found()
+
+
+def usable(importance: Tensor) -> Tensor | None:
+    """Mean squares, unless they are not finite or all zero: some model, some text overflows."""
+    sensible = bool(torch.isfinite(importance).all()) and bool((importance > 0).any())
+    return importance if sensible else None

@@ -21,10 +21,11 @@ from ingot.compiler.quantization.storage import (
     Fits,
     any_width,
     refused_groups,
+    storage_in,
 )
 from ingot.errors import UsageError
 
-BESIDE_KEPT = Storage(4, 32)  # what `--keep x=int4` stores where a checkpoint has integers
+BESIDE_KEPT = storage_in("int4", 32)  # what `--keep x=int4` stores where a checkpoint has integers
 HEAD = "lm_head"  # also names a head that reads the embedding's table
 
 
@@ -68,9 +69,10 @@ def choose_storage(
     """Chooses the storage of each quantized matrix. The others are not in the result.
 
     The head and the embedding are stored as `int8` says; by default it has the group of the others.
-    Then the rules of `keep`, `PATTERN=none|bf16|int8|int4`, apply to the matrices that they match.
-    The last match wins. `fits` says which formats the targets have kernels for. If the checkpoint
-    has integers, `kept`, only these are stored so, except where a rule matches.
+    Then the rules of `keep`, `PATTERN=KIND`, apply to the matrices that they match; a KIND is none,
+    bf16, or integers such as int4. The last match wins. `fits` says which formats the targets have
+    kernels for. If the checkpoint has integers, `kept`, only these are stored so, except where a
+    rule matches.
 
     Raises:
         UsageError: a rule cannot be read or matches nothing, the rules leave nothing to quantize,
@@ -172,11 +174,13 @@ def read_rule(rule: str, base: Storage, int8: Storage, dtype: str) -> tuple[str,
         )
     if kind in AS_THEY_ARE:
         return pattern, None
-    if kind == "int4" and not base.group:
+    if kind == "int8":
+        return pattern, int8
+    if not base.group:
         raise UsageError(
-            f"--keep {rule!r}: int4 has no scale per channel", hint="Give a --group-size."
+            f"--keep {rule!r}: {kind} has no scale per channel", hint="Give a --group-size."
         )
-    return pattern, int8 if kind == "int8" else Storage(BITS[kind], base.group)
+    return pattern, storage_in(kind, base.group)
 
 
 def matches(pattern: str, name: str) -> bool:

@@ -10,7 +10,7 @@ from torch.fx import GraphModule
 
 from ingot.artifact.formats import Storage
 from ingot.compiler.quantization.calibrate import Calibrator
-from ingot.compiler.quantization.graph_matrices import matrices_in, naming
+from ingot.compiler.quantization.graph_matrices import EMBEDDING, matrix_nodes, naming
 from ingot.compiler.quantization.search import ELEMENTS_AT_ONCE, search
 from ingot.compiler.quantization.store import QuantizedWeights
 from ingot.ops.scaled import Scaled
@@ -58,25 +58,28 @@ def quantize_weights(
     storage: Mapping[str, Storage],
     sequences: Sequence[Sequence[int]] = (),
     kept: KeptIntegers | None = None,
+    sample: Sequence[Sequence[int]] = (),
 ) -> None:
     """Fills `weights` with every matrix of `storage`.
 
     Those that `kept` stores in the same way come from there, integer for integer. With calibration
-    sequences, GPTQ rounds the linears, and search the embedding and the head.
-    Without them, search rounds everything. `gm` is the exported graph.
+    sequences, GPTQ rounds the linears, and search the head. With a sample of text alone, search
+    rounds both, for the inputs that the sample gives. An embedding that is no head, and everything
+    without either, is rounded by search as if all columns were alike. `gm` is the exported graph.
     """
-    matrices = matrices_in(gm)
+    multiplied = {name for name, node in matrix_nodes(gm) if node.target is not EMBEDDING}
+    text = sequences or sample
     for name, stored in storage.items():
         if kept and kept.storage.get(name) == stored:
             weights.on_read(name)
             kept.add_to(weights, name)
-        elif not sequences or matrices[name].is_outer:
+        elif not text or name not in multiplied:
             for each in matrices_of(gm, name):
                 weight = weights.read(each)
                 with naming(gm, name):
                     weights.add(each, stored.bits, search(weight, stored))
-    if sequences:
-        Calibrator(gm, weights, storage, sequences).run()
+    if any(each not in weights for name in storage for each in matrices_of(gm, name)):
+        Calibrator(gm, weights, storage, text, by_gptq=bool(sequences)).run()
 
 
 def matrices_of(gm: GraphModule, name: str) -> Iterator[str]:

@@ -9,103 +9,190 @@ reaches further than 7, so scales can have either sign.
 If groups share a block, the scale of each is stored as a multiplier of the block's scale. The
 search tries a few scales of the block. It takes the one from which the groups' own scales deviate
 least, relative to these and weighted by the energy of the groups.
+
+Where the inputs of a matrix are known, the square of an error counts as much as the mean square of
+the input that it is multiplied with. Formats with zeros are searched in affine.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from torch import Tensor
 
 from ingot.artifact.formats import Format, Storage
+from ingot.compiler.quantization.affine import affine
+from ingot.compiler.quantization.found import RANGES, Found, refuse_huge
 from ingot.compiler.torch_threads import torch_threads
-from ingot.errors import CheckpointError
 from ingot.ops.scaled import Scaled, whole_parts
 
-RANGES = {8: (-127.0, 127.0), 4: (-8.0, 7.0)}
 # Where starts put the largest magnitude of a group; what is beyond the range is clipped.
-STARTS = {8: (127.0, 126.0, 125.0, 124.0), 4: (-9.0, -8.5, -8.0, -7.5, -7.0, -6.5)}
+STARTS = {
+    8: (127.0, 126.0, 125.0, 124.0),
+    6: (-34.0, -33.0, -32.0, -31.0, -30.0, -29.0),
+    5: (-17.5, -16.75, -16.0, -15.25, -14.5, -13.75),
+    4: (-9.0, -8.5, -8.0, -7.5, -7.0, -6.5),
+}
+# Where errors weigh differently, what weighs little may be clipped far.
+WEIGHTED_STARTS = {
+    8: (*STARTS[8], 130.0, 135.0, 142.0, 150.0),
+    6: (*STARTS[6], -36.0, -39.0, -43.0, -48.0),
+    5: (*STARTS[5], -18.5, -20.0, -22.5, -25.5, -29.0),
+    4: (*STARTS[4], -10.0, -11.0, -12.5, -14.5, -17.0),
+}
 # The multipliers that the search gives to the largest scale of a block; -8 is the largest of all.
 LEVELS = (-8.4, -8.0, -7.6, -7.2, -6.8, -6.4, -6.0, -5.6, -5.2, -4.8)
 MULTIPLIERS = (-8.0, 7.0)
+# Of an importance relative to the mean: what matters less still shall not drift at will, and what
+# matters more shall not drown the rest of its group in sums of float32.
+LEAST_WEIGHT, LARGEST_WEIGHT = 1e-4, 1e4
 # Elements that are processed together, so that they stay in the cache.
 AT_ONCE = 1 << 17
-LARGEST_SCALE = 65504.0
 ELEMENTS_AT_ONCE = 4 << 20  # of a matrix that comes in pieces
 
 
-def search(weight: Tensor, stored: Storage) -> Iterator[Scaled]:
-    """Quantizes a matrix [O, K] in pieces of rows."""
+def search(weight: Tensor, stored: Storage, importance: Tensor | None = None) -> Iterator[Scaled]:
+    """Quantizes a matrix [O, K] in pieces of rows; `importance` is as in `quantize_rows`."""
     form = stored.of(weight.shape[1])
     for rows in torch.split(weight, max(1, ELEMENTS_AT_ONCE // weight.shape[1])):
-        yield quantize_rows(rows, form)
+        yield quantize_rows(rows, form, importance)
 
 
-def quantize_rows(rows: Tensor, form: Format) -> Scaled:
+def quantize_rows(rows: Tensor, form: Format, importance: Tensor | None = None) -> Scaled:
     """Quantizes rows [..., R, K] of any float dtype.
+
+    `importance` [K], finite and not negative, says how much the square of an error in a column
+    counts: the mean square of its inputs. Without it all count alike.
 
     Raises:
         CheckpointError: weights are so large that float16 cannot hold their scale.
     """
     if rows.dim() > 2:
-        return quantize_rows(rows.flatten(0, -2), form).unflatten(rows.shape[:-1])
+        return quantize_rows(rows.flatten(0, -2), form, importance).unflatten(rows.shape[:-1])
     num_rows, columns = rows.shape
-    num_blocks, num_groups = form.blocks_of(columns), -(-columns // form.group)
-    each = form.block // form.group
+    num_groups = -(-columns // form.group)
     values = torch.empty(num_rows, columns, dtype=torch.int8)
     multipliers = torch.empty(num_rows, num_groups, dtype=torch.int8)
-    scales = torch.empty(num_rows, num_blocks)
+    zeros = torch.empty(num_rows, num_groups, dtype=torch.int8)
+    scales = torch.empty(num_rows, form.blocks_of(columns))
     step = max(1, AT_ONCE // columns)
+    weights = weights_of(importance, form, columns, min(step, num_rows))
+
+    def found_at(start: int) -> Found:
+        groups = side_by_side(rows[start : start + step], form)
+        beside = None if weights is None else weights[:, : groups.shape[1]].contiguous()
+        return search_groups(groups, beside, form)
+
+    starts = range(0, num_rows, step)
+    for start, found in zip(starts, _in_threads(found_at, starts), strict=True):
+        part = slice(start, start + step)
+        size = len(values[part])
+        values[part] = found.integers.T.reshape(size, -1)[:, :columns]
+        scales[part] = found.scales.view(size, -1)
+        for kept, of_groups in ((multipliers, found.multipliers), (zeros, found.zeros)):
+            if of_groups is not None:
+                kept[part] = of_groups.view(size, -1)[:, :num_groups]
+    return Scaled(
+        values,
+        multipliers if form.has_multipliers else None,
+        scales,
+        zeros if form.zeros else None,
+        block=form.block,
+        group=form.group,
+    )
+
+
+def _in_threads(work: Callable[[int], Found], starts: Sequence[int]) -> Iterator[Found]:
+    """The results of work in their order, each made by one of as many threads as torch has."""
+    is_inference = torch.is_inference_mode_enabled()
+
+    def inside(start: int) -> Found:
+        with torch.inference_mode(is_inference):
+            return work(start)
+
+    count = min(torch.get_num_threads(), len(starts))
     with torch_threads(1):
-        for start in range(0, num_rows, step):
-            part = slice(start, start + step)
-            # Zeros that fill up the last block change no scale.
-            blocks = whole_parts(rows[part], form.block)
-            # Groups lie side by side, so that reductions over them use vector registers.
-            groups = blocks.reshape(-1, form.group).T.float().contiguous()
-            own = stored = best_scales(groups, bits=form.bits)
-            if form.has_multipliers:
-                stored = block_scales(groups, own, each)
-                shared = stored.repeat_interleave(each)
-                factors = multipliers_of(own, shared)
-                multipliers[part] = factors.view(len(blocks), -1)[:, :num_groups]
-                own = factors * shared
-            rounded = round_to(groups, own, form.bits).T
-            values[part] = rounded.reshape(len(blocks), -1)[:, :columns]
-            scales[part] = stored.view(len(blocks), -1)
-    found = multipliers if form.has_multipliers else None
-    return Scaled(values, found, scales, block=form.block, group=form.group)
+        if count == 1:
+            yield from map(work, starts)
+            return
+        with ThreadPoolExecutor(count, "ingot-search") as pool:
+            yield from pool.map(inside, starts)
 
 
-def best_scales(groups: Tensor, *, bits: int) -> Tensor:
-    """Groups [G, M] -> the scale of each, float32 [M], exact in float16; 0 for a group of zeros."""
+def side_by_side(rows: Tensor, form: Format) -> Tensor:
+    """Rows [R, K] -> their groups [G, M] float32, so that reductions over a group use vector
+    registers; zeros fill up the last block of a row."""
+    return whole_parts(rows, form.block).reshape(-1, form.group).T.float().contiguous()
+
+
+def weights_of(
+    importance: Tensor | None, form: Format, columns: int, num_rows: int
+) -> Tensor | None:
+    """What errors in the groups of so many rows [G, M] weigh, 0 where zeros fill up a block; None
+    where all weigh the same, and no format needs to know what fills up."""
+    if importance is None:
+        if not form.zeros:
+            return None
+        importance = torch.ones(columns)
+    mean = importance.float().mean()
+    relative = importance.float() / mean if mean > 0 else torch.ones(columns)
+    weights = side_by_side(relative.clamp(LEAST_WEIGHT, LARGEST_WEIGHT)[None], form)
+    return weights.repeat(1, num_rows)
+
+
+def search_groups(groups: Tensor, weights: Tensor | None, form: Format) -> Found:
+    """Quantizes groups [G, M], those of a block one after the other; `weights` are theirs."""
+    each = form.block // form.group
+    if form.zeros:
+        assert weights is not None
+        return affine(groups, weights, form.bits, each if form.has_multipliers else 0)
+    own = best_scales(groups, weights, bits=form.bits)
+    if not form.has_multipliers:
+        return Found(round_to(groups, own, form.bits), own)
+    scales = block_scales(groups, own, each, weights)
+    shared = scales.repeat_interleave(each)
+    multipliers = multipliers_of(own, shared)
+    return Found(round_to(groups, multipliers * shared, form.bits), scales, multipliers)
+
+
+def best_scales(groups: Tensor, weights: Tensor | None = None, *, bits: int) -> Tensor:
+    """Groups [G, M] -> the scale of each, float32 [M], exact in float16; 0 for a group of zeros.
+
+    `weights` [G, M] say how much the squares of errors count.
+    """
     low, high = RANGES[bits]
     largest, smallest = groups.amax(0), groups.amin(0)
     extreme = torch.where(largest >= -smallest, largest, smallest)
     inverse = torch.where(extreme == 0, 0.0, 1 / extreme)
+    weighted = groups
+    if weights is not None:
+        # Before products of them overflow.
+        refuse_huge(torch.where(extreme.isfinite(), extreme, 0.0) / low, extreme)
+        weighted = groups * weights
     best, scales = torch.zeros_like(extreme), torch.zeros_like(extreme)
     q, product = torch.empty_like(groups), torch.empty_like(groups)
-    for start in STARTS[bits]:
+    for start in (STARTS if weights is None else WEIGHTED_STARTS)[bits]:
         torch.mul(groups, inverse * start, out=q).round_().clamp_(low, high)
-        fit = torch.mul(groups, q, out=product).sum(0)
-        scale = fit / q.square_().sum(0)
+        fit = torch.mul(weighted, q, out=product).sum(0)
+        squares = q.square_() if weights is None else q.square_().mul_(weights)
+        scale = fit / squares.sum(0)
         explained = fit * scale
         better = explained > best  # false for NaN
         best = torch.where(better, explained, best)
         scales = torch.where(better, scale, scales)
-    if bool((scales.abs() > LARGEST_SCALE).any()):
-        raise CheckpointError(
-            f"weights up to {float(extreme.abs().max()):.3g} need a scale that float16 cannot hold",
-            hint="Keep them as they are.",
-        )
+    refuse_huge(scales, extreme)
     return scales.half().float()
 
 
-def block_scales(groups: Tensor, scales: Tensor, num_groups: int) -> Tensor:
+def block_scales(
+    groups: Tensor, scales: Tensor, num_groups: int, weights: Tensor | None = None
+) -> Tensor:
     """Groups [G, M] and their own scales [M] -> the scale of each block of `num_groups` groups,
     [M / num_groups], exact in float16."""
-    energies = groups.square().sum(0).view(-1, num_groups)
+    squares = groups.square() if weights is None else groups.square().mul_(weights)
+    energies = squares.sum(0).view(-1, num_groups)
     wanted = scales.view(-1, num_groups)
     extreme = wanted.gather(1, wanted.abs().argmax(1, keepdim=True))
     best, least = torch.zeros_like(extreme), torch.full_like(extreme, torch.inf)

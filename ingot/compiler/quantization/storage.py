@@ -10,9 +10,9 @@ from ingot.compiler.options import CompileOptions, check_known
 from ingot.errors import UsageError
 from ingot.models.foreign.config import AnyConfig
 
-BITS = {"int8": 8, "int4": 4}
+BITS = {"int8": 8, "int6": 6, "int5": 5, "int4": 4}
 GROUPS = {"32": 32, "64": 64, "128": 128}
-SIZES = {"int8": {**GROUPS, "channel": 0}, "int4": GROUPS}  # of --group-size
+SIZES = dict.fromkeys(BITS, GROUPS) | {"int8": {**GROUPS, "channel": 0}}  # of --group-size
 AS_THEY_ARE = ("none", "bf16")
 DEQUANTIZE = "--dequantize"
 UNQUANTIZED = "--quantize none, without --group-size, --keep and --calibrate"
@@ -21,8 +21,8 @@ UNQUANTIZED = "--quantize none, without --group-size, --keep and --calibrate"
 def base_storage(options: CompileOptions, config: AnyConfig) -> Storage | None:
     """The storage that `--quantize` and `--group-size` ask for; None for no quantization.
 
-    Without a group size, int8 takes the widest, which is fastest, and int4 the narrowest, which is
-    most precise.
+    Without a group size, int8 takes the widest, which is fastest, and fewer bits the narrowest,
+    which is most precise.
 
     Raises:
         UsageError: a value is unknown, or options do not go together.
@@ -36,7 +36,7 @@ def base_storage(options: CompileOptions, config: AnyConfig) -> Storage | None:
             ("--calibrate", options.calibrate),
         ):
             if given:
-                raise UsageError(f"{name} needs --quantize int8 or int4")
+                raise UsageError(f"{name} needs --quantize int8, int6, int5 or int4")
         return None
     check_known("quantization", options.quantize, ("none", *BITS))
     size = group_size(options.quantize, options)
@@ -46,7 +46,12 @@ def base_storage(options: CompileOptions, config: AnyConfig) -> Storage | None:
             f"--group-size is {size} for {options.quantize}",
             hint=f"Supported: {', '.join(allowed)}.",
         )
-    return Storage(BITS[options.quantize], allowed[size])
+    return storage_in(options.quantize, allowed[size])
+
+
+def storage_in(kind: str, group: int) -> Storage:
+    """Storage in integers of that kind; those of fewer bits than 8 have zeros."""
+    return Storage(BITS[kind], group, zeros=kind != "int8")
 
 
 def keeps_integers(options: CompileOptions, config: AnyConfig) -> bool:
@@ -86,7 +91,7 @@ def int8_storage(options: CompileOptions) -> Storage:
 
 def group_size(kind: str, options: CompileOptions) -> str:
     """The group size of matrices of that kind: the option, or the default."""
-    return str(options.group_size or {"int8": 128, "int4": 32}[kind])
+    return str(options.group_size or (128 if kind == "int8" else 32))
 
 
 # Whether products take a matrix with rows of so many columns in a format.

@@ -11,16 +11,20 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
+from torch.fx import Node
 
-from bench.quality import CASES, NUM_CALIBRATING, Bench
+from bench.quality import CASES, NUM_CALIBRATING, Bench, Sequences
 from ingot.artifact.formats import Storage
-from ingot.compiler.quantization.calibrate import MIN_TOKENS, Calibrator, calibration_sequences
+from ingot.compiler.quantization.calibrate import Calibrator
 from ingot.compiler.quantization.choose import choose_storage
 from ingot.compiler.quantization.graph_matrices import matrices_in
 from ingot.compiler.quantization.quantize import quantize_weights
 from ingot.compiler.quantization.search import quantize_rows
+from ingot.compiler.quantization.sequences import MIN_TOKENS, calibration_sequences
 from ingot.compiler.quantization.store import QuantizedWeights
+from ingot.compiler.reference import Interpreter
 from ingot.errors import CheckpointError, TokenizerError, UsageError
+from ingot.ops.scaled import Operand
 from tests.compiler.quantization.integers import integers
 from tests.support.odd_files import ODD_FILES, ODD_PATHS, odd_paths
 
@@ -68,6 +72,23 @@ def test_texts_that_cannot_calibrate_are_refused(tokenizer: Tokenizer, tmp_path:
         calibration_sequences(tmp_path / "none.txt", tokenizer, max_model_len=512)
 
 
+def head_inputs(bench: Bench, weights: QuantizedWeights, sequences: Sequences) -> torch.Tensor:
+    """What the head multiplies, if the table is looked up as it was."""
+    found = []
+
+    class Watching(Interpreter):
+        def weight_of(self, node: Node, rows: torch.Tensor) -> Operand:
+            if str(node.args[1].target) == TABLE:  # type: ignore[union-attr]
+                found.append(rows[0])
+            return super().weight_of(node, rows)
+
+    def read(name: str) -> torch.Tensor:
+        return (bench.checkpoint if name == TABLE else weights).read(name)
+
+    Watching(bench.gm, read, sequences).run()
+    return found[0]
+
+
 @pytest.mark.slow
 def test_quality_of_every_case_on_sampled_sequences(bench: Bench) -> None:
     kl = {case.name: bench.measure(case, None).kl for case in CASES}
@@ -88,7 +109,8 @@ def test_the_tied_table_is_searched_and_linears_are_not(bench: Bench, tmp_path: 
     read = bench.checkpoint.read
     with QuantizedWeights(read, tmp_path) as weights:
         quantize_weights(bench.gm, weights, storage, SAMPLED[:NUM_CALIBRATING])
-        table = quantize_rows(read(TABLE), integers(8, 32))
+        importance = head_inputs(bench, weights, SAMPLED[:NUM_CALIBRATING]).square().mean(0)
+        table = quantize_rows(read(TABLE), integers(8, 32), importance)
         assert torch.equal(weights.matrix(TABLE).values, table.values)
         assert torch.equal(weights.matrix(TABLE).scales, table.scales)
         assert torch.equal(weights.read(TABLE), table.dequantize())
@@ -110,10 +132,39 @@ def test_each_linear_is_rounded_for_what_those_before_it_have_become(
     read = bench.checkpoint.read
     with QuantizedWeights(read, tmp_path) as weights, QuantizedWeights(read, tmp_path) as again:
         quantize_weights(bench.gm, weights, storage, sequences)
-        for name in storage.keys() - {last}:
+        for name in storage.keys() - {last, TABLE}:  # a table is looked up as it was
             again.add(name, storage[name].bits, [weights.matrix(name)])
         Calibrator(bench.gm, again, storage, sequences).run()
         assert torch.equal(again.matrix(last).values, weights.matrix(last).values)
+
+
+@pytest.mark.parametrize("zeros", [False, True])
+def test_a_sample_weighs_the_search_of_every_matrix(
+    bench: Bench, tmp_path: Path, zeros: bool
+) -> None:
+    """For the inputs that matrices before it give as they are stored; and each is read once."""
+    base, sequences = Storage(4, 32, zeros=zeros), SAMPLED[:4]
+    storage = choose_storage(matrices_in(bench.gm), base, ("layers.[1-5].*=none",), "bfloat16")
+    read, told, seen = bench.checkpoint.read, [], {}
+
+    class Watching(Interpreter):
+        def weight_of(self, node: Node, rows: torch.Tensor) -> Operand:
+            seen[str(node.args[1].target)] = rows[0]  # type: ignore[union-attr]
+            return super().weight_of(node, rows)
+
+    with QuantizedWeights(read, tmp_path) as weights:
+        weights.on_read = told.append
+        quantize_weights(bench.gm, weights, storage, sample=sequences)
+        assert storage.keys() <= set(told)
+        assert told.count(TABLE) == 1 and told.index(TABLE) == len(told) - 1
+        Watching(bench.gm, lambda n: (read if n == TABLE else weights.read)(n), sequences).run()
+        for name, stored in storage.items():
+            form, importance = stored.of(read(name).shape[-1]), seen[name].square().mean(0)
+            wanted = quantize_rows(read(name), form, importance).dequantize()
+            assert float((weights.read(name) != wanted).float().mean()) < 1e-3
+            plain = quantize_rows(read(name), form).dequantize()
+            off = [(each - read(name)).square() @ importance for each in (wanted, plain)]
+            assert float(off[0].sum()) < float(off[1].sum())
 
 
 @pytest.mark.parametrize("count", [0, 1])

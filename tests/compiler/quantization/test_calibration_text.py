@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
-from ingot.compiler.quantization.calibrate import calibration_sequences
+from ingot.compiler.quantization.sequences import calibration_sequences
 from ingot.errors import UsageError
 
 

@@ -39,7 +39,7 @@ MODEL = Path(__file__).parents[3] / "golden" / "models" / "shakespeare"
 CONFIG = registry.load_config(ModelDir.open(MODEL))
 TABLE = "model.embed_tokens.weight"
 DOWN = "model.layers.3.mlp.down_proj.weight"
-INT4, INT8 = Storage(4, 32), Storage(8, 32)
+INT4, INT8 = Storage(4, 32, zeros=True), Storage(8, 32)
 STORAGES = (*(Storage(8, n) for n in (32, 64, 128, 0)), *(Storage(4, n) for n in (32, 64, 128)))
 
 
@@ -252,24 +252,26 @@ def test_options_give_the_storage_and_its_label() -> None:
 
     assert base() is None
     assert base(quantize="int4") == INT4
-    assert base(quantize="int4", group_size=64) == Storage(4, 64)
+    assert base(quantize="int4", group_size=64) == Storage(4, 64, zeros=True)
+    assert base(quantize="int5") == Storage(5, 32, zeros=True)
+    assert base(quantize="int6", group_size=128) == Storage(6, 128, zeros=True)
     assert base(quantize="int8", group_size="channel") == Storage(8, 0)
     assert base(quantize="int8") == Storage(8, 128)
     assert label({}, calibrated=False) == "none"
     several = {"a": INT4, "b": INT4, "c": Storage(8, 0)}
-    assert label(several, calibrated=True) == "int4-g32 + int8-channel, calibrated"
+    assert label(several, calibrated=True) == "int4-g32-zeros + int8-channel, calibrated"
 
 
 def test_labels_name_the_most_frequent_first_then_by_name() -> None:
-    assert label({"a": INT8, "b": INT4}, calibrated=False) == "int4-g32 + int8-g32"
+    assert label({"a": INT8, "b": INT4}, calibrated=False) == "int4-g32-zeros + int8-g32"
     several = {"a": INT4, "b": INT8, "c": INT8, "d": Storage(8, 64)}
-    assert label(several, calibrated=True) == "int8-g32 + int4-g32 + int8-g64, calibrated"
+    assert label(several, calibrated=True) == "int8-g32 + int4-g32-zeros + int8-g64, calibrated"
 
 
 def test_the_last_sign_of_equality_ends_a_pattern() -> None:
     assert read_rule("[=a]*=none", INT4, INT8, "bfloat16") == ("[=a]*", None)
     assert read_rule("a=int8", INT4, Storage(8, 0), "float32") == ("a", Storage(8, 0))
-    assert read_rule("a=int4", Storage(8, 64), INT8, "float32") == ("a", Storage(4, 64))
+    assert read_rule("a=int4", Storage(8, 64), INT8, "float32") == ("a", Storage(4, 64, zeros=True))
     assert read_rule("a=bf16", INT4, INT8, "bfloat16") == ("a", None)
 
 

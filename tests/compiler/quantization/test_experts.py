@@ -10,12 +10,15 @@ import torch
 from torch.fx import GraphModule
 
 from ingot.artifact.formats import Storage
+from ingot.compiler.quantization import calibrate
+from ingot.compiler.quantization.calibrate import Calibrator
 from ingot.compiler.quantization.choose import choose_storage
+from ingot.compiler.quantization.gptq import gptq, inverse_factor, second_moments
 from ingot.compiler.quantization.graph_matrices import matrices_in
 from ingot.compiler.quantization.quantize import quantize_weights
 from ingot.compiler.quantization.search import quantize_rows
 from ingot.compiler.quantization.store import QuantizedWeights
-from ingot.ops import OPS
+from ingot.ops.scaled import Operand
 from ingot.ops.stacks import matrix_name
 from ingot.passes.verification import DrawnWeights
 from tests.passes.cases import mixture
@@ -69,26 +72,56 @@ def test_no_stack_is_read_whole(graph: GraphModule, weights: QuantizedWeights) -
             assert torch.equal(got.scales, wanted.scales)
 
 
-def test_experts_with_enough_tokens_are_calibrated(
-    graph: GraphModule, weights: QuantizedWeights
+class Watching(Calibrator):
+    """Remembers the inputs of every expert that a token picks."""
+
+    def matrix_of(self, stack: str, index: int, rows: torch.Tensor) -> Operand:
+        self.seen = {**getattr(self, "seen", {}), matrix_name(stack, index): rows[0]}
+        return super().matrix_of(stack, index, rows)
+
+    def importance(self, stack: str) -> torch.Tensor:
+        """Of all inputs of a stack."""
+        rows = [x for name, x in self.seen.items() if name.startswith(stack)]
+        return torch.cat(rows).square().mean(0)
+
+
+@pytest.mark.parametrize("by_gptq", [True, False])
+def test_experts_are_rounded_for_their_own_tokens_if_these_are_enough(
+    graph: GraphModule,
+    weights: QuantizedWeights,
+    by_gptq: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Others are rounded as without calibration, also those that nobody picks."""
-    read = DrawnWeights(graph).read
-    shares = OPS["route"].reference(rows(graph) @ read("router.weight").T, None, "softmax", 2)
-    seen = (shares[0] != 0).sum(0).tolist()
-    quantize_weights(graph, weights, dict.fromkeys(STACKS, INT8), TOKENS)
-    calibrated = set()
+    """And else for the inputs of all experts."""
+    monkeypatch.setattr(calibrate, "FEWEST_TOKENS", 40)
+    walk = Watching(graph, weights, dict.fromkeys(STACKS, INT8), TOKENS, by_gptq=by_gptq)
+    walk.run()
+    ways = set()
     for stack, columns in STACKS.items():
         for index in range(EXPERTS):
-            name = matrix_name(stack, index)
-            searched = quantize_rows(read(stack)[index], INT8.of(columns))
-            is_other = not torch.equal(weights.matrix(name).values, searched.values)
-            assert is_other == (seen[index] >= 2 * columns), (name, seen)
-            calibrated.add(is_other)
-    assert calibrated == {True, False}
+            name, form = matrix_name(stack, index), INT8.of(columns)
+            weight, own = DrawnWeights(graph).read(stack)[index], walk.seen[name]
+            if by_gptq and len(own) >= 2 * columns:
+                way, moments = "gptq", second_moments(own)
+                wanted = gptq(weight, inverse_factor(moments), form, moments.diagonal())
+            elif len(own) >= 40:
+                way, wanted = "own", quantize_rows(weight, form, own.square().mean(0))
+            else:
+                way, wanted = "all", quantize_rows(weight, form, walk.importance(stack))
+            got = weights.matrix(name).dequantize()
+            torch.testing.assert_close(got, wanted.dequantize(), rtol=1e-5, atol=0)
+            ways.add(way)
+    assert ways == {"all", "own", *(["gptq"] if by_gptq else [])}
 
 
-def rows(graph: GraphModule) -> torch.Tensor:
-    """What the router reads."""
-    table = DrawnWeights(graph).read("embed.weight")
-    return table[[token for tokens in TOKENS for token in tokens]][None]
+def test_experts_that_nobody_picks_are_rounded_for_the_inputs_of_others(
+    graph: GraphModule, weights: QuantizedWeights
+) -> None:
+    walk = Watching(graph, weights, dict.fromkeys(STACKS, INT8), [TOKENS[0][:1]], by_gptq=False)
+    walk.run()
+    assert len(walk.seen) < len(STACKS) * EXPERTS
+    for stack, columns in STACKS.items():
+        for index, weight in enumerate(DrawnWeights(graph).read(stack)):
+            wanted = quantize_rows(weight, INT8.of(columns), walk.importance(stack))
+            got = weights.matrix(matrix_name(stack, index))
+            torch.testing.assert_close(got.dequantize(), wanted.dequantize(), rtol=1e-5, atol=0)
