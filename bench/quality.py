@@ -33,6 +33,7 @@ from ingot.compiler.quantization.choose import choose_storage
 from ingot.compiler.quantization.graph_matrices import matrices_in
 from ingot.compiler.quantization.quantize import quantize_weights
 from ingot.compiler.quantization.sequences import calibration_sequences, sample_sequences
+from ingot.compiler.quantization.storage import storage_in
 from ingot.compiler.quantization.store import QuantizedWeights
 from ingot.compiler.reference import Interpreter, reference_logits
 from ingot.compiler.tokenizer import load_tokenizer
@@ -70,10 +71,12 @@ CASES = (
     Case("int8 channel", Storage(8, 0), False, 0.5),
     Case("int8 g32", Storage(8, 32), False, 0.5),
     Case("int8 g128", Storage(8, 128), False, 0.5),
-    Case("int4 g32", Storage(4, 32), False, 4.0),
-    Case("int4 g32, calibrated", Storage(4, 32), True, 2.5),
-    Case("int4 g128", Storage(4, 128), False, math.inf),
-    Case("int4 g128, calibrated", Storage(4, 128), True, math.inf),
+    Case("int6 g32", storage_in("int6", 32), False, 1.0),
+    Case("int5 g32", storage_in("int5", 32), False, 1.5),
+    Case("int4 g32", storage_in("int4", 32), False, 2.5),
+    Case("int4 g32, calibrated", storage_in("int4", 32), True, 2.5),
+    Case("int4 g128", storage_in("int4", 128), False, math.inf),
+    Case("int4 g128, calibrated", storage_in("int4", 128), True, math.inf),
 )
 
 
