@@ -236,6 +236,19 @@ class RegistryMachine(RuleBasedStateMachine):
 
     def teardown(self):
         """Gives everything back and lets every load end: then nobody waits any more."""
+        try:
+            self.end()
+        finally:
+            self.loop.run_until_complete(self.give_up(asyncio.all_tasks(self.loop)))
+            self.loop.close()
+
+    async def give_up(self, tasks):
+        """Python tells of what still waits when a loop is collected, as after a failure."""
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def end(self):
         if self.sources:
             for name in NAMES:
                 self.do(self.set_pin(name, False))
@@ -251,7 +264,6 @@ class RegistryMachine(RuleBasedStateMachine):
             assert self.opener.open_engines == [] and self.registry._loader._memory.used == 0
             assert all(task.cancelled() or not task.exception() for task in self.tasks)
             assert not asyncio.all_tasks(self.loop)
-        self.loop.close()
 
 
 LITTLE = settings(
