@@ -62,7 +62,12 @@ def _made(model: OpenModel, clock: Clock, exported: GraphModule | None) -> Front
     # Imported here: what exports and matches is not needed where the front is kept.
     from ingot.compiler.lower_model import lower_model
 
-    return lower_model(model, clock, exported)
+    return lower_model(model, clock, exported if exported and _has_values(exported) else None)
+
+
+def _has_values(exported: GraphModule) -> bool:
+    """Returns whether passes can read the shapes of a graph; what was kept no longer says them."""
+    return all("val" in node.meta for node in exported.graph.find_nodes(op="placeholder"))
 
 
 # Options that the front end does not read.

@@ -123,7 +123,7 @@ def test_the_summary_and_the_json(model: Path, tmp_path: Path, capsys: Any) -> N
         ('{"prompt": "a"}\nplain', (), "line 2 of"),
         ("\xff".encode("latin1"), (), "UTF-8"),
         (None, (), "cannot be read"),
-        ("a", ("--formats", "int5"), "'int5'"),
+        ("a", ("--formats", "int3"), "'int3'"),
         ("a", ("--formats", "int4-channel"), "'int4-channel'"),
         ("a", ("--tokens", "-1"), "number from 0 on"),
         ("a", ("--max-model-len", "3"), "3 are to follow"),

@@ -12,6 +12,7 @@ import torch
 
 from ingot.artifact import front_entry
 from ingot.artifact.codec import encode_plan
+from ingot.artifact.formats import Storage
 from ingot.cache.builds import Builds
 from ingot.compiler import kept_front, lower_model
 from ingot.compiler.compile import target_plans
@@ -110,6 +111,15 @@ def test_targets_make_the_same_of_what_comes_back(family: str, tmp_path: Path) -
         )
         assert encode_plan(one) == encode_plan(other) and groups == same
         assert dict(kind.sources(one, target)) == dict(kind.sources(other, target))
+
+
+def test_another_front_is_made_of_a_graph_that_was_kept(kept: Path, folder: Path) -> None:
+    """As goldens of one more number format are recorded: the graph says no shapes any more."""
+    exact = front_of(read(folder), Clock(silent))
+    other = CompileOptions(targets="cpu:portable", quantize="int8")
+    assert not any("val" in node.meta for node in exact.reference.graph.nodes)
+    front = front_of(read(folder, other), Clock(silent), exact.reference)
+    assert set(front.storage.values()) == {Storage(8, 128)}
 
 
 def test_weights_are_those_of_the_model_that_asks(kept: Path, folder: Path, made: Front) -> None:
