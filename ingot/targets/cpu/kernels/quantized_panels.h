@@ -112,7 +112,7 @@ struct PackedBlock {
   int zero(int column, int index) const {
     if constexpr (has_zeros)
       return data[zeros_at + index * quantized_columns + column] - zero_offset;
-    return multiplier(column, index) << (bits - 1);
+    return multiplier(column, index) * (1 << (bits - 1));
   }
   // A weight's integer, times its multiplier, less its zero.
   int value(int column, int k) const {
