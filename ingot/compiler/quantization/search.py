@@ -72,11 +72,7 @@ def quantize_rows(rows: Tensor, form: Format, importance: Tensor | None = None) 
     if rows.dim() > 2:
         return quantize_rows(rows.flatten(0, -2), form, importance).unflatten(rows.shape[:-1])
     num_rows, columns = rows.shape
-    num_groups = -(-columns // form.group)
-    values = torch.empty(num_rows, columns, dtype=torch.int8)
-    multipliers = torch.empty(num_rows, num_groups, dtype=torch.int8)
-    zeros = torch.empty(num_rows, num_groups, dtype=torch.int8)
-    scales = torch.empty(num_rows, form.blocks_of(columns))
+    matrix = _unwritten(num_rows, columns, form)
     step = max(1, AT_ONCE // columns)
     weights = weights_of(importance, form, columns, min(step, num_rows))
 
@@ -88,17 +84,28 @@ def quantize_rows(rows: Tensor, form: Format, importance: Tensor | None = None) 
     starts = range(0, num_rows, step)
     for start, found in zip(starts, _in_threads(found_at, starts), strict=True):
         part = slice(start, start + step)
-        size = len(values[part])
-        values[part] = found.integers.T.reshape(size, -1)[:, :columns]
-        scales[part] = found.scales.view(size, -1)
-        for kept, of_groups in ((multipliers, found.multipliers), (zeros, found.zeros)):
-            if of_groups is not None:
-                kept[part] = of_groups.view(size, -1)[:, :num_groups]
+        size = len(matrix.values[part])
+        matrix.values[part] = found.integers.T.reshape(size, -1)[:, :columns]
+        matrix.scales[part] = found.scales.view(size, -1)
+        by_group = ((matrix.multipliers, found.multipliers), (matrix.zeros, found.zeros))
+        for kept, given in by_group:
+            if kept is not None and given is not None:
+                kept[part] = given.view(size, -1)[:, : kept.shape[1]]
+    return matrix
+
+
+def _unwritten(rows: int, columns: int, form: Format) -> Scaled:
+    """A matrix whose parts are to be written."""
+
+    def integers(width: int) -> Tensor:
+        return torch.empty(rows, width, dtype=torch.int8)
+
+    groups = -(-columns // form.group)
     return Scaled(
-        values,
-        multipliers if form.has_multipliers else None,
-        scales,
-        zeros if form.zeros else None,
+        integers(columns),
+        integers(groups) if form.has_multipliers else None,
+        torch.empty(rows, form.blocks_of(columns)),
+        integers(groups) if form.zeros else None,
         block=form.block,
         group=form.group,
     )
