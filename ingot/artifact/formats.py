@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-DType = Literal["float32", "bfloat16", "float16", "int32", "int8", "int6", "int5", "int4"]
+DType = Literal["float32", "bfloat16", "float16", "int32", "int16", "int8", "int6", "int5", "int4"]
 
 DTYPE_BITS: Mapping[str, int] = {
     "float32": 32,
     "bfloat16": 16,
     "float16": 16,
     "int32": 32,
+    "int16": 16,
     "int8": 8,
     "int6": 6,
     "int5": 5,
@@ -36,7 +37,8 @@ class Format:
     A scaled number is (integer * multiplier - zero) * scale.
 
     Attributes:
-        dtype: of each stored number.
+        dtype: of each stored number. In int16 it is 255 * high + low, of two int8; a row is the
+            high bytes of all its columns, and then the low ones.
         block: neighbours in a row that share a scale; 0 where numbers are stored as they are.
         group: neighbours in a row that share a 4-bit multiplier: -8 to 7, or, where there are
             zeros, 1 to 16 in int4, to 8 in int5 and to 4 in int6. If a group is as large as a
@@ -87,9 +89,9 @@ class Format:
         return f"{self.dtype}{group}-b{self.block}{zeros}" if self.is_scaled else self.dtype
 
 
-def rounded_rows(block: int) -> Format:
-    """int8 with a float32 scale for every block: activations, keys and values."""
-    return Format("int8", block, block)
+def rounded_rows(block: int, dtype: DType = "int8") -> Format:
+    """int8, or int16, with a float32 scale for every block: activations, keys and values."""
+    return Format(dtype, block, block)
 
 
 @dataclass(frozen=True, slots=True)

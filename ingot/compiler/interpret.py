@@ -21,7 +21,7 @@ from ingot.artifact.spec import Dim
 from ingot.compiler.quantization.search import quantize_rows
 from ingot.ops import OPS
 from ingot.ops.dtypes import TORCH_DTYPES
-from ingot.ops.scaled import Scaled, round_to_int8
+from ingot.ops.scaled import Scaled, from_planes, round_to, to_planes
 
 Value = Tensor | Scaled
 Read = Callable[[str], Tensor]
@@ -147,7 +147,7 @@ class Step:
             return {}
         (out,) = outs
         if out.format.is_scaled:
-            result: Value = round_to_int8(given["x"], out.format.block)
+            result: Value = round_to(given["x"], out.format)
         else:
             if "out_dtype" in given:
                 given["out_dtype"] = TORCH_DTYPES[out.dtype]
@@ -167,8 +167,11 @@ class Step:
     def store(self, buffer: Buffer, value: Value) -> None:
         if self.plan.root(buffer.name).name not in self.placed:
             self.values[buffer.name] = value
-            return
-        self.memory(buffer)[:] = value  # type: ignore[assignment]
+        elif isinstance(value, Scaled) and buffer.format.dtype == "int16":
+            planes, scales = self._planes(buffer)
+            planes[:], scales[:] = to_planes(value.values), value.scales
+        else:
+            self.memory(buffer)[:] = value  # type: ignore[assignment]
 
     def memory(self, buffer: Buffer) -> Value:
         """Memory of a buffer: rows of the arena, or an array of its own."""
@@ -181,19 +184,29 @@ class Step:
                 return own
             return _rows(own.reshape(-1), shape, stride, buffer.offset)
         form = root.format
+        if form.dtype == "int16":
+            planes, scales = self._planes(root)
+            return Scaled(from_planes(planes), None, scales, block=form.block)
         values = _in_arena(self.arena, form.dtype, root.offset)
         if not form.is_scaled:
             offset = buffer.offset if buffer.kind == "view" else 0
             return _rows(values, shape, stride, offset)
-        bound = [*map(self.plan.limits.bound, root.shape)]
-        scales = _in_arena(self.arena, form.scale, root.offset + scales_offset(form, bound))
+        values = _rows(values, shape, stride, 0)
+        return Scaled(values, None, self._scales(root, shape), block=form.block)
+
+    def _planes(self, buffer: Buffer) -> tuple[Tensor, Tensor]:
+        """The bytes of a buffer in int16 [..., 2, K], and its scales."""
+        *outer, columns = map(self.size, buffer.shape)
+        shape = (*outer, 2, columns)
+        stored = _rows(_in_arena(self.arena, "int8", buffer.offset), shape, math.prod(shape[1:]), 0)
+        return stored, self._scales(buffer, (*outer, columns))
+
+    def _scales(self, buffer: Buffer, shape: tuple[int, ...]) -> Tensor:
+        """The scales of a buffer in the arena that has this shape."""
+        form, bound = buffer.format, [*map(self.plan.limits.bound, buffer.shape)]
+        stored = _in_arena(self.arena, form.scale, buffer.offset + scales_offset(form, bound))
         blocks = form.blocks_of(shape[-1])
-        return Scaled(
-            _rows(values, shape, stride, 0),
-            None,
-            _rows(scales, (*shape[:-1], blocks), math.prod(shape[1:-1]) * blocks, 0),
-            block=form.block,
-        )
+        return _rows(stored, (*shape[:-1], blocks), math.prod(shape[1:-1]) * blocks, 0)
 
     def size(self, dim: Dim) -> int:
         return dim if isinstance(dim, int) else self.sizes[dim]

@@ -25,7 +25,7 @@ from ingot.ops.attention import SoftmaxScope, attend
 from ingot.ops.dtypes import TORCH_DTYPES
 from ingot.ops.paged_attention import attend_rounded
 from ingot.ops.registry import Args
-from ingot.ops.scaled import Operand, Scaled, round_to_int8
+from ingot.ops.scaled import Operand, Scaled, round_to, round_to_int8
 from ingot.ops.stacks import matrix_name
 from ingot.passes.graph import arguments
 from ingot.passes.verification import steadied
@@ -274,7 +274,7 @@ def _round(values: Tensor, form: Format) -> Tensor:
     lose about half a digit more.
     """
     if form.is_scaled:
-        return round_to_int8(values, form.block).dequantize()
+        return round_to(values, form).dequantize()
     if form != FLOAT32:
         return values.to(TORCH_DTYPES[form.dtype]).float()
     lost = max(1.0, math.log2(values.shape[-1]) / 2 + FUNCTIONS)

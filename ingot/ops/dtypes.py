@@ -13,6 +13,7 @@ TORCH_DTYPES: Mapping[DType, torch.dtype] = {
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
     "int32": torch.int32,
+    "int16": torch.int16,
     "int8": torch.int8,
 }
 # Graphs count in int64 until they have the inputs of a step.

@@ -40,7 +40,8 @@ def integer_product(x: Scaled, weight: Scaled) -> Tensor:
     """
     block, whole = weight.block, weight.integers()
     # A product of int8 tensors would sum in int8; these floats hold the sums exactly.
-    wide = torch.float32 if block <= EXACT_IN_FLOAT32 else torch.float64
+    exact = x.values.dtype == torch.int8 and block <= EXACT_IN_FLOAT32
+    wide = torch.float32 if exact else torch.float64
     out = x.scales.new_zeros((*x.shape[:-1], weight.shape[0]), dtype=torch.float32)
     parts = zip(x.values.split(block, -1), whole.split(block, -1), strict=True)
     for index, (a, w) in enumerate(parts):

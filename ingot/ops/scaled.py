@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from ingot.artifact.formats import DType, Format, rounded_rows
+from ingot.ops.dtypes import TORCH_DTYPES
+
 LARGEST = 127
+HIGH_UNIT = 255  # an int16 is so many times a high byte, and a low one
+LARGEST_OF: Mapping[DType, int] = {"int8": LARGEST, "int16": LARGEST * (HIGH_UNIT + 1)}
 # 127 / m is finite from here on; a block whose largest magnitude is smaller counts as zero.
 SMALLEST = 2.0**-100
 
@@ -20,7 +25,7 @@ class Scaled:
     """Integers times the multiplier of their group, less its zero, times the scale of their block.
 
     Attributes:
-        values: int8 [..., K], in the range of their bits.
+        values: int8 [..., K], in the range of their bits; activations may be int16.
         multipliers: int8 [..., groups], -8..7, or 1..16 beside zeros; None where every group is a
             block, and all are 1.
         scales: float32 [..., blocks]; of weights representable in float16.
@@ -93,20 +98,39 @@ else:
 
 
 def round_to_int8(x: Tensor, block: int) -> Scaled:
-    """x [..., K] in integers with a scale for every block of K.
+    """x [..., K] in int8; see `round_to`."""
+    return round_to(x, rounded_rows(block))
 
-    With m the largest magnitude of a block: scale = m / 127 and value = x * (127 / m), rounded to
-    the nearest integer, halves to the even one. Where m < 2^-100 both are zero.
+
+def round_to(x: Tensor, form: Format) -> Scaled:
+    """x [..., K] in int8 or int16, with a scale for every block of K.
+
+    With m the largest magnitude of a block and l that of the integers, 127 or 32512: scale = m / l
+    and value = x * (l / m), rounded to the nearest integer, halves to the even one. Where
+    m < 2^-100 both are zero.
     """
-    columns = x.shape[-1]
+    columns, block, limit = x.shape[-1], form.block, LARGEST_OF[form.dtype]
     blocks = whole_parts(x.float(), block)
     largest = blocks.abs().amax(-1, keepdim=True)
     largest = torch.where(largest < SMALLEST, 0.0, largest)
     # A division of tensors: a number over one is a product with its rounded reciprocal.
-    inverse = torch.where(largest > 0, torch.full_like(largest, LARGEST) / largest, 0.0)
+    inverse = torch.where(largest > 0, torch.full_like(largest, limit) / largest, 0.0)
     values = (blocks * inverse).round()
-    integers = values.flatten(-2)[..., :columns].to(torch.int8)
-    return Scaled(integers, None, (largest / LARGEST).squeeze(-1), block=block)
+    integers = values.flatten(-2)[..., :columns].to(TORCH_DTYPES[form.dtype])
+    return Scaled(integers, None, (largest / limit).squeeze(-1), block=block)
+
+
+def to_planes(values: Tensor) -> Tensor:
+    """int16 [..., K] -> the high and the low bytes of each row, int8 [..., 2, K]."""
+    high = values.float().div(HIGH_UNIT).round()  # halves do not occur
+    low = values.float() - HIGH_UNIT * high
+    return torch.stack((high, low), -2).to(torch.int8)
+
+
+def from_planes(planes: Tensor) -> Tensor:
+    """The inverse of `to_planes`."""
+    high, low = planes.to(torch.int16).unbind(-2)
+    return HIGH_UNIT * high + low
 
 
 def whole_parts(x: Tensor, size: int) -> Tensor:

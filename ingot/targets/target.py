@@ -80,8 +80,11 @@ class TargetKind(Protocol):
         """
         ...
 
-    def rewrite(self, plan: Plan) -> Plan:
-        """The plan with what this kind rounds on the way: more primitives, no groups."""
+    def rewrite(self, plan: Plan, fine: Collection[str] = ()) -> Plan:
+        """The plan with what this kind rounds on the way: more primitives, no groups.
+
+        `fine` names parameters whose products need finer rows than others.
+        """
         ...
 
     def group(

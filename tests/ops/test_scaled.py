@@ -8,9 +8,19 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ingot.artifact.formats import rounded_rows
 from ingot.ops import OPS
 from ingot.ops.linear import EXACT_IN_FLOAT32
-from ingot.ops.scaled import SMALLEST, Scaled, round_to_int8, stack
+from ingot.ops.scaled import (
+    SMALLEST,
+    Scaled,
+    from_planes,
+    round_to,
+    round_to_int8,
+    stack,
+    to_planes,
+)
+from tests.support import samples
 
 
 def large_int8(*shape: int, seed: int) -> torch.Tensor:
@@ -162,3 +172,28 @@ def test_a_cache_has_a_scale_for_every_block_of_a_head():
         rounded = round_to_int8(x[0], 4).dequantize()
         assert torch.equal(cache.dequantize()[1, :, 1], rounded[0])
         assert torch.equal(cache.dequantize()[0, :, 2], rounded[2])
+
+
+def test_int16_is_two_hundred_and_fifty_six_times_as_fine() -> None:
+    x = samples.normal(torch.Generator().manual_seed(5), 3, 70)
+    coarse, fine = round_to_int8(x, 32), round_to(x, rounded_rows(32, "int16"))
+    assert fine.values.dtype == torch.int16 and int(fine.values.abs().max()) == 127 * 256
+    step = fine.scales.repeat_interleave(32, -1)[:, :70]
+    assert ((fine.dequantize() - x).abs() <= step * 0.501).all()
+    assert torch.allclose(coarse.scales, fine.scales * 256)
+
+
+def test_planes_hold_every_int16_that_rounding_makes() -> None:
+    values = torch.arange(-127 * 256, 127 * 256 + 1, dtype=torch.int16).reshape(5, -1)
+    planes = to_planes(values)
+    assert planes.shape == (5, 2, values.shape[1]) and int(planes.min()) == -127
+    assert torch.equal(from_planes(planes), values)
+
+
+def test_products_of_int16_are_those_of_the_numbers() -> None:
+    rng = torch.Generator().manual_seed(6)
+    x, w = samples.normal(rng, 4, 300), samples.normal(rng, 7, 300)
+    rounded, weight = round_to(x, rounded_rows(128, "int16")), round_to_int8(w, 128)
+    want = rounded.dequantize().double() @ weight.dequantize().double().T
+    got = OPS["linear"].reference(rounded, weight)
+    assert torch.allclose(got.double(), want, rtol=0, atol=1e-5)

@@ -38,6 +38,7 @@ class Sketch:
         self.prefix = ""
         self.buffers: dict[str, Buffer] = {}
         self.weights: dict[str, Value] = {}
+        self.fine: set[str] = set()  # weights whose products read finer rows
         self.states: list[State] = []
         self.outputs: list[Array] = []
         self.instructions: list[Instruction] = []

@@ -63,10 +63,10 @@ class CpuKind:
         layout = layout_of(weight, multiplied=multiplied)
         return stored_dtype(layout), num_bytes(layout)
 
-    def rewrite(self, plan: Plan) -> Plan:
+    def rewrite(self, plan: Plan, fine: Collection[str] = ()) -> Plan:
         from ingot.targets.cpu.rewrite import round_activations, round_queries
 
-        return round_queries(round_activations(plan))
+        return round_queries(round_activations(plan, fine))
 
     def group(
         self, plan: Plan, disable: Collection[str] = ()

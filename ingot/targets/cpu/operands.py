@@ -21,6 +21,7 @@ CPP_TYPES: Mapping[str, str] = {
     "float32": "float",
     "bfloat16": "bf16",
     "int32": "int",
+    "int16": "std::int16_t",
     "int8": "std::int8_t",
 }
 

@@ -64,7 +64,7 @@ class CudaKind:
 
         return stored_dtype(weight), nbytes_of(weight)
 
-    def rewrite(self, plan: Plan) -> Plan:
+    def rewrite(self, plan: Plan, fine: Collection[str] = ()) -> Plan:
         from ingot.targets.cuda.rewrite import narrow_activations
 
         return narrow_activations(plan)

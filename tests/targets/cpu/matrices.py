@@ -28,10 +28,16 @@ class Matrix:
     result_block: int = 0  # products with gates read it; one is rounded in such blocks
     is_heads: bool = False
     capped: bool = False
+    fine: bool = False  # it multiplies int16
 
     @property
     def name(self) -> str:
-        return f"{self.form}-{self.outputs}x{self.inputs}"
+        return f"{self.form}-{self.outputs}x{self.inputs}{'-fine' * self.fine}"
+
+    @property
+    def rows(self) -> Format:
+        """The format of what it multiplies."""
+        return rounded_rows(self.form.block, "int16" if self.fine else "int8")
 
     @property
     def groups(self) -> int:
@@ -61,6 +67,8 @@ class Matrix:
 
     def case(self, s: Sketch) -> None:
         weight = s.weight("weight", self.drawn(s.drawn("weight")), self.form)
+        if self.fine:
+            s.fine.add(weight)
         bias = s.vector("bias", self.outputs) if self.extended else None
         x = s.rows("x", self.inputs)
         out = s.call("linear", x, weight, bias)
@@ -85,7 +93,8 @@ class Matrix:
                 for part, first in (("gate", 0), ("up", size))
             )
             made = s.call("gate", *halves, kind="silu", out=name)
-        s.call("cast", made, out="rounded_int8", form=rounded_rows(self.result_block))
+        form = replace(self.rows, block=self.result_block, group=self.result_block)
+        s.call("cast", made, out="rounded_integers", form=form)
 
     def _heads(self, s: Sketch, x: str, weight: str, out: str) -> None:
         made = s.call("linear", x, weight, out="heads")
@@ -129,6 +138,16 @@ def with_zeros(form: Format) -> Format:
     return replace(form, zeros=True)
 
 
+# Those that also multiply int16.
+FINE = (
+    Matrix(int8(128), 300, 72, extended=True, capped=True),
+    Matrix(int8(416), 416, 128, extended=True, result_block=32),
+    Matrix(with_zeros(int8(64)), 192, 96, extended=True),
+    Matrix(int4(32, 32), 288, 80, extended=True),
+    Matrix(with_zeros(int4(32, 128)), 330, 72, extended=True),
+    Matrix(with_zeros(int4(64, 128)), 256, 256, result_block=128, is_heads=True),
+    Matrix(with_zeros(in_bits(6, 32, 128)), 330, 40),
+)
 # Sizes that fill panels and that do not; groups of every size, and one a row; many groups; rows
 # whose last block is short, by whole quads and within one, or is the only one; a row so long that
 # few stay in the cache.
@@ -161,6 +180,7 @@ MATRICES = (
     Matrix(with_zeros(in_bits(5, 32, 32)), 288, 40),
     Matrix(int4(32, 128), 96, 40),
     Matrix(int8(128), 10240, 33),
+    *(replace(each, fine=True) for each in FINE),
 )
 
 

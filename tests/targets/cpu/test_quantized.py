@@ -39,8 +39,8 @@ def matrices(kernels: Unit) -> list[Matrix]:
 
 
 def rounded(results: Values, m: Matrix) -> Scaled:
-    """The activations in int8 that products with the matrix read."""
-    value = results[f"{m.name}.x_int8_b{m.form.block}"]
+    """The activations in integers that products with the matrix read."""
+    value = results[f"{m.name}.x_{m.rows.dtype}_b{m.form.block}"]
     assert isinstance(value, Scaled)
     return value
 

@@ -49,6 +49,17 @@ def test_products_of_the_same_rows_in_the_same_blocks_share_the_cast() -> None:
     assert [plan.buffer(name).format.block for name in read] == [32, 32, 64, 32]
 
 
+def test_what_a_fine_product_reads_has_sixteen_bits_for_it_alone() -> None:
+    s = Sketch()
+    x = s.rows("x", 128)
+    for name in ("coarse", "fine"):
+        s.call("linear", x, integers(s, name, 32), out=f"of_{name}")
+    plan = round_activations(s.plan(), {"fine"})
+    assert ops(plan) == ["cast", "linear", "cast", "linear"]
+    read = [plan.buffer(i.inputs["x"]).format for i in plan.instructions if i.op == "linear"]
+    assert read == [rounded_rows(32), rounded_rows(32, "int16")]
+
+
 def test_other_rows_have_casts_of_their_own() -> None:
     s = Sketch()
     for name in "xy":

@@ -23,7 +23,7 @@ from ingot.artifact.plan import Buffer, Limits, MemoryPlan, Plan, aligned, array
 from ingot.artifact.tensors import read_header
 from ingot.compiler.interpret import Value, interpret
 from ingot.ops.dtypes import TORCH_DTYPES
-from ingot.ops.scaled import Scaled
+from ingot.ops.scaled import Scaled, from_planes
 from ingot.ops.stacks import stack_of
 from ingot.runtime.devices.mapped_file import weight_offsets
 from ingot.targets.cpu.generate import generate, weight_layouts
@@ -71,7 +71,7 @@ class Unit:
             case(sketch)
         self.target, self.flags = target, flags
         self.weights = sketch.weights
-        self.grouped, _ = KIND.group(KIND.rewrite(sketch.plan()), disable)
+        self.grouped, _ = KIND.group(KIND.rewrite(sketch.plan(), sketch.fine), disable)
         self.plan = apart(with_stacks(self.grouped, weight_layouts(self.grouped)))
         self.work = work_of(self.plan)
 
@@ -199,7 +199,11 @@ class Unit:
         for place, (dtype, _) in zip(
             self.places(buffer, step), arrays_of(buffer.format, shape), strict=True
         ):
-            numbers = torch.from_numpy(arena[place].copy()).view(TORCH_DTYPES[dtype])
+            stored = torch.from_numpy(arena[place].copy())
+            if dtype == "int16":
+                parts.append(from_planes(stored.view(torch.int8).view(*shape[:-1], 2, -1)))
+                continue
+            numbers = stored.view(TORCH_DTYPES[dtype])
             parts.append(numbers.view((*shape[:-1], -1) if parts else shape))
         return _whole(parts, buffer.format.block)
 

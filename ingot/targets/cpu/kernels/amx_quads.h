@@ -97,17 +97,22 @@ class BlockScales {
     }
   }
 
+  // Of the planes of one row.
   template <class X>
   [[gnu::always_inline]] void add_scaled(const int* integers, const X& x, int index,
                                          float* sums) const {
     const vf x_scale = splat(x.scale(0, index));
 #pragma GCC unroll 2
     for (int v = 0; v < quantized_vectors; ++v) {
-      vi sum = load_quads(reinterpret_cast<const std::uint8_t*>(integers + v * lanes));
-      if constexpr (keeps_zeros<Block>)
-        sum = add(sum, multiply(splat_int(x.start(0, index)), zeros_[v]));
+      vi all[X::planes];
+      for (int p = 0; p < X::planes; ++p) {
+        const int* from = integers + p * quantized_columns + v * lanes;
+        all[p] = load_quads(reinterpret_cast<const std::uint8_t*>(from));
+        if constexpr (keeps_zeros<Block>)
+          all[p] = add(all[p], multiply(splat_int(x.start(p, index)), zeros_[v]));
+      }
       float* to = sums + v * lanes;
-      store(to, fma(to_float(sum), scales_[v] * x_scale, load(to)));
+      store(to, fma(joined<X::planes>(all, 1), scales_[v] * x_scale, load(to)));
     }
   }
 
@@ -181,19 +186,23 @@ struct AmxBlock {
   }
 };
 
-// Rows of x. The last of them, if fewer than 16, are in memory for as many.
+// Planes of the rows of x. The last of them, if fewer than 16, are in memory for as many.
 template <class X>
 struct TiledRows {
   X all, last;
   int count;
 
-  TiledRows(const X& x, int rows, const std::int8_t* rest)
-      : all(x), last(x.from(rows / amx::most_rows * amx::most_rows)), count(rows) {
+  TiledRows(const X& x, int planes, const std::int8_t* rest)
+      : all(x), last(x.from(planes / amx::most_rows * amx::most_rows / X::planes)), count(planes) {
     last.values = rest;
   }
 
-  int height(int row) const { return count - row < amx::most_rows ? count - row : amx::most_rows; }
-  X from(int row) const { return height(row) == amx::most_rows ? all.from(row) : last; }
+  int height(int plane) const {
+    return count - plane < amx::most_rows ? count - plane : amx::most_rows;
+  }
+  X from(int plane) const {
+    return height(plane) == amx::most_rows ? all.from(plane / X::planes) : last;
+  }
 };
 
 // What a thread makes of blocks on their way through tiles. Blocks that do not stay in tiles are
@@ -217,14 +226,16 @@ struct AmxMemory {
 template <class X>
 struct WaitingSums {
   X x;
-  int block, rows;
+  int block, planes;
   const int* integers;
   Rows<float> sums;
 
   template <class Scales>
   [[gnu::always_inline]] void scale(const Scales& scales, Range part) const {
-    for (int r = part.begin; r < part.end && r < rows; ++r)
-      scales.add_scaled(integers + r * quantized_columns, x.from(r), block, sums[r]);
+    for (int p = part.begin; p < part.end && p < planes; p += X::planes) {
+      const int row = p / X::planes;
+      scales.add_scaled(integers + p * quantized_columns, x.from(row), block, sums[row]);
+    }
   }
 };
 
@@ -257,19 +268,19 @@ inline void amx_blocks(const TiledRows<X>& x, const Blocks& blocks, int count,
     SigningTurns<Block> signing({signs ? Block{next} : now, memory.weights[memory.buffer]}, signs,
                                 turns, fetch);
     Tiles::start(weights);
-    for (int row = 0; row < x.count; row += amx::most_rows, ++number) {
-      const int height = x.height(row);
-      if (i == 0) before(row, height);
-      const bool turns_back = row + height == x.count, ends = turns_back && i + 1 == count;
+    for (int plane = 0; plane < x.count; plane += amx::most_rows, ++number) {
+      const int height = x.height(plane), row = plane / X::planes;
+      if (i == 0) before(row, height / X::planes);
+      const bool turns_back = plane + height == x.count, ends = turns_back && i + 1 == count;
       int* integers = memory.integers[number % 2];
       const BlockScales<Block> scales(blocks.packed(waiting.block));
-      Tiles::add_up(rows(row, i),
-                    rows(turns_back ? 0 : row + height, turns_back && !ends ? i + 1 : i), weights,
+      Tiles::add_up(rows(plane, i),
+                    rows(turns_back ? 0 : plane + height, turns_back && !ends ? i + 1 : i), weights,
                     integers, [&](int part) __attribute__((always_inline)) {
                       signing.turn();
                       waiting.scale(scales, {part * each, (part + 1) * each});
                     });
-      waiting = {x.from(row), i, height, integers, {sums[row], sums.stride}};
+      waiting = {x.from(plane), i, height, integers, {sums[row], sums.stride}};
     }
   }
   waiting.scale(BlockScales<Block>(blocks.packed(waiting.block)), {0, amx::most_rows});

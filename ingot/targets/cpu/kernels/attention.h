@@ -334,15 +334,16 @@ struct StoreHead {
   }
 };
 
-// Rounds it to int8 in groups.
-template <int D, int group>
+// Rounds it to integers in groups.
+template <int D, int group, class V>
 struct QuantizeHead {
   static_assert(D % group == 0, "groups are a head's");
-  Rows<std::int8_t> values;
+  Rows<V> values;
   Rows<float> scales;
 
   void take(int row, int column, const float* head) const {
-    quantize_row<D, group>(head, values[row] + column, scales[row] + column / group);
+    quantize_row<D, group>(head, integer_row(values, row).from(column),
+                           scales[row] + column / group);
   }
 };
 
@@ -355,14 +356,14 @@ void paged_attention(Team team, Rows<const T> q, Cache cache, Sequences sequence
   attention.run(team, q, StoreHead<Cache::value_size, Out>{out});
 }
 
-template <int Heads, int Window, bool Capped, int group, class T, class Cache>
+template <int Heads, int Window, bool Capped, int group, class T, class Cache, class V>
 [[gnu::noinline, gnu::noipa]]
 void paged_attention_quantize(Team team, Rows<const T> q, Cache cache, Sequences sequences,
-                              float scale, float softcap, Rows<std::int8_t> values,
+                              float scale, float softcap, Rows<V> values,
                               Rows<float> scales, const float* sinks = nullptr) {
   const Attention<T, Cache, Heads, CausalMask<Window>, Capped> attention{
       {sequences}, cache, {scale, softcap}, sinks};
-  attention.run(team, q, QuantizeHead<Cache::value_size, group>{values, scales});
+  attention.run(team, q, QuantizeHead<Cache::value_size, group, V>{values, scales});
 }
 
 }  // namespace ingot

@@ -47,16 +47,16 @@ struct StoreInner {
   }
 };
 
-// The same, rounded to int8 in groups, of which the last has what is left.
-template <int group, int Inner>
+// The same, rounded to integers in groups, of which the last has what is left.
+template <int group, int Inner, class V>
 struct RoundInner {
   static constexpr int least_columns = group, blocks = (Inner + group - 1) / group;
-  Rows<std::int8_t> values;
+  Rows<V> values;
   Rows<float> scales;
 
   void take(int pair, int column, int count, const float* from) const {
     for (int c = 0; c < count; c += group) {
-      std::int8_t* to = values[pair] + column + c;
+      const auto to = integer_row(values, pair).from(column + c);
       float& scale = scales[pair][(column + c) / group];
       if (Inner % group == 0 || c + group <= count)
         scale = quantize_group<group>(from + c, to);

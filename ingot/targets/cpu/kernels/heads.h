@@ -75,15 +75,15 @@ void linear_rope_kv_write(Slice slice, Rows<const T> x, const T* weight,
 }
 
 template <int Heads, int Half, bool Interleaved, int bits, int group, int block, int Inputs,
-          class S, int KvHeads, int PageSize, int D, class Out>
+          class X, class S, int KvHeads, int PageSize, int D, class Out>
 [[gnu::noinline, gnu::noipa]]
-void quantized_linear_rope_kv_write(Slice slice, Rows<const std::int8_t> x,
+void quantized_linear_rope_kv_write(Slice slice, Rows<const X> x,
                                     Rows<const float> scales, const std::uint8_t* weight,
                                     const float* bias, Rows<const float> table, const int* slots,
                                     Cache<S, KvHeads, PageSize, D> cache, HeadNorm norm,
                                     Rows<Out> out) {
   using Sink = HeadSink<Heads, Half, Interleaved, S, KvHeads, PageSize, D, Out>;
-  QuantizedLinear<bits, group, block, Inputs, Sink::part_columns>{{weight}}.run(
+  QuantizedLinear<bits, group, block, Inputs, Sink::part_columns, X>{{weight}}.run(
       slice, x, scales, bias, Sink{{}, table, slots, cache, norm, out});
 }
 

@@ -26,7 +26,7 @@ struct LatentCache {
   void write(int slot, const From* from) const {
     S* row = rows + static_cast<std::ptrdiff_t>(slot) * D;
     if constexpr (is_scaled<S>)
-      quantize_row<D, block>(from, row, scales + static_cast<std::ptrdiff_t>(slot) * num_scales);
+      quantize_row<D, block>(from, IntegerRow<std::int8_t>{row, 0}, scales + static_cast<std::ptrdiff_t>(slot) * num_scales);
     else
       for_columns<D>([&](int c, auto part) { store(row + c, load(from + c, part), part); });
   }

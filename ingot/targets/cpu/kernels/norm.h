@@ -47,15 +47,15 @@ void rms_norm(Slice slice, Rows<const T> x, const float* weight, float eps,
       rms_norm_row<Columns>(x[row] + c, weight, eps, offset, out[row] + c);
 }
 
-// The same for a whole row, rounded to int8 in groups.
-template <int Columns, int group, class T>
+// The same for a whole row, rounded to integers in groups.
+template <int Columns, int group, class T, class V>
 [[gnu::noinline, gnu::noipa]]
 void rms_norm_quantize(Slice slice, Rows<const T> x, const float* weight, float eps, float offset,
-                       Rows<std::int8_t> values, Rows<float> scales) {
+                       Rows<V> values, Rows<float> scales) {
   auto& normed = slice.team.workspace<float[Columns]>();
   for (int row = slice.rows.begin; row < slice.rows.end; ++row) {
     rms_norm_row<Columns>(x[row], weight, eps, offset, normed);
-    quantize_row<Columns, group>(normed, values[row], scales[row]);
+    quantize_row<Columns, group>(normed, integer_row(values, row), scales[row]);
   }
 }
 

@@ -1,4 +1,7 @@
-// Rounds activations to int8, with a scale for every group of a row.
+// Rounds activations to int8 or int16, with a scale for every group of a row.
+//
+// An int16 is 255 * high + low, with both in -127 .. 127. A row in int16 is the high bytes of all its
+// columns, and then the low ones: two rows in int8, as products read them.
 #pragma once
 
 #include "quads.h"
@@ -6,13 +9,46 @@
 
 namespace ingot {
 
-inline constexpr float largest_int8 = 127.0f;
+inline constexpr float high_unit = 255.0f;
+template <class V>
+inline constexpr float largest_integer = sizeof(V) == 1 ? 127.0f : 127.0f * (high_unit + 1);
 inline constexpr float smallest_group = 0x1p-100f;  // below it a group counts as zero
 
-// values = x * (127 / m), rounded to nearest even, and scale = m / 127, where m is the largest
-// magnitude. If x is not finite, neither is the scale.
-template <int group, class T>
-inline float quantize_group(const T* x, std::int8_t* values) {
+// Where the integers of a row go, from a column on: the high bytes, or those of int8, and the low
+// ones so many bytes further.
+template <class V>
+struct IntegerRow {
+  std::int8_t* high;
+  std::ptrdiff_t low;
+
+  IntegerRow from(int column) const { return {high + column, low}; }
+
+  void fetch(int columns) const {
+    for (std::size_t plane = 0; plane < sizeof(V); ++plane)
+      for (int c = 0; c < columns; c += 64) prefetch(high + plane * low + c);
+  }
+
+  // Stores the first `count` of integral values.
+  void put(int column, vf value, int count) const {
+    if constexpr (sizeof(V) == 1) {
+      store_int8(high + column, value, count);
+    } else {
+      const vf unit = round_even(value * splat(1 / high_unit));  // halves do not occur
+      store_int8(high + column, unit, count);
+      store_int8(high + low + column, fma(unit, splat(-high_unit), value), count);
+    }
+  }
+};
+
+template <class V>
+inline IntegerRow<V> integer_row(Rows<V> rows, int row) {
+  return {reinterpret_cast<std::int8_t*>(rows[row]), rows.stride};
+}
+
+// values = x * (l / m), rounded to nearest even, and scale = m / l, where m is the largest magnitude
+// of x and l that of the integers. If x is not finite, neither is the scale.
+template <int group, class T, class V>
+inline float quantize_group(const T* x, IntegerRow<V> values) {
   vf top = zero(), odd = zero();  // a maximum forgets NaN; 0 * v is 0, or NaN
   for_columns<group>([&](int c, auto part) {
     const vf v = load(x + c, part);
@@ -21,34 +57,39 @@ inline float quantize_group(const T* x, std::int8_t* values) {
   });
   const float largest = maximum(top);
   const bool counts = largest >= smallest_group;
-  const vf inverse = splat(counts ? largest_int8 / largest : 0.0f);
+  const vf inverse = splat(counts ? largest_integer<V> / largest : 0.0f);
   for_columns<group>([&](int c, auto part) {
     const vf v = load(x + c, part) * inverse;
-    const vf inside = min(splat(largest_int8), max(v, splat(-largest_int8)));
-    store_int8(values + c, round_even(inside), group - c);
+    const vf inside = min(splat(largest_integer<V>), max(v, splat(-largest_integer<V>)));
+    values.put(c, round_even(inside), group - c);
   });
-  return (counts ? largest / largest_int8 : 0.0f) + sum(odd);
+  return (counts ? largest / largest_integer<V> : 0.0f) + sum(odd);
+}
+
+template <int group, class T>
+inline float quantize_group(const T* x, std::int8_t* values) {
+  return quantize_group<group>(x, IntegerRow<std::int8_t>{values, 0});
 }
 
 // The last group has the columns that are left.
-template <int Columns, int group, class T>
-inline void quantize_row(const T* x, std::int8_t* values, float* scales) {
+template <int Columns, int group, class T, class V>
+inline void quantize_row(const T* x, IntegerRow<V> values, float* scales) {
   constexpr int whole = Columns / group, left = Columns % group;
   for (int g = 0; g < whole; ++g)
-    scales[g] = quantize_group<group>(x + g * group, values + g * group);
+    scales[g] = quantize_group<group>(x + g * group, values.from(g * group));
   if constexpr (left > 0)
-    scales[whole] = quantize_group<left>(x + whole * group, values + whole * group);
+    scales[whole] = quantize_group<left>(x + whole * group, values.from(whole * group));
 }
 
 // Rows of so many parts, each of which begins with a group.
-template <int Columns, int group, int Parts = 1, class T>
+template <int Columns, int group, int Parts = 1, class T, class V>
 [[gnu::noinline, gnu::noipa]]
-void quantize(Slice slice, Rows<const T> x, Rows<std::int8_t> values,
-              Rows<float> scales) {
+void quantize(Slice slice, Rows<const T> x, Rows<V> values, Rows<float> scales) {
   constexpr int groups = (Columns + group - 1) / group;
   for (int row = slice.rows.begin; row < slice.rows.end; ++row)
     for (int part = 0; part < Parts; ++part)
-      quantize_row<Columns, group>(x[row] + part * Columns, values[row] + part * Columns,
+      quantize_row<Columns, group>(x[row] + part * Columns,
+                                   integer_row(Rows<V>{values[row], Columns}, part),
                                    scales[row] + part * groups);
 }
 

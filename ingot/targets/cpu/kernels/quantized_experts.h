@@ -1,4 +1,4 @@
-// The products of experts.h with x in int8 and matrices in int8 or int4.
+// The products of experts.h with x in int8 or int16 and matrices in 4 to 8 bits.
 #pragma once
 
 #include "experts.h"
@@ -6,27 +6,27 @@
 
 namespace ingot {
 
-template <int bits, int group, int block, int Inputs, int Outputs>
+template <int bits, int group, int block, int Inputs, int Outputs, class X>
 struct QuantizedHalf {
   using Element = std::uint8_t;
-  using Linear = QuantizedLinear<bits, group, block, Inputs, Outputs>;
+  using Linear = QuantizedLinear<bits, group, block, Inputs, Outputs, X>;
   using Weights = typename Linear::Panels;
   static constexpr int columns = quantized_columns, outputs = Outputs, count = Weights::count;
   static constexpr int job_rows = Linear::block_rows, blocks = Linear::In::count;
   static constexpr std::ptrdiff_t bytes = count * Weights::panel_bytes;
 
   struct Source {
-    Rows<const std::int8_t> x;
+    Rows<const X> x;
     Rows<const float> scales;
   };
   struct Memory {
-    alignas(64) std::int8_t rows[job_rows * Inputs];
+    alignas(64) X rows[job_rows * Inputs];
     alignas(64) float scales[job_rows * blocks];
     typename Linear::Own own;
   };
 
   static void gather(const Source& from, int row, int to, Memory& memory) {
-    std::memcpy(memory.rows + to * Inputs, from.x[row], Inputs);
+    std::memcpy(memory.rows + to * Inputs, from.x[row], Inputs * sizeof(X));
     std::memcpy(memory.scales + to * blocks, from.scales[row], blocks * sizeof(float));
   }
   static void start(int rows, Memory& memory) {
@@ -51,28 +51,28 @@ struct QuantizedHalf {
 };
 
 template <class Gate, int bits, int group, int block, int Experts, int Picks, int Inputs, int Inner,
-          std::ptrdiff_t stride, class Out>
+          std::ptrdiff_t stride, class Out, class X>
 [[gnu::noinline, gnu::noipa]]
-void quantized_expert_gate(Slice slice, Rows<const std::int8_t> x, Rows<const float> scales,
+void quantized_expert_gate(Slice slice, Rows<const X> x, Rows<const float> scales,
                            Rows<const float> shares, const std::uint8_t* weight, const float* bias,
                            float limit, Rows<Out> out) {
-  using Half = QuantizedHalf<bits, group, block, Inputs, Inner>;
+  using Half = QuantizedHalf<bits, group, block, Inputs, Inner, X>;
   const GateProduct<Gate, Half, Experts, Picks, stride, StoreInner<Out>> product{
       {reinterpret_cast<const char*>(weight)}, {x, scales}, shares, bias, limit,
       {{out.data, Inner}}};
   product.run(slice);
 }
 
-// The same, rounded to int8.
+// The same, rounded to integers.
 template <int result_group, class Gate, int bits, int group, int block, int Experts, int Picks,
-          int Inputs, int Inner, std::ptrdiff_t stride>
+          int Inputs, int Inner, std::ptrdiff_t stride, class X, class V>
 [[gnu::noinline, gnu::noipa]]
-void quantized_expert_gate_quantize(Slice slice, Rows<const std::int8_t> x,
+void quantized_expert_gate_quantize(Slice slice, Rows<const X> x,
                                     Rows<const float> scales, Rows<const float> shares,
                                     const std::uint8_t* weight, const float* bias, float limit,
-                                    Rows<std::int8_t> values, Rows<float> value_scales) {
-  using Half = QuantizedHalf<bits, group, block, Inputs, Inner>;
-  using Out = RoundInner<result_group, Inner>;
+                                    Rows<V> values, Rows<float> value_scales) {
+  using Half = QuantizedHalf<bits, group, block, Inputs, Inner, X>;
+  using Out = RoundInner<result_group, Inner, V>;
   const GateProduct<Gate, Half, Experts, Picks, stride, Out> product{
       {reinterpret_cast<const char*>(weight)}, {x, scales}, shares, bias, limit,
       {{values.data, Inner}, {value_scales.data, Out::blocks}}};
@@ -80,12 +80,12 @@ void quantized_expert_gate_quantize(Slice slice, Rows<const std::int8_t> x,
 }
 
 template <int bits, int group, int block, int Experts, int Picks, int Inputs, int Outputs,
-          std::ptrdiff_t stride>
+          std::ptrdiff_t stride, class X>
 [[gnu::noinline, gnu::noipa]]
-void quantized_expert_sum(Slice slice, Rows<const std::int8_t> x, Rows<const float> scales,
+void quantized_expert_sum(Slice slice, Rows<const X> x, Rows<const float> scales,
                           Rows<const float> shares, const std::uint8_t* weight, const float* bias,
                           Rows<float> out) {
-  using Half = QuantizedHalf<bits, group, block, Inputs, Outputs / 2>;
+  using Half = QuantizedHalf<bits, group, block, Inputs, Outputs / 2, X>;
   const SumProduct<Half, Experts, Picks, stride> product{
       {reinterpret_cast<const char*>(weight)},
       {{x.data, Inputs}, {scales.data, Half::blocks}}, shares, bias, out};

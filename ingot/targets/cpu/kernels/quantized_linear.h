@@ -1,5 +1,5 @@
-// out[N, O] = x[N, K] W^T + bias, with x in int8 and W in 4 to 8 bits. quantized_tile.h has the
-// arithmetic.
+// out[N, O] = x[N, K] W^T + bias, with x in int8 or int16 and W in 4 to 8 bits. quantized_tile.h has
+// the arithmetic.
 //
 // Threads divide the panels of columns. A few rows read every weight once, in sequence, at the
 // speed of memory. Many rows come in blocks that stay in the L2 cache while all panels pass over
@@ -33,7 +33,8 @@ constexpr int rows_within(int bytes, int row_bytes, int multiple, int least, int
 }
 
 // The lowest of several tiles of nearly equal height.
-inline constexpr int least_tile_rows = (tuned::quad_rows + 1) / 2;
+template <int Planes>
+inline constexpr int least_tile_rows = (tile_rows<Planes> + 1) / 2;
 
 // What a caller does with rows of a panel: before(row, rows) before tiles begin their sums, if they
 // are many, and after(row, rows) when the sums are complete. What is stored for one tile then goes
@@ -57,12 +58,13 @@ template <class X, class Blocks, class Around>
 inline void share_blocks(Team team, const X& x, int rows, const Blocks& blocks, Range range,
                          PanelPart of, const std::uint8_t* next, int bytes, Rows<float> sums,
                          const Around& around) {
-  const int tiles = num_row_tiles<tuned::quad_rows>(rows), part = bytes / tiles;
+  constexpr int most = tile_rows<X::planes>;
+  const int tiles = num_row_tiles<most>(rows), part = bytes / tiles;
   const int blocks_read = range.end - range.begin;
   NextAttention* const attention = next_attention(team, tiles, Blocks::packed_bits);
-  for_row_tiles<tuned::quad_rows, least_tile_rows>(rows, [&](auto height, int row, int number) {
+  for_row_tiles<most, least_tile_rows<X::planes>>(rows, [&](auto height, int row, int number) {
     if (of.begins) around.before(row, height.value);
-    using Fetches = SharedFetches<height.value, Blocks>;
+    using Fetches = SharedFetches<X::planes, height.value, Blocks>;
     const int steps = blocks_read * Fetches::count;
     const std::uint64_t pace = (static_cast<std::uint64_t>(part) << 16) / (steps * line_bytes);
     const int later = blocks_read * Fetches::passes * Fetches::lines / lines_for_attention;
@@ -75,17 +77,19 @@ inline void share_blocks(Team team, const X& x, int rows, const Blocks& blocks, 
   });
 }
 
-template <int bits, int group, int block, int Inputs, int Outputs>
+// `X` is the type of x: in int16, a row has two planes.
+template <int bits, int group, int block, int Inputs, int Outputs, class X>
 class QuantizedLinear {
  public:
+  static constexpr int planes = sizeof(X);
   using Panels = QuantizedPanels<bits, group, block, Inputs, Outputs>;
 
   Panels panels;
 
   // x W^T + bias into a sink.
   template <class Sink>
-  void run(Slice slice, Rows<const std::int8_t> x, Rows<const float> scales,
-           const float* bias, const Sink& sink) const {
+  void run(Slice slice, Rows<const X> x, Rows<const float> scales, const float* bias,
+           const Sink& sink) const {
     using Unit = UnitPanels<Sink, quantized_columns>;
     const Range mine = share(Sink::count, slice.team);
     const int begin = mine.begin * Unit::count, end = mine.end * Unit::count;
@@ -122,9 +126,9 @@ class QuantizedLinear {
   // once for each block.
   static constexpr int depth = In::last == stored<bits>(In::last) ? 0 : In::last;
   template <int starts>
-  using WholeRows = QuantizedRows<Inputs, In::count, In::whole * starts>;
+  using WholeRows = QuantizedRows<planes, Inputs, In::count, In::whole * starts>;
   template <int starts>
-  using LastRows = QuantizedRows<Inputs, In::count, starts, depth>;
+  using LastRows = QuantizedRows<planes, Inputs, In::count, starts, depth>;
 
   struct Operands {
     WholeRows<Stored::spans> whole;
@@ -132,7 +136,7 @@ class QuantizedLinear {
   };
 
   // A row of x with its scales and starts.
-  static constexpr int row_bytes = Inputs + In::count * 8;
+  static constexpr int row_bytes = planes * (Inputs + In::count * 4) + In::count * 4;
   static constexpr bool tiled = amx::has_bytes && fits_tiles(In::whole > 0 ? block : In::last) &&
                                 (!In::any_left || fits_tiles(In::last)) &&
                                 block >= least_amx_block && block <= most_amx_block &&
@@ -140,7 +144,7 @@ class QuantizedLinear {
   static constexpr int block_rows =
       tiled ? rows_within(tiled_rows_bytes, row_bytes, amx::most_rows, amx::most_rows,
                           most_tiled_rows)
-            : rows_within(rows_bytes, row_bytes, tuned::quad_rows, least_block_rows,
+            : rows_within(rows_bytes, row_bytes, tile_rows<planes>, least_block_rows,
                           most_block_rows);
   static constexpr bool needs_starts = !tiled || keeps_zeros<typename Panels::Block>;
   static constexpr int chunk = tiled ? 1 : unpacked_bytes / (block * quantized_columns) + 1;
@@ -148,7 +152,7 @@ class QuantizedLinear {
 
   // What a thread makes of rows of x and of panels.
   struct Own {
-    static constexpr int rows = needs_starts ? block_rows : least_tiled_rows<bits, block>;
+    static constexpr int rows = needs_starts ? planes * block_rows : least_tiled_rows<bits, block>;
     alignas(64) std::uint8_t unpacked[bits < 8 && !tiled ? chunk * block * quantized_columns : 1];
     std::conditional_t<tiled, AmxMemory<block>, char> amx;
     alignas(64) std::int8_t rest[tiled ? amx::most_rows * Inputs : 1];
@@ -156,21 +160,24 @@ class QuantizedLinear {
     int last[In::any_left ? rows * Last::spans : 1];
   };
 
-  static Operands operands(const std::int8_t* values, const float* scales, const Own& own) {
+  static Operands operands(const X* x, const float* scales, const Own& own) {
+    const auto* values = reinterpret_cast<const std::int8_t*>(x);
     return {{values, scales, own.starts},
             {values + In::whole * block, scales + In::whole, own.last}};
   }
 
-  static bool takes_tiles(int rows) { return tiled && rows >= least_tiled_rows<bits, block>; }
+  static bool takes_tiles(int rows) {
+    return tiled && planes * rows >= least_tiled_rows<bits, block>;
+  }
   static bool unpacks(int rows) {
-    return bits < 8 && fast_bytes && !tiled && rows >= tuned::unpacked_rows;
+    return bits < 8 && fast_bytes && !tiled && planes * rows >= tuned::unpacked_rows;
   }
 
   // What a product of these rows needs.
   static void start(const Operands& x, int rows, Own& memory) {
     if (takes_tiles(rows)) {
-      const int rest = rows % amx::most_rows;
-      std::memcpy(memory.rest, x.whole.values + (rows - rest) * Inputs, rest * Inputs);
+      const int all = planes * rows, rest = all % amx::most_rows;
+      std::memcpy(memory.rest, x.whole.values + (all - rest) * Inputs, rest * Inputs);
       if constexpr (tiled) memory.amx.start();
       if (!needs_starts) return;
     }
@@ -192,7 +199,7 @@ class QuantizedLinear {
   static void fill_starts(const std::int8_t* values, int rows, int* starts) {
     constexpr int spans = count / span;
     if (zero_point == 0) return;
-    for (int row = 0; row < rows; ++row, values += Inputs) {
+    for (int plane = 0; plane < planes * rows; ++plane, values += Inputs) {
       for (int s = 0; s < spans; ++s) *starts++ = -zero_point * sum_values<span>(values + s * span);
       if constexpr (count % span > 0)
         *starts++ = -zero_point * sum_values<count % span>(values + spans * span);
@@ -207,7 +214,7 @@ class QuantizedLinear {
     if constexpr (tiled) {
       if (takes_tiles(rows)) return tiled_product(x, rows, panel, next, own, sums, around);
     }
-    if (rows <= tuned::quad_rows)
+    if (rows <= tile_rows<planes>)
       stream_product(x, rows, panel, next, sums, around);
     else if (!unpacks(rows))
       shared_product(team, x, rows, panel, next, sums, around);
@@ -231,7 +238,7 @@ class QuantizedLinear {
     const Stored blocks{panel};
     const std::ptrdiff_t to_next = next - blocks.packed(turn).data;
     const Range parts[] = {{0, turn}, {turn, In::whole}};
-    with_rows<tuned::quad_rows>(rows, [&](auto height) {
+    with_rows<tile_rows<planes>>(rows, [&](auto height) {
       for (const Range range : parts) {
         const FetchStream fetch{range.end < In::whole ? quads_ahead<bits> : to_next};
         quantized_tile<height.value>(x.whole, blocks, range, fetch, sums,
@@ -291,12 +298,12 @@ class QuantizedLinear {
     };
     if constexpr (In::whole > 0) {
       const WholeRows<1> all{x.whole.values, x.whole.scales, x.whole.starts};
-      amx_blocks<block>(TiledRows(all, rows, own.rest), Stored{panel}, In::whole,
+      amx_blocks<block>(TiledRows(all, planes * rows, own.rest), Stored{panel}, In::whole,
                         In::any_left ? nullptr : next, fetch, own.amx, sums, zero_sums);
     }
     if constexpr (In::any_left) {
       const LastRows<1> all{x.last.values, x.last.scales, x.last.starts};
-      const TiledRows<LastRows<1>> tiles(all, rows, own.rest + In::whole * block);
+      const TiledRows<LastRows<1>> tiles(all, planes * rows, own.rest + In::whole * block);
       amx_blocks<In::last>(tiles, last_of(panel), 1, In::whole > 0 ? nullptr : next, fetch, own.amx,
                            sums, [&](int row, int height) {
                              if (In::whole == 0) zero_sums(row, height);
@@ -308,51 +315,51 @@ class QuantizedLinear {
   static Last last_of(const std::uint8_t* panel) { return {panel + Panels::whole_bytes}; }
 };
 
-template <int bits, int group, int block, int Inputs, int Outputs, class Out>
+template <int bits, int group, int block, int Inputs, int Outputs, class X, class Out>
 [[gnu::noinline, gnu::noipa]]
-void quantized_linear(Slice slice, Rows<const std::int8_t> x, Rows<const float> scales,
+void quantized_linear(Slice slice, Rows<const X> x, Rows<const float> scales,
                       const std::uint8_t* weight, const float* bias, Rows<const float> residual,
                       Rows<Out> out) {
   const Store<quantized_columns, Outputs, Out> sink{{}, residual, out};
-  QuantizedLinear<bits, group, block, Inputs, Outputs>{{weight}}.run(slice, x, scales, bias,
-                                                                    sink);
+  QuantizedLinear<bits, group, block, Inputs, Outputs, X>{{weight}}.run(slice, x, scales, bias,
+                                                                       sink);
 }
 
 // See linear_soft_cap.
-template <int bits, int group, int block, int Inputs, int Outputs, class Out>
+template <int bits, int group, int block, int Inputs, int Outputs, class X, class Out>
 [[gnu::noinline, gnu::noipa]]
-void quantized_linear_soft_cap(Slice slice, Rows<const std::int8_t> x, Rows<const float> scales,
+void quantized_linear_soft_cap(Slice slice, Rows<const X> x, Rows<const float> scales,
                                const std::uint8_t* weight, const float* bias, float cap,
                                Rows<Out> out) {
   const StoreCapped<quantized_columns, Outputs, Out> sink{{}, cap, out};
-  QuantizedLinear<bits, group, block, Inputs, Outputs>{{weight}}.run(slice, x, scales, bias,
-                                                                    sink);
+  QuantizedLinear<bits, group, block, Inputs, Outputs, X>{{weight}}.run(slice, x, scales, bias,
+                                                                       sink);
 }
 
 // See gated_linear. A unit is 64 columns of each half: two panels.
-template <class Activation, int bits, int group, int block, int Inputs, int Outputs, class Out>
+template <class Activation, int bits, int group, int block, int Inputs, int Outputs, class X,
+          class Out>
 [[gnu::noinline, gnu::noipa]]
-void quantized_gated_linear(Slice slice, Rows<const std::int8_t> x,
-                            Rows<const float> scales, const std::uint8_t* weight,
+void quantized_gated_linear(Slice slice, Rows<const X> x, Rows<const float> scales,
+                            const std::uint8_t* weight,
                             const float* bias, Rows<Out> out) {
   const Gate<2 * quantized_columns, Outputs, Activation, Out> sink{{}, out};
-  QuantizedLinear<bits, group, block, Inputs, Outputs>{{weight}}.run(slice, x, scales, bias,
-                                                                    sink);
+  QuantizedLinear<bits, group, block, Inputs, Outputs, X>{{weight}}.run(slice, x, scales, bias,
+                                                                       sink);
 }
 
-// The same, rounded to int8. Units are just large enough to have whole groups of results.
+// The same, rounded to integers. Units are just large enough to have whole groups of results.
 template <class Activation, int result_group, int bits, int group, int block, int Inputs,
-          int Outputs>
+          int Outputs, class X, class V>
 [[gnu::noinline, gnu::noipa]]
-void quantized_gated_linear_quantize(Slice slice, Rows<const std::int8_t> x,
-                                     Rows<const float> scales, const std::uint8_t* weight,
-                                     const float* bias, Rows<std::int8_t> values,
-                                     Rows<float> value_scales) {
+void quantized_gated_linear_quantize(Slice slice, Rows<const X> x, Rows<const float> scales,
+                                     const std::uint8_t* weight, const float* bias,
+                                     Rows<V> values, Rows<float> value_scales) {
   constexpr int least = 2 * quantized_columns;
   constexpr int columns = result_group > least ? result_group : least;
-  const GateQuantize<columns, Outputs, Activation, result_group> sink{{}, values, value_scales};
-  QuantizedLinear<bits, group, block, Inputs, Outputs>{{weight}}.run(slice, x, scales, bias,
-                                                                    sink);
+  const GateQuantize<columns, Outputs, Activation, result_group, V> sink{{}, values, value_scales};
+  QuantizedLinear<bits, group, block, Inputs, Outputs, X>{{weight}}.run(slice, x, scales, bias,
+                                                                       sink);
 }
 
 }  // namespace ingot

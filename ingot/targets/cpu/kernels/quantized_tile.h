@@ -1,11 +1,15 @@
 // Tiles of out = x W^T in integers: some rows of x times one panel of W, over a range of blocks.
 //
 // For each block, in ascending order: sum += float(d) * (scale of x * scale of w). Here d, the sum
-// of multiplier * (x . w) - zero * (sum of x) over the block's groups, is an exact integer. So levels are free in how
-// they compute d, and the one float32 of an element fixes the bits.
+// of multiplier * (x . w) - zero * (sum of x) over the block's groups, is an exact integer. So levels
+// are free in how they compute d, and the one float32 of an element fixes the bits.
+//
+// Where x is in int16, a row of it is two of int8: the high bytes and the low ones. A tile multiplies
+// both with the same weights, and float(d) is fma(float(high d), 255, float(low d)).
 #pragma once
 
 #include "next_attention.h"
+#include "quantize.h"
 #include "quantized_panels.h"
 #include "tile.h"
 
@@ -13,29 +17,30 @@ namespace ingot {
 
 inline constexpr int quad_tile_vectors = 2;
 
-// Rows of x, and the start of every column's sums over a span of k: -zero_point * (sum of x), or
-// -(sum of x) where columns have zeros of their own. From one row to the next are so many values,
-// scales and starts: fixed addresses save the tiles a sixth of their instructions. Weights may have
-// more k than x: of these x has `Depth`, or all if that is 0.
-template <int Values, int Scales, int Starts, int Depth = 0>
+// Rows of x, each of so many planes of bytes, and the start of every column's sums over a span of k:
+// -zero_point * (sum of x), or -(sum of x) where columns have zeros of their own. From one plane to
+// the next are so many values and starts, and from one row to the next so many scales: fixed
+// addresses save the tiles a sixth of their instructions. Weights may have more k than x: of these x
+// has `Depth`, or all if that is 0.
+template <int Planes, int Values, int Scales, int Starts, int Depth = 0>
 struct QuantizedRows {
-  static constexpr int stride = Values;
+  static constexpr int planes = Planes, stride = Values;
   const std::int8_t* values;
   const float* scales;
   const int* starts;
 
-  vi quad(int row, int k) const {
-    const std::int8_t* from = values + row * Values + k;
+  vi quad(int plane, int k) const {
+    const std::int8_t* from = values + plane * Values + k;
     if (Depth == 0 || k + 4 <= Depth) return splat_quad(from);
     std::int8_t quad[4] = {};
     for (int i = 0; k + i < Depth; ++i) quad[i] = from[i];
     return splat_quad(quad);
   }
   float scale(int row, int index) const { return scales[row * Scales + index]; }
-  int start(int row, int index) const { return starts[row * Starts + index]; }
+  int start(int plane, int index) const { return starts[plane * Starts + index]; }
 
   QuantizedRows from(int row) const {
-    return {values + row * Values, scales + row * Scales, starts + row * Starts};
+    return {values + row * Planes * Values, scales + row * Scales, starts + row * Planes * Starts};
   }
 };
 
@@ -251,6 +256,13 @@ template <int First, int Height, int Width, class X, class Blocks, class Fetch>
   if constexpr (zeros_follow) take_zeros_off<First>(x, blocks, index, acc);
 }
 
+// The sums of a row as numbers; those of a further plane lie `step` further.
+template <int Planes>
+[[gnu::always_inline]] inline vf joined(const vi* sums, int step) {
+  if constexpr (Planes == 1) return to_float(*sums);
+  return fma(to_float(*sums), splat(high_unit), to_float(sums[step]));
+}
+
 // sums[Height] of vectors First .. First + Width - 1, over blocks `range`. Start::resume continues
 // sums in memory; a float32 loses nothing there.
 template <int Height, int First, int Width, class X, class Blocks, class Fetch>
@@ -263,22 +275,24 @@ inline Fetch quantized_register_tile(const X& x, const Blocks& blocks, Range ran
   for (int index = range.begin; index < range.end; ++index) {
     const auto packed = blocks.packed(index);
     fetch.head(packed.data);
-    vi acc[Height][Width];
+    vi acc[X::planes * Height][Width];
     block_sums<First>(x, blocks, index, fetch, acc);
     vf scales[Width];
     for (int v = 0; v < Width; ++v) scales[v] = packed.scales(First + v);
     for_tile<Height, Width>([&](int r, int v) {
       const vf scale = scales[v] * splat(x.scale(r, index));
-      total[r][v] = fma(to_float(acc[r][v]), scale, total[r][v]);
+      total[r][v] = fma(joined<X::planes>(&acc[X::planes * r][v], Width), scale, total[r][v]);
     });
   }
   for_tile<Height, Width>([&](int r, int v) { store(sums[r] + (First + v) * lanes, total[r][v]); });
   return fetch;
 }
 
-// Vectors of a register tile of so many rows.
-template <int Height>
-inline constexpr int tile_width = quad_tile_vectors * (tuned::quad_rows / Height);
+// Rows of a tile, and vectors of a register tile of so many rows.
+template <int Planes>
+inline constexpr int tile_rows = tuned::quad_rows / Planes;
+template <int Planes, int Height>
+inline constexpr int tile_width = quad_tile_vectors * (tile_rows<Planes> / Height);
 
 // A tile of rows times a panel, in as many register tiles as the level needs. A few rows read the
 // panel in one stream.
@@ -286,7 +300,7 @@ template <int Height, int First = 0, class X, class Blocks, class Fetch>
 inline void quantized_tile(const X& x, const Blocks& blocks, Range range, Fetch fetch,
                            Rows<float> sums, Start start) {
   constexpr int left = quantized_vectors - First;
-  constexpr int width = left < tile_width<Height> ? left : tile_width<Height>;
+  constexpr int most = tile_width<X::planes, Height>, width = left < most ? left : most;
   fetch = quantized_register_tile<Height, First, width>(x, blocks, range, fetch, sums, start);
   if constexpr (width < left)
     quantized_tile<Height, First + width>(x, blocks, range, fetch, sums, start);
@@ -294,9 +308,9 @@ inline void quantized_tile(const X& x, const Blocks& blocks, Range range, Fetch 
 
 // How a tile of so many rows, one of several, fetches its part of a block: once in so many lines
 // of quads, which is often enough for two tiles, and so often in all.
-template <int Height, class Blocks>
+template <int Planes, int Height, class Blocks>
 struct SharedFetches {
-  static constexpr int passes = num_row_tiles<tile_width<Height>>(quantized_vectors);
+  static constexpr int passes = num_row_tiles<tile_width<Planes, Height>>(quantized_vectors);
   static constexpr int every = passes * Blocks::bits / Blocks::packed_bits;
   static constexpr int lines = Blocks::span * Blocks::spans * Blocks::bits / 32;
   static constexpr int count = passes * (1 + num_row_tiles<every>(lines));

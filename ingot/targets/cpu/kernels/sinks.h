@@ -98,15 +98,17 @@ struct Gate : Units<Columns, 2, Outputs> {
   }
 };
 
-// The same, rounded to int8 in groups.
-template <int Columns, int Outputs, class Activation, int group>
+// The same, rounded to integers in groups.
+template <int Columns, int Outputs, class Activation, int group, class V>
 struct GateQuantize : Units<Columns, 2, Outputs> {
   using typename Units<Columns, 2, Outputs>::Scratch;
   static_assert(Columns % group == 0, "groups are a unit's");
-  Rows<std::int8_t> values;
+  Rows<V> values;
   Rows<float> scales;
 
-  void fetch(int unit, int row) const { prefetch_row(values[row] + unit * Columns, Columns); }
+  void fetch(int unit, int row) const {
+    integer_row(values, row).from(unit * Columns).fetch(Columns);
+  }
 
   void take(int unit, int row, int rows, Rows<float> sums, Scratch&) const {
     for (int r = 0; r < rows; ++r) {
@@ -114,7 +116,7 @@ struct GateQuantize : Units<Columns, 2, Outputs> {
       for_columns<Columns>([&](int c, auto) {
         store(gate + c, Activation::of(load(gate + c)) * load(gate + Columns + c));
       });
-      quantize_row<Columns, group>(gate, values[row + r] + unit * Columns,
+      quantize_row<Columns, group>(gate, integer_row(values, row + r).from(unit * Columns),
                                    scales[row + r] + unit * (Columns / group));
     }
   }
