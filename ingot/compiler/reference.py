@@ -62,6 +62,8 @@ class Interpreter:
         runs: how many go side by side.
     """
 
+    inference = True  # whether nothing needs gradients
+
     def __init__(
         self,
         gm: GraphModule,
@@ -137,9 +139,12 @@ class Interpreter:
             x = head.all_input_nodes[0]
             self.values[x] = [value[..., self.wanted, :] for value in self.values[x]]
 
-    @torch.inference_mode()
     def _compute(self, nodes: Sequence[Node]) -> list[torch.Tensor]:
         """Computes nodes, and returns what the output gets; nothing unless it is among them."""
+        with torch.inference_mode(self.inference):
+            return self._computed(nodes)
+
+    def _computed(self, nodes: Sequence[Node]) -> list[torch.Tensor]:
         inputs = iter((self.tokens, self.positions))
         for node in nodes:
             if node.op == "placeholder":
