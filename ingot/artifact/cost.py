@@ -110,7 +110,14 @@ def product(instruction: Instruction, operands: Operands, shape: StepShape) -> C
     if rows == 0:
         return Cost()
     operations = 2 * rows * math.prod(int(dim) for dim in matrix.shape)
-    return read_weights(instruction, operands, shape) + Cost(operations={x.dtype: operations})
+    return read_weights(instruction, operands, shape) + arithmetic(x.dtype, operations)
+
+
+def arithmetic(dtype: str, operations: int) -> Cost:
+    """Operations on rows of a dtype; rows in int16 are two in int8."""
+    if dtype == "int16":
+        return Cost(operations={"int8": 2 * operations})
+    return Cost(operations={dtype: operations})
 
 
 def stacked_product(instruction: Instruction, operands: Operands, shape: StepShape) -> Cost:
@@ -126,10 +133,8 @@ def stacked_product(instruction: Instruction, operands: Operands, shape: StepSha
     count = int(stacks[0].shape[0])
     whole = read_weights(instruction, operands, shape).weight_bytes
     elements = sum(math.prod(map(int, stack.shape[1:])) for stack in stacks)
-    return Cost(
-        weight_bytes=round(whole * (1 - (1 - picks / count) ** rows)),
-        operations={x.dtype: 2 * pairs * elements},
-    )
+    read = Cost(weight_bytes=round(whole * (1 - (1 - picks / count) ** rows)))
+    return read + arithmetic(x.dtype, 2 * pairs * elements)
 
 
 def attention(instruction: Instruction, operands: Operands, shape: StepShape) -> Cost:

@@ -28,11 +28,13 @@ class LoweredEntry(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class FrontEntry(msgspec.Struct, forbid_unknown_fields=True):
-    """The exported graph as plain data, how weights are stored, and every program."""
+    """The exported graph as plain data, how weights are stored, those that multiply rows of 16
+    bits, and every program."""
 
     nodes: list[NodeData]
     quantization: str
     storage: dict[str, Storage]
+    fine: list[str]
     programs: list[LoweredEntry]
 
 

@@ -14,7 +14,7 @@ from ingot.artifact.quality import quality_line
 from ingot.artifact.target import CUDA_REACHES, CUDA_TARGETS
 from ingot.cli.arguments import REVISION, SOURCE, Argument, Arguments
 from ingot.cli.built import groups_text, ledger_table, name_of, shape_of, stored
-from ingot.cli.numbers import format_bytes, format_seconds, human_int
+from ingot.cli.numbers import format_bytes, format_seconds, human_bytes, human_int
 from ingot.cli.output import facts, next_step, print_json, show, table
 from ingot.cli.progress import progress_display
 from ingot.errors import UsageError
@@ -78,8 +78,20 @@ ARGUMENTS: Arguments = (
     Argument(
         "--quantize",
         "store weight matrices in integers of so many bits (default: none); embedding and head are "
-        "int8 in any case",
-        choices=("none", "int8", "int6", "int5", "int4"),
+        "int8 in any case. auto measures what errors in each matrix cost, and stores each as pays "
+        "most for --bits, --max-bytes or --max-kl",
+        choices=("none", "auto", "int8", "int6", "int5", "int4"),
+    ),
+    Argument("--bits B", "of --quantize auto: the mean bits of a weight (default: 4.5)", float),
+    Argument(
+        "--max-bytes SIZE", "of --quantize auto: the most that weights take, as 90MB", human_bytes
+    ),
+    Argument(
+        "--activations",
+        "round the rows that integers multiply to int8 (the default), to int16, which doubles the "
+        "arithmetic of a prompt, or (auto, the default of --quantize auto) to int16 where int8 is "
+        "measured to cost much",
+        choices=("auto", "int8", "int16"),
     ),
     Argument(
         "--group-size N",
@@ -107,7 +119,8 @@ ARGUMENTS: Arguments = (
     Argument(
         "--max-kl X",
         "refuse formats whose mean KL to the checkpoint's own numbers is larger, in nats (default: "
-        "0.5, which only ruined models exceed)",
+        "0.5, which only ruined models exceed); --quantize auto without another budget takes the "
+        "fewest bytes for it",
         float,
     ),
     Argument("--no-quality", "do not measure what the number formats cost"),
@@ -200,6 +213,7 @@ def summary(report: Report) -> str:
         ("dtype", report.dtype_reason),
         ("size", f"{size}, of which weights {weights} in {stored(numerics)}"),
         *(("kept", text) for text in report.kept),
+        *(("chosen", text) for text in [report.choice] if text),
         *(("ignored", text) for text in report.ignored),
         ("time", f"{format_seconds(report.seconds)}, most of it {stages}"),
         ("golden error", golden_error(report.golden_error, numerics.tolerance)),

@@ -104,6 +104,7 @@ def report_of(
         weight_bytes=weight_bytes,
         golden_error=golden_error,
         matrices=matrices_of(front.plan),
+        choice=front.choice,
         kept=stored_already(model.checkpoint.quantized, front.storage),
         better=better_way(model, weight_bytes) if costs_much else None,
         ignored=model.ignored,
@@ -220,7 +221,7 @@ def target_plans(
 ) -> dict[str, tuple[Plan, tuple[GroupEntry, ...]]]:
     """The plan of every program as a target runs it, and the ledger of its groups."""
     kind = kind_of(target)
-    rewritten = {each.program.name: kind.rewrite(each.plan) for each in front.programs}
+    rewritten = {each.program.name: kind.rewrite(each.plan, front.fine) for each in front.programs}
     grouped = {
         name: kind.group(plan, options.disable_passes)
         for name, plan in share_weights(rewritten).items()

@@ -34,13 +34,16 @@ class Front:
     """Result of the front end: the exported graph, and its programs.
 
     `storage` says which matrices are stored in integers, and how; `quantization` says it in the
-    words of the manifest. The first program is the one that advances text.
+    words of the manifest. `fine` names those that multiply rows of 16 bits. The first program is
+    the one that advances text. `choice` says what was chosen by measurement, and why.
     """
 
     reference: GraphModule
     storage: dict[str, Storage]
     quantization: str
     programs: tuple[LoweredProgram, ...]
+    fine: frozenset[str] = frozenset()
+    choice: str = ""
 
     def graph(self, lowered: LoweredProgram) -> GraphModule:
         """The part of the exported graph that a program computes, in a copy."""

@@ -186,7 +186,7 @@ def _way(
     model = read_model(model_dir, options, clock)
     stack.enter_context(model.checkpoint)
     front = front_of(model, clock, exact.reference)
-    plan = kind_of(model.resolved.targets[0]).rewrite(front.plan)
+    plan = kind_of(model.resolved.targets[0]).rewrite(front.plan, front.fine)
     weights = stack.enter_context(QuantizedWeights(model.checkpoint.read, folder))
     if front.storage:
         quantize(model, front, weights, clock)

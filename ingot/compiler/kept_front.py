@@ -25,7 +25,7 @@ from ingot.compiler.front import Front, LoweredProgram
 from ingot.compiler.graph_data import graph_data, graph_of
 from ingot.compiler.layers import all_tensors
 from ingot.compiler.model import OpenModel
-from ingot.compiler.options import Clock
+from ingot.compiler.options import Clock, is_measured
 from ingot.compiler.surroundings import surroundings
 from ingot.errors import UsageError
 from ingot.version import __version__
@@ -38,7 +38,8 @@ ROOMS = ("artifact", "cache", "compiler", "models", "ops", "passes", "targets")
 
 def front_of(model: OpenModel, clock: Clock, exported: GraphModule | None = None) -> Front:
     """Runs the front end like `lower_model`, unless its result is cached. Raises as that does."""
-    if model.options.verify_passes or model.options.dump_dir is not None:
+    looks = model.options.verify_passes or model.options.dump_dir is not None
+    if looks or is_measured(model.options):  # which depends on weights
         return _made(model, clock, exported)
     try:
         builds = Builds.opened()
@@ -118,6 +119,7 @@ def encode_front(front: Front) -> bytes:
         nodes=graph_data(front.reference.graph),
         quantization=front.quantization,
         storage=front.storage,
+        fine=sorted(front.fine),
         programs=[
             LoweredEntry(each.program.name, each.result, each.plan, each.ledger, each.layers)
             for each in front.programs
@@ -136,6 +138,7 @@ def decode_front(data: bytes, model: OpenModel) -> Front | None:
         return Front(
             reference=GraphModule(model.module, graph),
             storage=entry.storage,
+            fine=frozenset(entry.fine),
             quantization=entry.quantization,
             programs=tuple(
                 LoweredProgram(

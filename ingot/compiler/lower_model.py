@@ -12,12 +12,13 @@ from torch.fx import GraphModule
 from ingot.artifact.formats import Storage
 from ingot.artifact.manifest import LedgerEntry
 from ingot.artifact.programs import PROGRAMS, STEP, Program
+from ingot.compiler.choose_formats import choose_formats
 from ingot.compiler.export import export
 from ingot.compiler.foreign import refusal, settle
 from ingot.compiler.front import Front, LoweredProgram
 from ingot.compiler.layers import first_of_each_kind
 from ingot.compiler.lower import lower
-from ingot.compiler.model import OpenModel, keeps, storage_of
+from ingot.compiler.model import OpenModel, keeps
 from ingot.compiler.options import Clock
 from ingot.compiler.program_graphs import blocks_of, graph_of, result_of
 from ingot.compiler.quantization.choose import label
@@ -39,11 +40,12 @@ def lower_model(model: OpenModel, clock: Clock, exported: GraphModule | None = N
             if isinstance(config, ForeignConfig):
                 exported = settle(exported, model.module)
     reference = GraphModule(exported, deepcopy(exported.graph))
-    storage = storage_of(model, reference)
+    chosen = choose_formats(model, reference, clock)
+    storage = chosen.storage
     programs = [PROGRAMS[name] for name in model.options.programs]
     lowered = [lower_program(each, reference, model, storage, clock) for each in programs]
     quantization = label(storage, calibrated=bool(model.calibration), kept=keeps(model, storage))
-    return Front(reference, storage, quantization, tuple(lowered))
+    return Front(reference, storage, quantization, tuple(lowered), chosen.fine, chosen.in_words)
 
 
 def lower_program(

@@ -72,7 +72,12 @@ class CompileOptions:
         dtype: "float32", "bfloat16", "float16" (for GPUs alone), or "auto": that of the
             checkpoint, but bfloat16 instead of float16 where a target is no GPU. Of float16
             weights bfloat16 drops 3 bits, which float32 keeps.
-        quantize: "none", "int8", "int6", "int5" or "int4": how weight matrices are stored.
+        quantize: "none", "int8", "int6", "int5" or "int4": how weight matrices are stored; or
+            "auto": each matrix as pays most, by what errors in it were measured to cost.
+        bits: with "auto", the mean bits of a weight; 4.5 by default. max_bytes: of all weights
+            instead. Or `max_kl` says what they may cost.
+        activations: what matrices in integers multiply: "int8", "int16", or "auto": int16 where
+            int8 was measured to cost much. "" is "auto" where `quantize` is, and else "int8".
         group_size: columns that share a scale: "32", "64", "128", or for int8 also "channel", a
             whole row. "" is 128 for int8, and else 32. The last group of a row has what is left.
         keep: exceptions, "PATTERN=none|bf16|int8|int6|int5|int4", by the names of the
@@ -107,6 +112,9 @@ class CompileOptions:
     programs: tuple[str, ...] = field(default=(STEP.name,), metadata=_TEXTS)
     dtype: str = field(default="auto", metadata=_TEXT)
     quantize: str = field(default="none", metadata=_TEXT)
+    bits: float | None = field(default=None, metadata=_NUMBER)
+    max_bytes: int | None = field(default=None, metadata=_INTEGER)
+    activations: str = field(default="", metadata=_TEXT)
     group_size: str | int = field(default="", metadata=_TEXT_OR_INTEGER)
     keep: tuple[str, ...] = field(default=(), metadata=_TEXTS)
     calibrate: Path | None = field(default=None, metadata=_PATH)
@@ -139,6 +147,10 @@ class CompileOptions:
             _refuse("quality_positions", self.quality_positions, f"from 1 to {MOST_POSITIONS}")
         if self.max_kl is not None and not self.max_kl >= 0:
             _refuse("max_kl", self.max_kl, "a number from 0 on")
+        if self.bits is not None and not 0 < self.bits <= 32:
+            _refuse("bits", self.bits, "above 0, at most 32")
+        if self.max_bytes is not None and not self.max_bytes > 0:
+            _refuse("max_bytes", self.max_bytes, "above 0")
         if not self.targets:
             _refuse("targets", self.targets, "at least one target, such as 'cpu:native'")
         asked = {STEP.name, *self.programs}
@@ -152,6 +164,20 @@ class CompileOptions:
 
 def _refuse(name: str, value: object, wanted: str) -> NoReturn:
     raise UsageError(f"{name} is {value!r:.80}", hint=f"{name} must be {wanted}.")
+
+
+AUTO = "auto"
+ACTIVATIONS = ("int8", "int16", AUTO)
+
+
+def activations_of(options: CompileOptions) -> str:
+    """How rows are rounded that integers multiply: int8, int16, or auto."""
+    return options.activations or (AUTO if options.quantize == AUTO else "int8")
+
+
+def is_measured(options: CompileOptions) -> bool:
+    """Returns whether formats depend on what rounding costs a model."""
+    return AUTO in (options.quantize, activations_of(options))
 
 
 def check_known(what: str, value: str, supported: Sequence[str]) -> None:
@@ -175,8 +201,9 @@ class Report:
     `dtype_reason` says what is computed in and why, and `kept` which matrices are stored in the
     integers of the checkpoint. `golden_error` is the mean |error| of golden log-probabilities on
     this host, None where they were not replayed. `better` is what costs less quality, where the
-    formats cost much. `matrices` says how each is stored, where some are in integers. `ignored` is
-    what the model's files have and what changed nothing.
+    formats cost much. `matrices` says how each is stored, where some are in integers, and `choice`
+    what was chosen by measurement. `ignored` is what the model's files have and what changed
+    nothing.
     """
 
     artifact: Path
@@ -188,6 +215,7 @@ class Report:
     weight_bytes: int
     golden_error: float | None = None
     matrices: tuple[StoredMatrix, ...] = ()
+    choice: str = ""
     kept: tuple[str, ...] = ()
     better: Better | None = None
     ignored: tuple[str, ...] = ()

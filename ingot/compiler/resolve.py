@@ -11,7 +11,7 @@ from ingot.artifact.formats import Storage
 from ingot.artifact.plan import Limits
 from ingot.artifact.target import Target
 from ingot.compiler.choose_targets import resolve_targets
-from ingot.compiler.options import CompileOptions, check_known
+from ingot.compiler.options import ACTIVATIONS, AUTO, CompileOptions, check_known
 from ingot.compiler.quantization.choose import Matrices, choose_storage
 from ingot.compiler.quantization.storage import Fits, base_storage, int8_storage
 from ingot.errors import UsageError
@@ -28,7 +28,7 @@ class Resolved:
     """Resolved options of a compile: every choice made.
 
     `keep` has the rules of `--keep`; `kept` says how the parameters are stored that the checkpoint
-    has in integers.
+    has in integers. `automatic` says that measurement tells how the others are.
     """
 
     targets: tuple[Target, ...]
@@ -40,10 +40,13 @@ class Resolved:
     limits: Limits
     keep: tuple[str, ...] = ()
     kept: Mapping[str, Storage] = field(default_factory=dict)
+    automatic: bool = False
 
     @property
     def stored_as(self) -> str:
         """Storage of weights in a word, such as `bfloat16-int4-g32`."""
+        if self.automatic:
+            return f"{self.dtype}-{AUTO}"
         storage = self.storage or next(iter(self.kept.values()), None)
         return self.dtype + (f"-{storage.label}" if storage else "")
 
@@ -71,6 +74,8 @@ def resolve(options: CompileOptions, config: AnyConfig) -> Resolved:
     targets = resolve_targets(options)
     dtype = resolve_dtype(options.dtype, config, targets)
     check_known("KV dtype", options.kv_dtype, KV_DTYPES)
+    if options.activations:
+        check_known("rounding of activations", options.activations, ACTIVATIONS)
     return Resolved(
         targets=targets,
         dtype=dtype,
@@ -80,6 +85,7 @@ def resolve(options: CompileOptions, config: AnyConfig) -> Resolved:
         int8=int8_storage(options),
         limits=resolve_limits(options, config),
         keep=options.keep,
+        automatic=options.quantize == AUTO,
     )
 
 

@@ -86,9 +86,7 @@ def choose_storage(
     chosen: dict[str, Storage | None] = {n: s for n, s in (kept or {}).items() if n in matrices}
     if others is not None:
         chosen = {name: int8 if each.is_outer else base for name, each in matrices.items()}
-    for rule in keep:
-        pattern, storage = read_rule(rule, base, int8, dtype)
-        chosen.update(dict.fromkeys(_matched(rule, pattern, matrices), storage))
+    chosen |= ruled(matrices, keep, base, int8, dtype)
     stored = {name: storage for name, storage in chosen.items() if storage is not None}
     if not stored and not kept:
         raise UsageError(
@@ -97,6 +95,18 @@ def choose_storage(
         )
     _refuse_misfits(matrices, stored, base, fits, kept or {})
     return stored
+
+
+def ruled(
+    matrices: Matrices, keep: tuple[str, ...], base: Storage | None, int8: Storage, dtype: str
+) -> dict[str, Storage | None]:
+    """The matrices that rules match, each stored as the last one says. Raises UsageError for a rule
+    that cannot be read or matches nothing."""
+    found: dict[str, Storage | None] = {}
+    for rule in keep:
+        pattern, storage = read_rule(rule, base or BESIDE_KEPT, int8, dtype)
+        found.update(dict.fromkeys(_matched(rule, pattern, matrices), storage))
+    return found
 
 
 def _refuse_misfits(

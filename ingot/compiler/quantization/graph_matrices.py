@@ -59,6 +59,16 @@ def matrix_nodes(gm: GraphModule) -> Iterator[tuple[str, Node]]:
             yield str(weight.target), node
 
 
+def shares_of_stacks(gm: GraphModule) -> dict[str, float]:
+    """The share of the matrices of every stack that a row is multiplied with."""
+    found = {}
+    for name, node in matrix_nodes(gm):
+        if node.target is EXPERTS:
+            given = arguments(node)
+            found[name] = given["top_k"] / gm.get_parameter(name).shape[0]
+    return found
+
+
 def weight_node(node: Node) -> Node | None:
     """The parameter that a linear or an embedding of an exported graph reads."""
     place = {LINEAR: 1, EMBEDDING: 0}

@@ -14,7 +14,7 @@ what one piece computes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,41 +22,21 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from ingot.artifact.formats import Storage, rounded_rows
+from ingot.artifact.formats import rounded_rows
 from ingot.compiler.quantization.calibrate import usable
+from ingot.compiler.quantization.costs import Costs, Way
 from ingot.compiler.quantization.search import quantize_rows
 from ingot.compiler.reference import ROWS_AT_ONCE, Interpreter, ReadParameter
 from ingot.ops import OPS
 from ingot.ops.scaled import Operand, round_to
 from ingot.ops.stacks import matrix_name, stack_of
-from ingot.passes.graph import arguments, op_name
+from ingot.passes.graph import op_name
 
 POSITIONS_AT_ONCE = 128  # whose logits and their gradients are in memory
 SAMPLED_ROWS = 64  # of a matrix, that are rounded in each format
 LEAST_NODES = 8  # of a piece of the graph
 SEED = 1
 TINY = 1e-30
-
-Plain = None  # a way to store a matrix: as numbers of the dtype of the model
-Way = Storage | None
-
-
-@dataclass(slots=True)
-class Costs:
-    """What rounding costs, in nats a position.
-
-    Attributes:
-        stored: of a matrix, by the way that it is stored.
-        rows: of the rows that it multiplies in int8, by the columns that share a scale.
-    """
-
-    stored: dict[Way, float] = field(default_factory=dict)
-    rows: dict[int, float] = field(default_factory=dict)
-
-    def add(self, other: Costs) -> None:
-        for mine, more in ((self.stored, other.stored), (self.rows, other.rows)):
-            for key, cost in more.items():
-                mine[key] = mine.get(key, 0.0) + cost  # type: ignore[index, attr-defined]
 
 
 @dataclass(slots=True)
@@ -85,17 +65,21 @@ def measure(
     read: ReadParameter,
     sequences: Sequence[Sequence[int]],
     ways: Mapping[str, Sequence[Way]],
+    blocks: Mapping[str, Collection[int]],
     dtype: torch.dtype,
+    told: Callable[[str], None] = lambda name: None,
 ) -> dict[str, Costs]:
     """What each way to store each matrix costs, and its rows.
 
     Args:
         gm: the exported graph. read: gives the checkpoint's numbers.
         sequences: tokens of a text.
-        ways: of every matrix that is asked for, by the name of its parameter.
+        ways: to store every matrix that is asked for, by the name of its parameter.
+        blocks: columns of its rows that may share a scale.
         dtype: of matrices that are stored plain.
+        told: called with the name of a matrix on the way back.
     """
-    return Sensitivity(gm, read, sequences, ways, dtype).measured()
+    return Sensitivity(gm, read, sequences, ways, blocks, dtype, told).measured()
 
 
 class Sensitivity(Interpreter):
@@ -109,10 +93,12 @@ class Sensitivity(Interpreter):
         read: ReadParameter,
         sequences: Sequence[Sequence[int]],
         ways: Mapping[str, Sequence[Way]],
+        blocks: Mapping[str, Collection[int]],
         dtype: torch.dtype,
+        told: Callable[[str], None],
     ) -> None:
         super().__init__(gm, read, sequences, first=[min(1, len(s) - 1) for s in sequences])
-        self.ways, self.dtype = ways, dtype
+        self.ways, self.blocks, self.dtype, self.told = ways, blocks, dtype, told
         self.count = sum(self.wanted)
         self.costs = {name: Costs() for name in ways}
         self.seen: dict[str, Seen] = {}
@@ -155,7 +141,7 @@ class Sensitivity(Interpreter):
                 (logits,) = self._compute(tail)
                 scores = logits.float().flatten(0, -2).log_softmax(-1)
                 tokens = scores.detach().exp().multinomial(1, generator=self.drawn)
-                scores.gather(1, tokens).sum().backward()  # type: ignore[no-untyped-call]
+                scores.gather(1, tokens).sum().backward()
             assert leaf.grad is not None
             gradient[..., part, :] = leaf.grad
         return {x: gradient}
@@ -228,6 +214,7 @@ class Sensitivity(Interpreter):
             lost.append(((inputs @ squares.T) * worth[:, part]).sum(0))
             sensitive += worth[:, part] @ squares
         each = torch.cat(lost)
+        self.told(name)
         if name not in self.seen:
             rows = _spread(each, SAMPLED_ROWS)
             nothing = torch.zeros(x.shape[1])
@@ -236,7 +223,7 @@ class Sensitivity(Interpreter):
         seen.whole += float(each.sum())
         seen.worth += worth[:, seen.rows].T @ inputs
         seen.inputs += inputs.sum(0)
-        for block in _blocks(self.ways[parameter], x.shape[1]):
+        for block in self.blocks[parameter]:
             off = (round_to(x, rounded_rows(block)).dequantize() - x).square_()
             seen.changed[block] = seen.changed.get(block, 0.0) + float((off * sensitive).sum())
 
@@ -290,11 +277,6 @@ class _Product(torch.autograd.Function):
         return back, None, None
 
 
-def _blocks(ways: Sequence[Way], columns: int) -> list[int]:
-    """The blocks in which rows of so many columns may be rounded."""
-    return sorted({way.of(columns).block for way in ways if way is not None})
-
-
 def _leaf(value: Any) -> Any:
     """A value from which gradients start, if it has any."""
     if isinstance(value, Tensor) and value.is_floating_point():
@@ -331,8 +313,3 @@ def _stored(rows: Tensor, way: Way, importance: Tensor | None, dtype: torch.dtyp
         return rows.to(dtype).float()
     counts = None if importance is None else usable(importance)
     return quantize_rows(rows, way.of(rows.shape[1]), counts).dequantize()
-
-
-def total(costs: Iterable[float]) -> float:
-    """A sum that does not depend on order."""
-    return float(torch.tensor(sorted(costs), dtype=torch.float64).sum())

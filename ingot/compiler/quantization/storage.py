@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from ingot.artifact.formats import Format, Storage
-from ingot.compiler.options import CompileOptions, check_known
+from ingot.compiler.options import AUTO, CompileOptions, check_known
 from ingot.errors import UsageError
 from ingot.models.foreign.config import AnyConfig
 
@@ -27,7 +27,7 @@ def base_storage(options: CompileOptions, config: AnyConfig) -> Storage | None:
     Raises:
         UsageError: a value is unknown, or options do not go together.
     """
-    if keeps_integers(options, config):
+    if keeps_integers(options, config) or options.quantize == AUTO:
         return None
     if options.quantize == "none":
         for name, given in (
@@ -36,9 +36,9 @@ def base_storage(options: CompileOptions, config: AnyConfig) -> Storage | None:
             ("--calibrate", options.calibrate),
         ):
             if given:
-                raise UsageError(f"{name} needs --quantize int8, int6, int5 or int4")
+                raise UsageError(f"{name} needs --quantize auto, int8, int6, int5 or int4")
         return None
-    check_known("quantization", options.quantize, ("none", *BITS))
+    check_known("quantization", options.quantize, ("none", *BITS, AUTO))
     size = group_size(options.quantize, options)
     allowed = SIZES[options.quantize]
     if size not in allowed:
