@@ -9,6 +9,7 @@ weight.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -141,7 +142,7 @@ class Interpreter:
 
     def _compute(self, nodes: Sequence[Node]) -> list[torch.Tensor]:
         """Computes nodes, and returns what the output gets; nothing unless it is among them."""
-        with torch.inference_mode(self.inference):
+        with torch.inference_mode() if self.inference else nullcontext():
             return self._computed(nodes)
 
     def _computed(self, nodes: Sequence[Node]) -> list[torch.Tensor]:

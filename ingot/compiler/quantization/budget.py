@@ -16,7 +16,7 @@ from math import fsum
 from ingot.compiler.quantization.costs import Way
 
 # Rounding rows may cost that share of what rounding the matrices costs, and so many nats anyway.
-SHARE_OF_ROWS = 0.4
+SHARE_OF_ROWS = 0.1
 FREE_ROWS = 1e-3
 
 
