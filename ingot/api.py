@@ -80,7 +80,7 @@ class FromDirectory(Model):
                 model's generation_config.json; "vllm": from `SamplingParams()`.
             device: "cpu", "cuda", "cuda:1" or "auto"; a model directory is compiled for that.
             dtype: for a model directory, "float32", "bfloat16", for GPUs "float16", or "auto".
-            quantization: for a model directory, None, "int8", "int6", "int5" or "int4".
+            quantization: for a model directory, None, "auto", "int8", "int6", "int5" or "int4".
             kv_cache_dtype: for a model directory, "auto" or "int8".
             max_num_seqs: the most sequences in a step.
             max_num_batched_tokens: the most tokens in a step.

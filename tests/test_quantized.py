@@ -25,17 +25,20 @@ VARIANTS = {
     "int8": {"quantize": "int8", "group_size": "channel"},
     "int4": {"quantize": "int4", "keep": ("layers.0.*=int8", "layers.5.mlp.*=bf16")},
     "int4 head": {"quantize": "int4", "group_size": 128, "keep": ("lm_head=int4",)},
+    "int16 rows": {"quantize": "int8", "group_size": 32, "activations": "int16"},
 }
 LABELS = {
     "int8": "int8-channel",
     "int4": "int4-g32-zeros + int8-g128",
-    "int4 head": "int4-g128",
+    "int4 head": "int4-g128-zeros",
+    "int16 rows": "int8-g32",
 }
 
 FORMATS = {
     "int8": {"int8-b256", "int8-b768"},
     "int4": {"int4-g32-b128-zeros", "int8-b128", "bfloat16"},
-    "int4 head": {"int4-b128"},
+    "int4 head": {"int4-b128-zeros"},
+    "int16 rows": {"int8-b32"},
 }
 
 
@@ -61,7 +64,7 @@ def test_the_manifest_and_the_plan_say_how(compiled) -> None:
 def test_the_file_holds_what_the_plan_says(compiled) -> None:
     name, report = compiled
     parameters = report.manifest.model.num_parameters
-    share = {"int8": 1.05, "int4": 0.9, "int4 head": 0.55}[name]
+    share = {"int8": 1.05, "int4": 0.9, "int4 head": 0.58, "int16 rows": 1.1}[name]
     assert report.weight_bytes < share * parameters
     with LLM(report.artifact) as llm:
         formats = {str(b.format) for b in llm.artifact.plan.of_kind("weight")}
@@ -79,6 +82,24 @@ def test_sequences_are_the_same_alone_and_in_company(compiled) -> None:
         logits = [llm.logits(prompts[1], chunk_tokens=n) for n in (None, 9)]
     assert [o.outputs[0] for o in together] == [o.outputs[0] for o in alone]
     assert np.array_equal(*logits)
+
+
+@pytest.mark.thorough
+def test_what_was_chosen_by_measurement_runs(tmp_path: Path) -> None:
+    """Several formats, and rows of 8 and of 16 bits in one model."""
+    report = ingot.compile(
+        MODEL, tmp_path / "a.ingot", max_model_len=128, quantize="auto", bits=6.0
+    )
+    assert report.golden_error is not None and report.golden_error < 0.25
+    assert len({matrix.stored for matrix in report.matrices}) > 2
+    prompts = [[5], [(i * 37) % 2048 for i in range(40)], [(i * 91) % 2048 for i in range(17)]]
+    params = ingot.SamplingParams(temperature=0, max_tokens=12, logprobs=1, ignore_eos=True)
+    with LLM(report.artifact) as llm:
+        read = {b.dtype for b in llm.artifact.plan.buffers if b.name.endswith("_b128")}
+        together = llm.generate(prompts, params)
+        alone = [llm.generate([prompt], params)[0] for prompt in prompts]
+    assert read == {"int8", "int16"}
+    assert [o.outputs[0] for o in together] == [o.outputs[0] for o in alone]
 
 
 @pytest.mark.thorough

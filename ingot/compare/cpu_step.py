@@ -99,8 +99,7 @@ class CpuStep:
             for array, part in zip(self.caches[name], packed, strict=True):
                 array.copy_(part.flatten().view(torch.uint8))
         else:
-            place = Step(self.plan, _none, self._values, {}, self.arena).memory(buffer)
-            place[:] = value  # type: ignore[assignment]
+            Step(self.plan, _none, self._values, {}, self.arena).store(buffer, value)
 
     def close(self) -> None:
         self._kernels.close()

@@ -14,6 +14,7 @@ from ingot.artifact.programs import LOGITS
 from ingot.artifact.target import Target
 from ingot.artifact.traits import TRAITS, written_by
 from ingot.compiler.lower import lower
+from ingot.compiler.rounding import fine_products
 from ingot.errors import IngotError
 from ingot.passes import runner
 from ingot.passes.graph import arguments, op_name
@@ -120,7 +121,7 @@ def _lowered(
     try:
         int8 = any(state.format.is_scaled for state in plan.spec.states)
         fresh = lower(graph, plan.limits, integers, int8_states=int8)
-        rewritten = kind.rewrite(fresh)
+        rewritten = kind.rewrite(fresh, fine_products(plan))
         for number in range(len(kind.rules)):
             grouped, _ = kind.group(rewritten, kind.rules[number + 1 :])
             for group in grouped.kernels:

@@ -217,7 +217,10 @@ class Chooser:
     def _with_rows(
         self, found: Formats, costs: Mapping[str, Costs], stored: float, activations: str
     ) -> Formats:
-        """The same with the rows that are rounded finely."""
+        """The same with the rows that are rounded finely, where a target rounds rows at all."""
+        if not any(kind.rounds_rows for kind in self.sizes.kinds):
+            words = f"expected to cost {stored:.2g} nats"
+            return replace(found, in_words=_joined(found.in_words, words))
         shares, rows = shares_of_stacks(self.gm), list[Rows]()
         for names in self._together(found.storage):
             blocks = {n: found.storage[n].of(self.matrices[n].columns).block for n in names}
@@ -229,9 +232,11 @@ class Chooser:
         words = f"expected to cost {stored:.2g} nats, and their rows {left:.2g}"
         if fine:
             words += f"; rows of 16 bits for {len(fine)} of {len(found.storage)} matrices"
-        return replace(
-            found, fine=fine, in_words=", ".join(part for part in (found.in_words, words) if part)
-        )
+        return replace(found, fine=fine, in_words=_joined(found.in_words, words))
+
+
+def _joined(*parts: str) -> str:
+    return ", ".join(part for part in parts if part)
 
 
 class Sizes:

@@ -88,6 +88,11 @@ def roundings_of(plan: Plan) -> Roundings:
     return Roundings(weights, products, queries, cache, rounds_queries)
 
 
+def fine_products(plan: Plan) -> set[str]:
+    """The parameters that multiply rows of 16 bits in a rewritten plan."""
+    return {n for n, form in roundings_of(plan).products.items() if form.dtype == "int16"}
+
+
 def _format(plan: Plan, step: Instruction, argument: str) -> Format:
     return plan.buffer(step.inputs[argument]).format
 

@@ -43,6 +43,7 @@ DEFAULT_TOLERANCE: Mapping[torch.dtype, KernelTolerance] = {
     torch.float16: KernelTolerance(1e-3, 1e-4),  # the same: 2^-10
     torch.int32: KernelTolerance(0.0, 0.0),
     torch.int8: KernelTolerance(0.0, 1.0),  # a value may round to its neighbour
+    torch.int16: KernelTolerance(1e-5, 1.0),  # and be off by as much as the number itself
 }
 
 

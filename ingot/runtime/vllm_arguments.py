@@ -146,7 +146,7 @@ CONSTRUCTOR = (
              "How the weights of a model directory are stored. ingot makes the integers itself, "
              "of weights that are not quantized; None keeps those of a checkpoint that is.",
              compile="quantize",
-             spellings={"int8": "int8", "int6": "int6", "int5": "int5", "int4": "int4"}),
+             spellings={kind: kind for kind in ("auto", "int8", "int6", "int5", "int4")}),
     VllmArgument("kv_cache_dtype", ("auto", None),
              "How the keys and values of a model directory are stored.",
              compile="kv_dtype", spellings={"int8": "int8"}),

@@ -49,6 +49,7 @@ class TargetKind(Protocol):
     largest_rank: int  # of such a row: its columns that are values
     has_experts: bool  # whether it has kernels for mixtures of experts
     maps_weights: bool  # whether they stay in their file, and experts need memory once picked
+    rounds_rows: bool  # whether rows become integers before integers multiply them
 
     @property
     def rules(self) -> tuple[str, ...]:

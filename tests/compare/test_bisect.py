@@ -48,7 +48,7 @@ FORMATS: dict[str, dict[str, str]] = {
     "float32": {"dtype": "float32"},
     "bfloat16": {"dtype": "bfloat16"},
     "int8": {"dtype": "bfloat16", "quantize": "int8", "group_size": "32", "kv_dtype": "int8"},
-    "int4": {"dtype": "float32", "quantize": "int4", "group_size": "32"},
+    "int4": {"dtype": "float32", "quantize": "int4", "activations": "int16"},
 }
 
 pytestmark = pytest.mark.thorough

@@ -185,3 +185,9 @@ def test_rows_of_given_formats_can_be_chosen_alone() -> None:
     assert {n for n, dtype in rows.items() if dtype == "int16"} == found.fine
     assert "expected to cost" in found.choice and "and their rows" in found.choice
     assert 0 < FREE_ROWS < SHARE_OF_ROWS
+
+
+def test_a_gpu_that_rounds_no_rows_chooses_none() -> None:
+    found = front(bits=5.0, targets=("cuda:sm_90",))
+    assert found.fine == frozenset() and "rows" not in found.choice
+    assert {stored.bits for stored in found.storage.values()} <= {4, 8}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -92,11 +93,12 @@ def _rounded(plan: Plan) -> str:
     made = [plan.buffer(name) for i in plan.instructions for name in i.outputs.values()]
     if not any(buffer.format.is_scaled for buffer in made):
         return ""
-    weights = (i.inputs.get(traits_of(i).matrix) for i in plan.instructions)
-    products = sum(bool(name) and plan.buffer(str(name)).format.is_scaled for name in weights)
+    read = (i.inputs[traits_of(i).multiplied] for i in plan.instructions if traits_of(i).matrix)
+    counts = Counter(plan.buffer(n).dtype for n in read if plan.buffer(n).format.is_scaled)
+    how = " and ".join(f"to {dtype} before {count}" for dtype, count in sorted(counts.items()))
     return (
-        f"Activations are rounded to int8, with a scale for each block of a row, before {products} "
-        "products with integer weights."
+        f"Activations are rounded {how} products with integer weights, with a scale for each block "
+        "of a row."
     )
 
 

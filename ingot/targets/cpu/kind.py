@@ -38,7 +38,7 @@ class CpuKind:
     dtypes = ("float32", "bfloat16")
     largest_head = MAX_HEAD_SIZE
     largest_row = largest_rank = MAX_LATENT_SIZE
-    has_experts = maps_weights = True
+    has_experts = maps_weights = rounds_rows = True
 
     @property
     def rules(self) -> tuple[str, ...]:

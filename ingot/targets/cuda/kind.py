@@ -40,7 +40,7 @@ class CudaKind:
     dtypes = FLOATS
     largest_head = LARGEST_HEAD
     largest_row, largest_rank = LARGEST_LATENT, LARGEST_VALUES
-    has_experts, maps_weights = True, False
+    has_experts, maps_weights, rounds_rows = True, False, False
 
     @property
     def rules(self) -> tuple[str, ...]:
