@@ -79,10 +79,11 @@ ARGUMENTS: Arguments = (
         "--quantize",
         "store weight matrices in integers of so many bits (default: none); embedding and head are "
         "int8 in any case. auto measures what errors in each matrix cost, and stores each as pays "
-        "most for --bits, --max-bytes or --max-kl",
+        "most for --bits or --max-bytes, or takes the fewest bytes for --max-kl (then 0.05 by "
+        "default)",
         choices=("none", "auto", "int8", "int6", "int5", "int4"),
     ),
-    Argument("--bits B", "of --quantize auto: the mean bits of a weight (default: 4.5)", float),
+    Argument("--bits B", "of --quantize auto: the mean bits of a weight", float),
     Argument(
         "--max-bytes SIZE", "of --quantize auto: the most that weights take, as 90MB", human_bytes
     ),
@@ -119,8 +120,7 @@ ARGUMENTS: Arguments = (
     Argument(
         "--max-kl X",
         "refuse formats whose mean KL to the checkpoint's own numbers is larger, in nats (default: "
-        "0.5, which only ruined models exceed); --quantize auto without another budget takes the "
-        "fewest bytes for it",
+        "0.5, which only ruined models exceed)",
         float,
     ),
     Argument("--no-quality", "do not measure what the number formats cost"),

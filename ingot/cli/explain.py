@@ -183,10 +183,12 @@ def _largest(ways: Sequence[Way], explanation: Explanation) -> str:
 
 
 def _matrices(ways: Sequence[Way]) -> str:
-    """Table of how each matrix is stored; empty if none is in integers."""
-    integers = [way for way in ways if way.matrices]
-    if not integers:
+    """Table of how each matrix is stored in the most and in the fewest bits; empty if none is in
+    integers."""
+    every = [way for way in ways if way.matrices]
+    if not every:
         return ""
+    integers = [every[0], *([every[-1]] if len(every) > 1 else [])]
     rows = (
         (name_of(each[0]), shape_of(each[0]), *(m.stored for m in each))
         for each in zip(*(way.matrices for way in integers), strict=True)

@@ -34,7 +34,7 @@ from ingot.targets.target import all_fit, kind_of
 
 # What a matrix may be stored as: bits, and the columns of a group.
 CANDIDATES = ((4, 64), (4, 32), (5, 32), (6, 32), (8, 128), (8, 32))
-DEFAULT_BITS = 4.5
+GOOD_KL = 0.05  # what a good 4-bit file costs: the budget if none is given
 # Of the text that tells what errors cost. More tokens change nothing that can be measured.
 SEQUENCES, SEQUENCE_TOKENS = 4, 256
 
@@ -180,13 +180,13 @@ class Chooser:
 
     def _choice(self, items: Sequence[Item], fixed: Mapping[str, Way]) -> Choice:
         options, numbers = self.model.options, self.sizes.numbers
-        if options.max_kl is not None and options.max_bytes is None and options.bits is None:
-            return self._within_kl(items, options.max_kl)
-        bits = DEFAULT_BITS if options.bits is None else options.bits
-        beside = sum(self.sizes.of(name, way) for name, way in fixed.items())
-        most = int(numbers * bits / 8)
+        bits, beside = options.bits, sum(self.sizes.of(n, way) for n, way in fixed.items())
         if options.max_bytes is not None:
             beside, most = beside + self.sizes.others, options.max_bytes
+        elif bits is not None:
+            most = int(numbers * bits / 8)
+        else:
+            return self._within_kl(items, GOOD_KL if options.max_kl is None else options.max_kl)
         least = smallest(items).nbytes + beside
         if least <= most:
             return within_bytes(items, most - beside)

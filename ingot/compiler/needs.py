@@ -28,7 +28,7 @@ MOST_SEATS = 4096  # sequences in one step
 # The ways to store a model, as options of a compile.
 WAYS: tuple[tuple[str, dict[str, str]], ...] = (
     *((dtype, {"dtype": dtype}) for dtype in ("float32", "bfloat16", "float16")),
-    *((kind, {"quantize": kind}) for kind in ("int8", "int4")),
+    *((kind, {"quantize": kind}) for kind in ("int8", "int6", "int5", "int4")),
 )
 
 
@@ -61,7 +61,7 @@ class Way:
     """A way to store a model.
 
     Attributes:
-        name: float32, bfloat16, float16, int8 or int4; options: of the compile that gives it.
+        name: float32, bfloat16, float16, or int8 to int4; options: of the compile that gives it.
         default: whether a compile without options gives it.
         refused: why a compile refuses it; empty if not. hint: what to do then.
         stored_as: how weights are stored, such as `bfloat16-int4-g32`; matrices: how each is, where

@@ -74,8 +74,8 @@ class CompileOptions:
             weights bfloat16 drops 3 bits, which float32 keeps.
         quantize: "none", "int8", "int6", "int5" or "int4": how weight matrices are stored; or
             "auto": each matrix as pays most, by what errors in it were measured to cost.
-        bits: with "auto", the mean bits of a weight; 4.5 by default. max_bytes: of all weights
-            instead. Or `max_kl` says what they may cost.
+        bits: with "auto", the mean bits of a weight. max_bytes: of all weights instead. Without
+            either, `max_kl` says what they may cost, by default 0.05.
         activations: what matrices in integers multiply: "int8", "int16", or "auto": int16 where
             int8 was measured to cost much. "" is "auto" where `quantize` is, and else "int8".
         group_size: columns that share a scale: "32", "64", "128", or for int8 also "channel", a

@@ -52,8 +52,8 @@ def better_way(model: OpenModel, weight_bytes: int) -> Better | None:
     """The way to store a model that takes the fewest bytes more than so many; None where there is
     none, or nothing tells."""
     config, options = model.config, model.options
-    if isinstance(config, ForeignConfig):
-        return None
+    if isinstance(config, ForeignConfig) or model.resolved.automatic:
+        return None  # nothing tells the sizes, or the budget was asked for
     blueprint = registry.blueprint(config)
     ways = ways_to_store(config, blueprint, options, Use(), model.resolved.kept)
     finer = [way for way in ways if not way.refused and way.weight_bytes > 1.05 * weight_bytes]
