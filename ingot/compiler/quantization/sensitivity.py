@@ -45,17 +45,17 @@ class Seen:
 
     Attributes:
         whole: what it would cost to lose the matrix, in nats.
-        rows: its rows that are rounded in each format.
-        lost: what it would cost to lose each of them, without regard to others.
+        rows: its rows that are rounded in each format, drawn at random.
+        chances: in proportion to which they were drawn.
         worth: for each number of theirs what the square of an error costs, [rows, K].
         inputs: the mean squares of its inputs, times the positions [K].
         changed: what rounding its inputs costs, by the columns that share a scale.
     """
 
     rows: Tensor
+    chances: Tensor
     worth: Tensor
     inputs: Tensor
-    lost: Tensor
     whole: float = 0.0
     changed: dict[int, float] = field(default_factory=dict)
 
@@ -208,19 +208,19 @@ class Sensitivity(Interpreter):
         if parameter not in self.ways:
             return
         inputs, worth = x.square(), gradient.square().nan_to_num_(0.0, 0.0, 0.0)
-        lost, sensitive = list[Tensor](), torch.zeros_like(x)
+        likely, sensitive = list[Tensor](), torch.zeros_like(x)
         for part, weight in self.parts(name):
             squares = weight.square()
-            lost.append(((inputs @ squares.T) * worth[:, part]).sum(0))
+            likely.append(worth[:, part].sum(0) * (squares @ inputs.sum(0)))
             sensitive += worth[:, part] @ squares
-        each = torch.cat(lost)
         self.told(name)
         if name not in self.seen:
-            rows = _spread(each, SAMPLED_ROWS)
-            nothing = torch.zeros(x.shape[1])
-            self.seen[name] = Seen(rows, torch.zeros(len(rows), x.shape[1]), nothing, each[rows])
+            chances = torch.cat(likely)
+            rows, nothing = _spread(chances, SAMPLED_ROWS), torch.zeros(x.shape[1])
+            sums = torch.zeros(len(rows), x.shape[1])
+            self.seen[name] = Seen(rows, chances[rows].clamp_min(TINY), sums, nothing)
         seen = self.seen[name]
-        seen.whole += float(each.sum())
+        seen.whole += float((sensitive * inputs).sum())
         seen.worth += worth[:, seen.rows].T @ inputs
         seen.inputs += inputs.sum(0)
         for block in self.blocks[parameter]:
@@ -236,12 +236,11 @@ class Sensitivity(Interpreter):
 
     def _costs(self, name: str, seen: Seen, ways: Sequence[Way]) -> Costs:
         rows, unit = _numbers(self.read(name)[seen.rows]), 2.0 * self.count
-        drawn = seen.lost.clamp_min(TINY)  # rows were drawn in proportion to that
-        lost = float(((rows.square() * seen.worth).sum(1) / drawn).sum())
+        lost = float(((rows.square() * seen.worth).sum(1) / seen.chances).sum())
         stored = {}
         for way in ways:
             off = (_stored(rows, way, seen.inputs, self.dtype) - rows).square_()
-            share = float(((off * seen.worth).sum(1) / drawn).sum()) / max(lost, TINY)
+            share = float(((off * seen.worth).sum(1) / seen.chances).sum()) / max(lost, TINY)
             stored[way] = seen.whole * share / unit
         return Costs(stored, {block: cost / unit for block, cost in seen.changed.items()})
 
