@@ -75,6 +75,13 @@ def weight_bytes(found: Front) -> int:
     return sum(b.format.nbytes([int(d) for d in b.shape]) for b in buffers)
 
 
+def bits_of(found: Front) -> float:
+    """The mean bits of a number in the matrices."""
+    shapes = [(b, [*map(int, b.shape)]) for b in found.plan.of_kind("weight") if len(b.shape) > 1]
+    taken = sum(b.format.nbytes(shape) for b, shape in shapes)
+    return 8 * taken / sum(rows * columns for _, (rows, columns) in shapes)
+
+
 def rows_of(plan: Plan) -> dict[str, str]:
     """The dtype that each product in integers reads, by the parameters of its matrix."""
     found = {}
@@ -89,12 +96,7 @@ def rows_of(plan: Plan) -> dict[str, str]:
 @pytest.mark.parametrize("bits", [4.5, 5.0, 7.0])
 def test_a_model_takes_no_more_bits_than_asked_for(bits: float) -> None:
     found = chosen(bits)
-    numbers = sum(
-        int(b.shape[0]) * int(b.shape[1]) for b in found.plan.of_kind("weight") if len(b.shape) > 1
-    )
-    matrices = [b for b in found.plan.of_kind("weight") if len(b.shape) > 1]
-    taken = 8 * sum(b.format.nbytes([int(d) for d in b.shape]) for b in matrices) / numbers
-    assert bits - 0.4 < taken <= bits
+    assert bits - 0.4 < bits_of(found) <= bits
     assert "bits each in the mean, expected to cost" in found.choice
 
 
@@ -127,6 +129,7 @@ def test_rules_win_over_what_is_measured() -> None:
     found = front(bits=8.0, keep=(f"{DOWN.removesuffix('.weight')}=int8", "lm_head=none"))
     assert found.storage[DOWN] == Storage(8, 128)
     assert "model.embed_tokens.weight" not in found.storage
+    assert bits_of(found) <= 8.0  # the others leave room for them
 
 
 def test_one_group_size_may_be_asked_for() -> None:

@@ -124,7 +124,11 @@ def test_any_other_value_is_refused_with_what_to_do(compiles, row):
         ({"tensor_parallel_size": True}, "tensor_parallel_size is True", "one machine"),
         ({"trust_remote_code": True}, "trust_remote_code is True", "No code"),
         ({"gpu_memory_utilization": 0.5}, "gpu_memory_utilization is 0.5", "kv_cache_bytes"),
-        ({"quantization": "awq"}, "quantization is 'awq'", "None, 'auto', 'int8', 'int6', 'int5', 'int4'"),
+        (
+            {"quantization": "awq"},
+            "quantization is 'awq'",
+            "None, 'auto', 'int8', 'int6', 'int5', 'int4'",
+        ),
         ({"dtype": "float8"}, "dtype is 'float8'", "'half'. What a model directory"),
         ({"temprature": 1}, "no argument 'temprature'", "coming_from"),
         ({"num_thread": 1}, "no argument 'num_thread'; 'num_threads'?", "coming_from"),
