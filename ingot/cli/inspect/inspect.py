@@ -159,6 +159,7 @@ def summary(found: Inspected) -> str:
         "Targets\n" + _target_table(view),
         "Programs\n" + _program_table(found),
         "Weights\n" + _weights_table(found),
+        *_bits_pictures(found),
         "Differs from the reference\n"
         + "\n".join(f"  - {each.what} [{each.tier}]" for each in found.differences),
         "Ledger\n" + ledger_table(view.manifest.ledger),
@@ -251,6 +252,20 @@ def _weights_table(found: Inspected) -> str:
         (each.format, each.tensors, format_bytes(each.nbytes), each.some) for each in found.weights
     ]
     return table(rows, ("format", "tensors", "bytes", "names"))
+
+
+def _bits_pictures(found: Inspected) -> list[str]:
+    """The bits of matrices by layer, where layers differ."""
+    if not found.bits:
+        return []
+    rows = [
+        (name, line)
+        for each in found.bits
+        for name, line in zip((each.name, ""), each.lines, strict=True)
+        if line
+    ]
+    marks = ", ^ rows of 16 bits" if any(any(each.fine) for each in found.bits) else ""
+    return [f"Bits by layer (- no integers{marks})\n{facts(rows)}"]
 
 
 def kernels(view: ArtifactView, target: str) -> str:

@@ -9,6 +9,7 @@ from ingot.artifact.manifest import TargetEntry
 from ingot.artifact.plan import Plan
 from ingot.artifact.programs import STEP, meaning_of
 from ingot.artifact.reader import weights_name
+from ingot.cli.inspect.bits import BitsByLayer, bits_by_layer
 from ingot.cli.inspect.layers import LayerView, layer_views
 from ingot.cli.inspect.measured import Measured
 from ingot.cli.inspect.memory import MemoryNeed, memory_need
@@ -57,6 +58,10 @@ class Inspected:
         return weight_formats(self.plan)
 
     @property
+    def bits(self) -> tuple[BitsByLayer, ...]:
+        return bits_by_layer(self.plan)
+
+    @property
     def differences(self) -> tuple[NumericDifference, ...]:
         return differences(self.view.manifest, self.plan)
 
@@ -87,6 +92,7 @@ def as_object(found: Inspected) -> dict[str, Any]:
             "full_bytes": need.total_bytes(need.max_context, need.max_seats),
         },
         "weights": found.weights,
+        "bits": found.bits,
         "differences": found.differences,
         "measured": _measured(found.measured),
         "verified": None if found.verified is None else _verified(found.verified),
