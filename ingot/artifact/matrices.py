@@ -61,4 +61,6 @@ def in_words(form: Format, shape: Sequence[int]) -> str:
     groups = f"{whole} groups of {form.group}" if whole > 1 else f"one group of {form.group}"
     last = f"one of {left}" if whole else f"one group of {left}"
     parts = [*([groups] if whole else []), *([last] if left else [])]
-    return f"{form.dtype}, {' and '.join(parts)}" + (", with zeros" if form.zeros else "")
+    has = {"zeros": form.zeros, "minimums": form.minimums, "codes": form.codes}
+    more = " and ".join(word for word, is_so in has.items() if is_so)
+    return f"{form.dtype}, {' and '.join(parts)}" + (f", with {more}" if more else "")

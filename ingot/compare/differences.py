@@ -143,9 +143,7 @@ def tolerance(plan: Plan, members: Sequence[Instruction], dtype: torch.dtype) ->
 def parts(value: Value) -> list[tuple[str, Tensor]]:
     """The arrays of a value, each with what its name ends in."""
     if isinstance(value, Scaled):
-        more = ((".multipliers", value.multipliers), (".zeros", value.zeros))
-        given = [(suffix, part) for suffix, part in more if part is not None]
-        return [(".values", value.values), (".scales", value.scales), *given]
+        return [(f".{name}", part) for name, part in value.parts().items()]
     return [("", value)]
 
 

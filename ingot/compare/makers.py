@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from torch.fx import GraphModule, Node
 
-from ingot.artifact.formats import Storage
+from ingot.artifact.formats import Storage, storage_in
 from ingot.artifact.manifest import Manifest
 from ingot.artifact.plan import Instruction, Plan
 from ingot.artifact.programs import LOGITS
@@ -61,9 +61,7 @@ def makers_of(graph: GraphModule, manifest: Manifest, plan: Plan, target: Target
     found = Makers()
     ran = {entry.name for entry in manifest.ledger}
     integers = {
-        source: Storage(
-            b.format.bits, b.format.group, b.format.has_multipliers, zeros=b.format.zeros
-        )
+        source: storage_in(b.format)
         for b in plan.of_kind("weight")
         if b.format.is_scaled
         for source in b.sources
@@ -73,6 +71,7 @@ def makers_of(graph: GraphModule, manifest: Manifest, plan: Plan, target: Target
         dtype=manifest.numerics.dtype,
         disable=[name for name in optional_passes() if name not in ran],
         integers=integers.keys(),
+        kept=integers,
     ):
         runner.apply(graph, each)
         after = _texts(graph)

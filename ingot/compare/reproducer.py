@@ -236,6 +236,7 @@ def load_values(folder: Path) -> dict[str, Value]:
             tensors.pop(f"{name}.multipliers", None),
             tensors.pop(f"{name}.scales"),
             tensors.pop(f"{name}.zeros", None),
+            tensors.pop(f"{name}.minimums", None),
             **dict(zip(("block", "group"), tensors.pop(f"{name}.widths").tolist(), strict=True)),
         )
         for name in names

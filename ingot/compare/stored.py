@@ -100,8 +100,13 @@ def wanted(buffer: Buffer, read: Read, integers: Integers | None = None) -> Valu
 
 def _is_in(matrix: Scaled, form: Format) -> bool:
     """Tells whether a format stores integers as they are."""
-    alike = (matrix.zeros is not None) == form.zeros and not form.has_multipliers
-    return alike and matrix.block == form.block
+    parts = {
+        "zeros": form.zeros,
+        "multipliers": form.has_multipliers,
+        "minimums": form.minimums,
+    }
+    alike = all((getattr(matrix, name) is not None) == has for name, has in parts.items())
+    return alike and (matrix.block, matrix.group) == (form.block, form.group)
 
 
 def damage(

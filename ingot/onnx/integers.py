@@ -26,7 +26,7 @@ BITS = (4, 8)
 def fits(columns: int, form: Format) -> bool:
     """Tells whether the operator takes rows of so many columns in a format."""
     written = _written(form)
-    return written.group in GROUPS and written.bits in BITS
+    return not form.is_two_level and written.group in GROUPS and written.bits in BITS
 
 
 def narrowest(storage: Storage) -> Storage:

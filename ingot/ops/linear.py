@@ -34,19 +34,27 @@ def reference(
 
 
 def integer_product(x: Scaled, weight: Scaled) -> Tensor:
-    """The sum over the blocks, ascending, of float(dot) * (scale of x * scale of the weight).
+    """The sum over the blocks, ascending, of float(dot) * (scale of x * scale of the weight), and
+    where the weight has minimums less float(zeros) * (scale of x * minimum).
 
-    dot is the exact integer product of a block of x with the weight's integers.
+    dot is the exact integer product of a block of x with the weight's integers, and zeros that with
+    its zeros.
     """
     block, whole = weight.block, weight.integers()
     # A product of int8 tensors would sum in int8; these floats hold the sums exactly.
-    exact = x.values.dtype == torch.int8 and block <= EXACT_IN_FLOAT32
-    wide = torch.float32 if exact else torch.float64
+    of_bytes = weight.multipliers is None or weight.zeros is not None
+    narrow = block <= EXACT_IN_FLOAT32 and of_bytes and weight.minimums is None
+    wide = torch.float32 if narrow and x.values.dtype == torch.int8 else torch.float64
     out = x.scales.new_zeros((*x.shape[:-1], weight.shape[0]), dtype=torch.float32)
-    parts = zip(x.values.split(block, -1), whole.split(block, -1), strict=True)
-    for index, (a, w) in enumerate(parts):
+    zeros = whole if weight.minimums is None else weight.taken_off()
+    parts = zip(*(part.split(block, -1) for part in (x.values, whole, zeros)), strict=True)
+    for index, (a, w, z) in enumerate(parts):
         dot = (a.to(wide) @ w.to(wide).T).float()
-        out += dot * (x.scales[..., index, None] * weight.scales[:, index].float())
+        scales = x.scales[..., index, None]
+        out += dot * (scales * weight.scales[:, index].float())
+        if weight.minimums is not None:
+            dot = (a.to(wide) @ z.to(wide).T).float()
+            out -= dot * (scales * weight.minimums[:, index].float())
     return out
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,18 +20,24 @@ LARGEST_OF: Mapping[DType, int] = {"int8": LARGEST, "int16": LARGEST * (HIGH_UNI
 SMALLEST = 2.0**-100
 
 
+PARTS = ("values", "scales", "multipliers", "zeros", "minimums")
+
+
 @dataclass(frozen=True, slots=True)
 class Scaled:
-    """Integers times the multiplier of their group, less its zero, times the scale of their block.
+    """Integers times the multiplier of their group, less its zero, times the scale of their block;
+    with minimums, integers times their multiplier and scale, less the zero times the minimum.
 
     Attributes:
-        values: int8 [..., K], in the range of their bits; activations may be int16.
-        multipliers: int8 [..., groups], -8..7, or 1..16 beside zeros; None where every group is a
-            block, and all are 1.
+        values: int8 [..., K], in the range of their bits; from 0 on beside minimums. Activations
+            may be int16.
+        multipliers: int8 [..., groups], of the range that `Format` says; None where every group is
+            a block, and all are 1.
         scales: float32 [..., blocks]; of weights representable in float16.
-        zeros: int8 [..., groups]; None where all are 0. Beside multipliers, a value times its
-            multiplier less its zero lies in -127..127; without them a zero is in the range of
-            values.
+        zeros: int8 [..., groups]; None where all are 0, or 1 beside minimums. Beside multipliers
+            and without minimums, a value times its multiplier less its zero lies in -127..127;
+            without multipliers a zero is in the range of values.
+        minimums: float32 [..., blocks]; None where zeros have the scale of their block.
         block, group: neighbours that share a scale, and those that share a multiplier. The last of
             a row may have fewer. Left out, they are of equal size.
     """
@@ -40,6 +46,7 @@ class Scaled:
     multipliers: Tensor | None
     scales: Tensor
     zeros: Tensor | None = None
+    minimums: Tensor | None = None
     block: int = field(default=0, kw_only=True)
     group: int = field(default=0, kw_only=True)
 
@@ -57,24 +64,61 @@ class Scaled:
         return self.values.shape
 
     def integers(self) -> Tensor:
-        """Values times multipliers less zeros, int8 [..., K], or int16 where there are zeros:
-        integers that only lack their scales."""
-        if self.multipliers is None and self.zeros is None:
+        """Values times multipliers less zeros that have no minimums: int8 [..., K], or int16 where
+        there is anything but values. They only lack their scales."""
+        zeros = None if self.minimums is not None else self.zeros
+        if self.multipliers is None and zeros is None:
             return self.values
-        whole = self.values.clone() if self.zeros is None else self.values.short()
+        whole = self.values.short()
         if self.multipliers is not None:
             _scale_up(whole, self.multipliers, self.group)
-        if self.zeros is not None:
-            whole -= self.zeros.repeat_interleave(self.group, -1)[..., : whole.shape[-1]]
+        if zeros is not None:
+            whole -= self._wide(zeros)
         return whole
 
+    def taken_off(self) -> Tensor:
+        """The zeros that minimums are multiplied with, int8 [..., K]."""
+        return torch.ones_like(self.values) if self.zeros is None else self._wide(self.zeros)
+
     def dequantize(self) -> Tensor:
-        """The numbers that these stand for, float32 [..., K]."""
-        return _scale_up(self.integers().float(), self.scales, self.block)
+        """The numbers that these stand for, float32 [..., K].
+
+        Each product is exact: float32 has the digits of a scale, a multiplier and a value.
+        """
+        if self.zeros is not None and self.minimums is None:
+            return _scale_up(self.integers().float(), self.scales, self.block)
+        numbers = self.values.float()
+        _scale_up(numbers, self._of_groups(self.scales, self.multipliers), self.group)
+        if self.minimums is not None:
+            numbers -= self._wide(self._of_groups(self.minimums, self.zeros))
+        return numbers
+
+    def _of_groups(self, scales: Tensor, small: Tensor | None) -> Tensor:
+        """The scales of blocks times what each group has; None where groups are blocks."""
+        if small is None:
+            return scales
+        wide = scales.repeat_interleave(self.block // self.group, -1)
+        return wide[..., : small.shape[-1]] * small
+
+    def _wide(self, of_groups: Tensor) -> Tensor:
+        """What groups have, for each of their columns."""
+        return of_groups.repeat_interleave(self.group, -1)[..., : self.shape[-1]]
 
     def unflatten(self, rows: Sequence[int]) -> Scaled:
         """Views rows [R, K] in so many dimensions."""
         return self._changed(lambda part: part.unflatten(0, rows))
+
+    @classmethod
+    def of(cls, parts: Mapping[str, Tensor], block: int, group: int) -> Scaled:
+        """The tensors that `parts` has given."""
+        optional = (parts.get(name) for name in ("zeros", "minimums"))
+        small = parts.get("multipliers")
+        return cls(parts["values"], small, parts["scales"], *optional, block=block, group=group)
+
+    def parts(self) -> dict[str, Tensor]:
+        """Those of its tensors that it has, by their names."""
+        every = {name: getattr(self, name) for name in PARTS}
+        return {name: part for name, part in every.items() if part is not None}
 
     def __getitem__(self, index: Any) -> Scaled:
         """Some of its rows."""
@@ -82,10 +126,8 @@ class Scaled:
 
     def _changed(self, change: Callable[[Tensor], Tensor]) -> Scaled:
         """Applies one change to the rows of each part."""
-        multipliers = None if self.multipliers is None else change(self.multipliers)
-        zeros = None if self.zeros is None else change(self.zeros)
-        values, scales = change(self.values), change(self.scales)
-        return replace(self, values=values, multipliers=multipliers, scales=scales, zeros=zeros)
+        changed = {name: change(part) for name, part in self.parts().items()}
+        return Scaled.of(changed, self.block, self.group)
 
     def __setitem__(self, index: Any, rows: Scaled) -> None:
         self.values[index], self.scales[index] = rows.values, rows.scales
@@ -150,27 +192,11 @@ def _scale_up(x: Tensor, factors: Tensor, size: int) -> Tensor:
 
 def stack(parts: Sequence[Scaled]) -> Scaled:
     """Matrices of the same width and kind on top of each other."""
-    multipliers = [part.multipliers for part in parts if part.multipliers is not None]
-    zeros = [part.zeros for part in parts if part.zeros is not None]
-    return replace(
-        parts[0],
-        values=torch.cat([part.values for part in parts]),
-        multipliers=torch.cat(multipliers) if multipliers else None,
-        scales=torch.cat([part.scales for part in parts]),
-        zeros=torch.cat(zeros) if zeros else None,
-    )
+    every = [part.parts() for part in parts]
+    joined = {name: torch.cat([each[name] for each in every]) for name in every[0]}
+    return Scaled.of(joined, parts[0].block, parts[0].group)
 
 
 def stack_matrices(matrices: Sequence[Scaled]) -> Scaled:
     """Matrices of the same shape and kind [O, K] as one stack [E, O, K]."""
-    whole, count = stack(matrices), len(matrices)
-
-    def divided(rows: Tensor | None) -> Tensor | None:
-        return None if rows is None else rows.unflatten(0, (count, -1))
-
-    return Scaled(
-        whole.values.unflatten(0, (count, -1)),
-        divided(whole.multipliers),
-        whole.scales.unflatten(0, (count, -1)),
-        divided(whole.zeros),
-    )
+    return stack(matrices).unflatten((len(matrices), -1))

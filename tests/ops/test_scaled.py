@@ -72,7 +72,7 @@ def test_the_last_group_has_the_columns_that_are_left(columns: int) -> None:
     whole = with_multipliers(3, seed=columns)
     values = whole.values.repeat(1, 4)[:, :columns]
     multipliers = whole.multipliers.repeat(1, 4)[:, : -(-columns // 2)]
-    scales = whole.scales.repeat(1, 4)[:, : -(-columns // 4)]
+    scales = whole.scales.half().float().repeat(1, 4)[:, : -(-columns // 4)]
     found = Scaled(values, multipliers, scales, block=4, group=2)
     expected = [
         [int(values[r, k]) * int(multipliers[r, k // 2]) * float(scales[r, k // 4])

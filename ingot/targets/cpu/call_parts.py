@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ingot.artifact.formats import BYTE
 from ingot.artifact.plan import Buffer, Instruction
 from ingot.errors import CodegenError
 from ingot.targets.cpu.call import KernelCall
@@ -114,12 +115,19 @@ def norm_weight(operands: Operands, i: Instruction, size: int) -> str:
     return operands.weight(weight)
 
 
-def packing(i: Instruction, weight: Buffer) -> tuple[int, int, int]:
-    """Bits, group and block of a weight that is packed as weights.py says; groups with zeros count
-    below 0."""
+def packing(i: Instruction, weight: Buffer) -> tuple[int, str, int]:
+    """Bits, group and block of a weight that is packed as weights.py says; beside the group, what
+    a block has besides its scales."""
     form, columns = weight.format, int(weight.shape[-1])
     expect(i, fits(columns, form), f"weights in {form} in rows of {columns}")
-    return form.bits, -form.group if form.zeros else form.group, form.block
+    flags = {
+        "with_zeros": form.zeros,
+        "with_minimums": form.minimums,
+        "with_codes": form.codes,
+        "with_bytes": form.multiplier == BYTE,
+    }
+    grouping = (str(form.group), *(name for name, is_so in flags.items() if is_so))
+    return form.bits, " | ".join(grouping), form.block
 
 
 def scalars_of(i: Instruction | None, *attributes: str) -> tuple[str, ...]:

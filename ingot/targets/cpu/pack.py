@@ -18,7 +18,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from ingot.artifact.formats import Format, stored_bytes
+from ingot.artifact.formats import BYTE, CODED, SIX_BITS, Format, stored_bytes
 from ingot.artifact.plan import Plan
 from ingot.artifact.tensors import ALIGNMENT, PAGE, header, in_file
 from ingot.errors import InternalError
@@ -27,6 +27,7 @@ from ingot.ops.scaled import Scaled, stack
 from ingot.ops.stacks import matrix_name
 from ingot.targets.chunked_file import ChunkedFile
 from ingot.targets.cpu.weights import (
+    BYTE_OFFSET,
     HALF_BLOCK,
     MULTIPLIER_OFFSET,
     NARROW_COLUMNS,
@@ -34,6 +35,8 @@ from ingot.targets.cpu.weights import (
     PANEL_ROWS,
     QUAD,
     SCALE_BYTES,
+    SIX_BITS_BYTES,
+    SIX_BITS_TOGETHER,
     STORED_TOGETHER,
     TOGETHER,
     WORD_BYTES,
@@ -41,12 +44,14 @@ from ingot.targets.cpu.weights import (
     WeightLayout,
     block_bytes,
     fits,
+    multipliers_at,
     num_bytes,
     panel_bytes,
     stored_dtype,
+    weights_at,
     whole,
-    word_bytes,
-    zero_bytes,
+    zero_point,
+    zeros_at,
 )
 from ingot.targets.stacks import modules_of
 from ingot.targets.target import Read, ScaledWeights
@@ -237,22 +242,14 @@ def pack_quantized(matrix: Scaled, form: Format) -> Tensor:
         raise ValueError(f"{columns} columns do not pack as {form}")
     panels, blocks = -(-rows // PANEL_ROWS), form.blocks_of(columns)
     packed = torch.empty((panels, blocks, block_bytes(form, form.block)), dtype=torch.uint8)
-    weights_at = SCALE_BYTES + word_bytes(form)
-    packed[:, :, :SCALE_BYTES].view(torch.float16).copy_(
-        _filled(matrix.scales).view(panels, PANEL_ROWS, blocks).transpose(1, 2)
-    )
-    groups, zeros_at = blocks * (form.block // form.group), weights_at - zero_bytes(form)
-    if matrix.multipliers is not None:
-        words = _words(_filled(matrix.multipliers - form.zeros * MULTIPLIER_OFFSET, groups))
-        places = packed[:, :, SCALE_BYTES:zeros_at].unflatten(-1, (PANEL_ROWS, -1))
-        places.copy_(words.view(panels, PANEL_ROWS, blocks, -1).transpose(1, 2))
-    if matrix.zeros is not None:
-        zeros = _filled(_unsigned_zeros(matrix, form.bits), groups)
-        places = packed[:, :, zeros_at:weights_at].unflatten(-1, (-1, PANEL_ROWS))
-        places.copy_(zeros.view(panels, PANEL_ROWS, blocks, -1).permute(0, 2, 3, 1))
+    for at, scales in ((0, matrix.scales), (SCALE_BYTES, matrix.minimums)):
+        if scales is not None:
+            place = packed[:, :, at : at + SCALE_BYTES].view(torch.float16)
+            place.copy_(_filled(scales).view(panels, PANEL_ROWS, blocks).transpose(1, 2))
+    _pack_groups(matrix, form, packed)
     values = _filled(matrix.values, blocks * whole(form.block, STORED_TOGETHER[form.bits]))
-    quads = _bytes(values, form.bits).view(panels, PANEL_ROWS, blocks, -1)
-    weights = packed[:, :, weights_at:].view(torch.int32).unflatten(-1, (-1, PANEL_ROWS))
+    quads = _bytes(_unsigned(values, form), form.bits).view(panels, PANEL_ROWS, blocks, -1)
+    weights = packed[:, :, weights_at(form) :].view(torch.int32).unflatten(-1, (-1, PANEL_ROWS))
     for panel, source in zip(weights, quads.view(torch.int32), strict=True):
         panel.copy_(source.permute(1, 2, 0))
     # The last block ends with its last quads.
@@ -263,6 +260,67 @@ def _filled(rows: Tensor, columns: int = 0) -> Tensor:
     """Rows, filled up with zeros to a whole number of panels, and to so many columns."""
     below, beside = -rows.shape[0] % PANEL_ROWS, max(0, columns - rows.shape[1])
     return torch.nn.functional.pad(rows, (0, beside, 0, below)) if below or beside else rows
+
+
+def _pack_groups(matrix: Scaled, form: Format, packed: Tensor) -> None:
+    """Puts what groups have into the blocks of panels, uint8 [panels, blocks, bytes]."""
+    groups = packed.shape[1] * (form.block // form.group)
+    first, second, end = multipliers_at(form), zeros_at(form), weights_at(form)
+    own = packed[:, :, first:second]
+    if matrix.multipliers is None:
+        pass
+    elif form.multiplier == SIX_BITS:
+        _pack_six_bits(matrix, groups, own.unflatten(-1, (-1, SIX_BITS_BYTES)))
+    elif form.multiplier == BYTE:
+        stored = matrix.multipliers.view(torch.uint8) + BYTE_OFFSET
+        _by_group(own, _filled(stored, groups))
+    else:
+        _by_row(own, _words(_filled(matrix.multipliers - form.zeros * MULTIPLIER_OFFSET, groups)))
+    if matrix.zeros is not None and not form.minimums:
+        _by_group(packed[:, :, second:end], _filled(_unsigned_zeros(matrix, form.bits), groups))
+
+
+def _by_row(places: Tensor, rows: Tensor) -> None:
+    """Rows of bytes [R, n] into [panels, blocks, bytes]: first all of a row in a block."""
+    panels, blocks, _ = places.shape
+    by_row = places.unflatten(-1, (PANEL_ROWS, -1))
+    by_row.copy_(rows.view(panels, PANEL_ROWS, blocks, -1).transpose(1, 2))
+
+
+def _by_group(places: Tensor, rows: Tensor) -> None:
+    """Rows of bytes [R, n] into [panels, blocks, bytes]: first one of every row in a block."""
+    panels, blocks, _ = places.shape
+    by_group = places.unflatten(-1, (-1, PANEL_ROWS))
+    by_group.copy_(rows.view(panels, PANEL_ROWS, blocks, -1).permute(0, 2, 3, 1))
+
+
+def _pack_six_bits(matrix: Scaled, groups: int, places: Tensor) -> None:
+    """Multipliers and zeros into [panels, blocks, n, bytes of four groups]."""
+    m, z = (
+        _filled(part.view(torch.uint8), groups).unflatten(-1, (-1, SIX_BITS_TOGETHER))
+        for part in (matrix.multipliers, matrix.zeros)
+        if part is not None
+    )
+    fields = torch.cat([part[..., i::2] for i in range(2) for part in (z, m)], -1)
+    nibbles, above = (fields & 15).unflatten(-1, (-1, 2)), (fields >> 4).unflatten(-1, (-1, 4))
+    lower = nibbles[..., 0] | nibbles[..., 1] << 4
+    shifts = torch.arange(0, 8, 2, dtype=torch.uint8)
+    upper = (above << shifts).sum(-1, dtype=torch.uint8)
+    start = 0
+    for stored in (lower, upper):
+        end = start + PANEL_ROWS * stored.shape[-1]
+        place = places[..., start:end].unflatten(-1, (PANEL_ROWS, -1)).permute(0, 3, 1, 2, 4)
+        place.copy_(stored.view(place.shape))
+        start = end
+
+
+def _unsigned(values: Tensor, form: Format) -> Tensor:
+    """Values as the unsigned numbers that are stored."""
+    if form.codes:
+        places = torch.zeros(256, dtype=torch.uint8)
+        places[torch.tensor(CODED) + 128] = torch.arange(len(CODED), dtype=torch.uint8)
+        return places[values.int() + 128]
+    return values.contiguous().view(torch.uint8) + zero_point(form)
 
 
 def _unsigned_zeros(matrix: Scaled, bits: int) -> Tensor:
@@ -281,13 +339,12 @@ def _words(multipliers: Tensor) -> Tensor:
     return pairs[..., 0] | pairs[..., 1] << 4
 
 
-def _bytes(values: Tensor, bits: int) -> Tensor:
-    """Rows of int8 values as the unsigned bytes that are stored, k ascending in quads."""
-    unsigned = values.contiguous().view(torch.uint8) + ZERO_POINTS[bits]
+def _bytes(unsigned: Tensor, bits: int) -> Tensor:
+    """Rows of unsigned values as the bytes that are stored, k ascending in quads."""
     if bits == 8:
         return unsigned
-    low, high = (unsigned & 15).view(len(values), -1, 2, HALF_BLOCK).unbind(2)
-    above = _bits_above(unsigned.view(len(values), -1, TOGETHER), bits)
+    low, high = (unsigned & 15).view(len(unsigned), -1, 2, HALF_BLOCK).unbind(2)
+    above = _bits_above(unsigned.view(len(unsigned), -1, TOGETHER), bits)
     return torch.cat((low | high << 4, *above), -1).flatten(1)
 
 

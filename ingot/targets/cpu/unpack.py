@@ -11,12 +11,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ingot.artifact.formats import Format
+from ingot.artifact.formats import BYTE, CODED, SIX_BITS, Format
 from ingot.artifact.plan import Buffer, Plan
 from ingot.ops.dtypes import TORCH_DTYPES
 from ingot.ops.scaled import Operand, Scaled, stack
 from ingot.targets.cpu.generate import weight_layouts
 from ingot.targets.cpu.weights import (
+    BYTE_OFFSET,
     HALF_BLOCK,
     MULTIPLIER_OFFSET,
     NARROW_COLUMNS,
@@ -24,13 +25,17 @@ from ingot.targets.cpu.weights import (
     PANEL_ROWS,
     QUAD,
     SCALE_BYTES,
+    SIX_BITS_BYTES,
+    SIX_BITS_TOGETHER,
     ZERO_POINTS,
     WeightLayout,
     block_bytes,
+    multipliers_at,
     num_bytes,
     panel_bytes,
-    word_bytes,
-    zero_bytes,
+    weights_at,
+    zero_point,
+    zeros_at,
 )
 from ingot.targets.target import Packed, Weights
 
@@ -94,24 +99,69 @@ def unpack_quantized(data: Tensor, shape: Sequence[int], form: Format) -> Scaled
     panels = data.view(-1, panel_bytes(columns, form))
     missing = blocks * size - panels.shape[1]
     packed = torch.nn.functional.pad(panels, (0, missing)).view(-1, blocks, size)
-    end = SCALE_BYTES + word_bytes(form)
-    scales = packed[:, :, :SCALE_BYTES].contiguous().view(torch.float16).float()
-    zeros_at, groups = end - zero_bytes(form), -(-columns // form.group)
-    multipliers = zeros = None
-    if form.has_multipliers:
-        words = packed[:, :, SCALE_BYTES:zeros_at].unflatten(-1, (PANEL_ROWS, -1))
-        nibbles = torch.stack((words & 15, words >> 4), -1).flatten(-2)
-        found = nibbles.transpose(1, 2).flatten(2).flatten(0, 1)[:rows, :groups]
-        multipliers = _signed(found) + form.zeros * MULTIPLIER_OFFSET
-    if form.zeros:
-        places = packed[:, :, zeros_at:end].unflatten(-1, (-1, PANEL_ROWS))
-        found = places.permute(0, 3, 1, 2).flatten(2).flatten(0, 1)[:rows, :groups]
-        zeros = _zeros(found, multipliers, form.bits)
-    quads = packed[:, :, end:].unflatten(-1, (-1, PANEL_ROWS, QUAD))
+    scales, minimums = (
+        packed[:, :, at : at + SCALE_BYTES].contiguous().view(torch.float16).float()
+        for at in (0, SCALE_BYTES)
+    )
+    groups = -(-columns // form.group)
+    multipliers, zeros = (
+        None if part is None else part[:rows, :groups] for part in _unpack_groups(packed, form)
+    )
+    if form.zeros and not form.minimums:
+        assert zeros is not None
+        zeros = _zeros(zeros, multipliers, form.bits)
+    quads = packed[:, :, weights_at(form) :].unflatten(-1, (-1, PANEL_ROWS, QUAD))
     stored = quads.permute(0, 3, 1, 2, 4).flatten(0, 1).flatten(1)[:rows]
-    values = _values(stored, form.bits)[:, :columns]
-    scales = scales.transpose(1, 2).flatten(0, 1)[:rows]
-    return Scaled(values, multipliers, scales, zeros, block=form.block, group=form.group)
+    values = _values(stored, form)[:, :columns]
+    scales, minimums = (s.transpose(1, 2).flatten(0, 1)[:rows] for s in (scales, minimums))
+    return Scaled(
+        values,
+        multipliers,
+        scales,
+        zeros,
+        minimums if form.minimums else None,
+        block=form.block,
+        group=form.group,
+    )
+
+
+def _unpack_groups(packed: Tensor, form: Format) -> tuple[Tensor | None, Tensor | None]:
+    """The multipliers and the stored zeros in blocks of panels, [R, n] each."""
+    first, second, end = multipliers_at(form), zeros_at(form), weights_at(form)
+    own, multipliers = packed[:, :, first:second], None
+    if form.multiplier == SIX_BITS:
+        return _six_bits(own.unflatten(-1, (-1, SIX_BITS_BYTES)))
+    if form.multiplier == BYTE:
+        multipliers = (_by_group(own) - BYTE_OFFSET).view(torch.int8)
+    elif form.has_multipliers:
+        words = own.unflatten(-1, (PANEL_ROWS, -1))
+        nibbles = torch.stack((words & 15, words >> 4), -1).flatten(-2)
+        found = nibbles.transpose(1, 2).flatten(2).flatten(0, 1)
+        multipliers = _signed(found) + form.zeros * MULTIPLIER_OFFSET
+    return multipliers, _by_group(packed[:, :, second:end]) if end > second else None
+
+
+def _by_group(places: Tensor) -> Tensor:
+    """[panels, blocks, bytes], in which first come those of one group in every row -> [R, n]."""
+    by_group: Tensor = places.unflatten(-1, (-1, PANEL_ROWS))
+    return by_group.permute(0, 3, 1, 2).flatten(2).flatten(0, 1)
+
+
+def _six_bits(places: Tensor) -> tuple[Tensor, Tensor]:
+    """Multipliers and zeros in [panels, blocks, n, bytes of four groups] -> [R, groups] each."""
+    size = PANEL_ROWS * SIX_BITS_TOGETHER
+    lower, upper = (
+        part.unflatten(-1, (PANEL_ROWS, -1, 1)) for part in places.split((size, size // 2), -1)
+    )
+    low = lower >> torch.tensor([0, 4], dtype=torch.uint8) & 15
+    high = upper >> torch.arange(0, 8, 2, dtype=torch.uint8) & 3
+    fields = low.flatten(-2) | high.flatten(-2) << 4
+    parts = fields.permute(0, 3, 1, 2, 4).unflatten(-1, (2, 2, 2))  # odd groups, m, second pair
+    zeros, multipliers = (
+        parts[..., which, :].transpose(-1, -2).flatten(2).flatten(0, 1).view(torch.int8)
+        for which in range(2)
+    )
+    return multipliers, zeros
 
 
 def _zeros(stored: Tensor, multipliers: Tensor | None, bits: int) -> Tensor:
@@ -122,14 +172,17 @@ def _zeros(stored: Tensor, multipliers: Tensor | None, bits: int) -> Tensor:
     return whole.to(torch.int8)
 
 
-def _values(stored: Tensor, bits: int) -> Tensor:
+def _values(stored: Tensor, form: Format) -> Tensor:
     """Rows of unsigned bytes -> int8 values, k ascending."""
+    bits = form.bits
     if bits < 8:
         parts = stored.view(len(stored), -1, bits * QUAD)  # of 32 k
         halves, above = parts.split((HALF_BLOCK, (bits - 4) * QUAD), -1)
         lower = torch.cat((halves & 15, halves >> 4), -1)
         stored = (lower | _bits_above(above, bits)).flatten(1)
-    return _less(stored, bits)
+    if form.codes:
+        return torch.tensor(CODED, dtype=torch.int8)[stored.int()]
+    return (stored.to(torch.int16) - zero_point(form)).to(torch.int8)
 
 
 def _bits_above(stored: Tensor, bits: int) -> Tensor:

@@ -10,14 +10,20 @@ features in one sequential stream, a vector register at a time. All x86-64 level
 In integers it becomes panels of 32 rows, and a panel is ceil(K / block) blocks. A block has
 
     scales        a line of 64 bytes: the float16 scales of the 32 rows
-    multipliers   if the block has 2 or 4 groups: a word of one or two bytes for every row, with the
-                  multipliers as nibbles in two's complement, the first group in the lowest; where
-                  there are zeros, each less 9
-    zeros         if the format has them: for every group a byte of every row, so that a weight is
-                  its unsigned byte or nibble times the multiplier, less that; beside multipliers
-                  plus 128
+    minimums      if the format has them: another such line
+    multipliers   if the block has several groups
+        4 bits    a word of one or two bytes for every row, with the multipliers as nibbles in two's
+                  complement, the first group in the lowest; where there are zeros, each less 9
+        6 bits    with the zeros z beside them, for every 4 groups: a word of 4 bytes for every row,
+                  and then one of 2 bytes. From the lowest bits on these have the lower 4 bits, and
+                  the 2 above, of z of groups 0 and 2, m of 0 and 2, z of 1 and 3, m of 1 and 3
+        8 bits    for every group a byte of every row, plus 128
+    zeros         if the format has them, and no minimums: for every group a byte of every row, so
+                  that a weight is its unsigned byte or nibble times the multiplier, less that;
+                  beside multipliers plus 128
     weights       unsigned bytes in quads, which are four neighbouring k of one row
-        int8      [block / 4][32 rows][4 k], value + 128
+        int8      [block / 4][32 rows][4 k], value + 128; beside minimums, values are unsigned
+                  in all bits, and codes are what int4 stores of them
         int4      for every 32 k: [4][32 rows][4 k], value + 8. At step j the low nibble is
                   k = 4 j + i, and the high one k = 16 + 4 j + i
         int5, int6   for every 32 k: the lower 4 bits of value + 16 or + 32 as in int4, and then
@@ -41,7 +47,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from ingot.artifact.formats import DType, Format, stored_bytes
+from ingot.artifact.formats import BYTE, NIBBLE, SIX_BITS, DType, Format, stored_bytes
 from ingot.artifact.plan import Buffer, Plan
 from ingot.artifact.tensors import PAGE
 from ingot.targets.stacks import with_stacks as placed_stacks
@@ -57,6 +63,9 @@ TOGETHER = 2 * HALF_BLOCK
 STORED_TOGETHER = {8: QUAD, 6: TOGETHER, 5: TOGETHER, 4: TOGETHER}  # columns, by bits
 ZERO_POINTS = {bits: 1 << (bits - 1) for bits in STORED_TOGETHER}
 MULTIPLIER_OFFSET = 9  # of what is stored beside zeros: 1..16 becomes -8..7
+BYTE_OFFSET = 128  # of multipliers of 8 bits
+SIX_BITS_TOGETHER = 4  # groups whose multipliers and zeros of 6 bits lie together
+SIX_BITS_BYTES = PANEL_ROWS * SIX_BITS_TOGETHER * 2 * SIX_BITS // 8  # of these
 
 Layout = Literal["rows", "panels", "integer-panels"]
 
@@ -133,22 +142,30 @@ def num_elements(weight: WeightLayout) -> int:
 def block_bytes(form: Format, columns: int) -> int:
     """Bytes of a block of a panel of integers that has so many columns."""
     weights = PANEL_ROWS * whole(columns, STORED_TOGETHER[form.bits]) * form.bits // 8
-    return SCALE_BYTES + word_bytes(form) + weights
+    return weights_at(form) + weights
 
 
-def word_bytes(form: Format) -> int:
-    """Bytes of the multipliers or of the zeros in one block."""
-    return PANEL_ROWS * multiplier_bytes(form) + zero_bytes(form)
+def zero_point(form: Format) -> int:
+    """What stored values are more than those that they stand for."""
+    return 0 if form.minimums else ZERO_POINTS[form.bits]
 
 
-def multiplier_bytes(form: Format) -> int:
-    """Bytes of the multipliers of a row in one block."""
-    return form.block // form.group // 2 if form.has_multipliers else 0
+def multipliers_at(form: Format) -> int:
+    """Offset of the multipliers in a block."""
+    return SCALE_BYTES * (1 + form.minimums)
 
 
-def zero_bytes(form: Format) -> int:
-    """Bytes of the zeros in one block."""
-    return PANEL_ROWS * (form.block // form.group) if form.zeros else 0
+def zeros_at(form: Format) -> int:
+    """Offset of the zeros in a block."""
+    bits = 2 * SIX_BITS if form.multiplier == SIX_BITS else form.multiplier
+    groups = form.block // form.group if form.has_multipliers else 0
+    return multipliers_at(form) + PANEL_ROWS * groups * bits // 8
+
+
+def weights_at(form: Format) -> int:
+    """Offset of the weights in a block."""
+    apart = form.zeros and not form.minimums
+    return zeros_at(form) + PANEL_ROWS * (form.block // form.group) * apart
 
 
 def panel_bytes(columns: int, form: Format) -> int:
@@ -170,7 +187,22 @@ def whole(count: int, step: int) -> int:
 
 def fits(columns: int, form: Format) -> bool:
     """Returns whether a row of that many columns can be packed in that format."""
-    many = (1, 2, 4) if form.bits == 4 or (form.bits < 8 and form.zeros) else (1,)
-    if form.bits not in ZERO_POINTS or form.block not in (n * form.group for n in many):
+    if form.bits not in ZERO_POINTS or form.block not in (n * form.group for n in _groups(form)):
         return False
-    return form.group % STORED_TOGETHER[form.bits] == 0 or form.group >= columns
+    together = STORED_TOGETHER[form.bits]
+    if form.multiplier != NIBBLE and form.block % together == 0:
+        together = HALF_BLOCK
+    return form.group % together == 0 or form.group >= columns
+
+
+def _groups(form: Format) -> tuple[int, ...]:
+    """The numbers of groups that a block of a format may have."""
+    if form.codes and (form.bits != 4 or form.zeros or form.minimums):
+        return ()
+    if form.multiplier == SIX_BITS:
+        return (4, 8) if form.bits in (4, 5) and form.zeros and form.minimums else ()
+    if form.multiplier == BYTE:
+        return () if form.bits == 8 or form.zeros or form.minimums else (2, 4, 8)
+    if form.minimums or form.codes:
+        return (1,) if form.bits in (4, 5) and not form.zeros else ()
+    return (1, 2, 4) if form.bits == 4 or (form.bits < 8 and form.zeros) else (1,)

@@ -89,7 +89,7 @@ def fits(columns: int, form: Format) -> bool:
     """Returns whether products take a matrix with rows of so many columns in that format."""
     if not form.is_scaled:
         return form.dtype in FLOATS
-    if form.scale != "float16" or form.bits not in (4, 8):
+    if form.scale != "float16" or form.bits not in (4, 8) or form.is_two_level:
         return False
     return tile_columns(columns, form) > 0 and (form.bits == 4 or not form.has_multipliers)
 

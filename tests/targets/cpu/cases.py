@@ -84,9 +84,11 @@ OFTEN = (
     *("int4-g32-b128-72x330", "int4-g64-b128-256x256", "int4-b32-zeros-72x288"),
     *("int4-g32-b128-40x96", "int8-b128-33x10240", "int4-g32-b128-zeros-72x330"),
     *("experts-6-3-160x96-int4-b32", "experts-5-2-72x72-int8-b32"),
-    "experts-5-3-96x72-int4-b32-zeros",
     *("int8-b128-72x300-fine", "int8-b416-128x416-fine", "int8-b64-zeros-96x192-fine"),
     *("int4-g32-b128-zeros-72x330-fine", "int4-g64-b128-zeros-256x256-fine"),
+    *("experts-5-3-96x72-int4-b32-zeros", "int4-b32-minimums-72x288"),
+    *("int4-g32-b128-m6-zeros-minimums-72x330", "int4-g16-b128-m6-zeros-minimums-40x330"),
+    *("int6-g16-b128-m8-72x330", "int4-g32-b128-m8-codes-72x1280"),
 )
 TABLE_ROWS = 83  # of a table that a product shares: its last panel is not filled
 

@@ -15,9 +15,13 @@ from ingot.compiler.quantization.search import quantize_rows
 from ingot.ops.scaled import Scaled
 from tests.support import samples
 from tests.targets.cpu.matrices import (
+    drawn_rows,
+    in_bits,
     int4,
     int8,
     multipliers_beside_zeros,
+    with_bytes,
+    with_minimums,
     with_zeros,
     zeros_beside,
 )
@@ -114,6 +118,9 @@ class Experts:
         self, s: Sketch, name: str, rows: int, columns: int, dtype: DType, form: Format | None
     ) -> str:
         drawn = samples.normal(s.drawn(name), self.count, rows, columns) / columns**0.5
+        if form is not None and form.is_two_level:
+            whole = drawn_rows(form, self.count * rows, columns, s.drawn(name))
+            return s.weight(f"experts.{name}", whole.unflatten((self.count, rows)), form)
         if form is not None:
             return s.weight(
                 f"experts.{name}", integers(s.drawn(f"{name}_zeros"), drawn, form), form
@@ -159,6 +166,11 @@ INTEGERS = (
     Experts(5, 3, 96, 72, format=with_zeros(int4(32, 32)), down_format=with_zeros(int4(32, 32))),
     Experts(4, 1, 128, 128, format=with_zeros(int4(64, 64)), down_format=with_zeros(int8(64))),
     Experts(5, 2, 160, 72, format=with_zeros(int4(32, 128)), down_format=with_zeros(int4(32, 64))),
+    Experts(
+        *(4, 2, 256, 128),
+        format=with_minimums(4, 32, 128),
+        down_format=with_bytes(in_bits(6, 16, 128)),
+    ),
 )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ingot.artifact.formats import INTEGERS, Format, rounded_rows
+from ingot.artifact.formats import BYTE, CODED, INTEGERS, SIX_BITS, Format, rounded_rows
 from ingot.ops.scaled import Scaled
 from tests.support import samples
 from tests.targets.cpu.units import Case
@@ -45,25 +45,8 @@ class Matrix:
         return -(-self.inputs // self.form.group)
 
     def drawn(self, rng: torch.Generator) -> Scaled:
-        """Values of the whole range; scales are of float16 and of either sign, the first is 0."""
-        form, bound = self.form, 2 ** (self.form.bits - 1)
-        lowest = -bound
-
-        def integers(low: int, high: int, columns: int) -> Tensor:
-            drawn = torch.randint(low, high, (self.outputs, columns), generator=rng)
-            return drawn.to(torch.int8)
-
-        values = integers(lowest, bound, self.inputs)
-        multipliers = integers(-8, 8, self.groups) if form.has_multipliers else None
-        zeros = integers(-bound, bound, self.groups) if form.zeros else None
-        if multipliers is not None and zeros is not None:
-            multipliers = multipliers_beside_zeros(multipliers, form.bits)
-            zeros = zeros_beside(multipliers, zeros, form.bits)
-        largest = bound * (8 if form.has_multipliers else 1) * self.inputs**0.5
-        scales = samples.normal(rng, self.outputs, form.blocks_of(self.inputs)) / largest
-        scales[0, 0] = 0
-        widths = {"block": form.block, "group": form.group}
-        return Scaled(values, multipliers, scales.half().float(), zeros, **widths)
+        """As `drawn_rows` says."""
+        return drawn_rows(self.form, self.outputs, self.inputs, rng)
 
     def case(self, s: Sketch) -> None:
         weight = s.weight("weight", self.drawn(s.drawn("weight")), self.form)
@@ -108,6 +91,50 @@ class Matrix:
         s.call("paged_attention", q, *caches, *STEP, scale=2.0**-13, out="attended")
 
 
+def drawn_rows(form: Format, rows: int, columns: int, rng: torch.Generator) -> Scaled:
+    """Values of the whole range; scales are of float16 and of either sign, the first is 0."""
+
+    def integers(bounds: tuple[int, int], count: int) -> Tensor:
+        return torch.randint(*bounds, (rows, count), generator=rng).to(torch.int8)
+
+    def scales(largest: float) -> Tensor:
+        drawn = samples.normal(rng, rows, form.blocks_of(columns)) / largest
+        drawn[0, 0] = 0
+        return drawn.half().float()
+
+    groups = -(-columns // form.group)
+    values = integers((0, 16) if form.codes else values_of(form), columns)
+    if form.codes:
+        values = torch.tensor(CODED, dtype=torch.int8)[values.int()]
+    low, high = multipliers_of(form)
+    multipliers = integers((low, high), groups) if form.has_multipliers else None
+    zeros = integers(zeros_of(form), groups) if form.zeros else None
+    if multipliers is not None and zeros is not None and not form.minimums:
+        multipliers = multipliers_beside_zeros(multipliers, form.bits)
+        zeros = zeros_beside(multipliers, zeros, form.bits)
+    bound = 128 if form.codes else 2 ** (form.bits - 1)
+    whole = scales(bound * (high if form.has_multipliers else 1) * columns**0.5)
+    minimums = scales(64 * columns**0.5) if form.minimums else None
+    widths = {"block": form.block, "group": form.group}
+    return Scaled(values, multipliers, whole, zeros, minimums, **widths)
+
+
+def values_of(form: Format) -> tuple[int, int]:
+    """The least integer, and the one after the largest; of codes those of bytes."""
+    bits = 8 if form.codes else form.bits
+    return (0, 1 << bits) if form.minimums else (-1 << (bits - 1), 1 << (bits - 1))
+
+
+def multipliers_of(form: Format) -> tuple[int, int]:
+    """The same of multipliers; beside zeros of a byte before `multipliers_beside_zeros`."""
+    return {SIX_BITS: (0, 64), BYTE: (-128, 128)}.get(form.multiplier, (-8, 8))
+
+
+def zeros_of(form: Format) -> tuple[int, int]:
+    """The same of zeros; beside multipliers and no minimums before `zeros_beside`."""
+    return (0, 64) if form.minimums else values_of(form)
+
+
 def multipliers_beside_zeros(drawn: Tensor, bits: int) -> Tensor:
     """The least, the largest and all between, by drawn ones of -8..7."""
     most = 256 >> bits
@@ -138,6 +165,20 @@ def with_zeros(form: Format) -> Format:
     return replace(form, zeros=True)
 
 
+def with_minimums(bits: int, group: int, block: int) -> Format:
+    """As in Q4_1, and with several groups as in Q4_K."""
+    form = replace(in_bits(bits, group, block), minimums=True)
+    return replace(form, zeros=True, multiplier=SIX_BITS) if block > group else form
+
+
+def with_bytes(form: Format) -> Format:
+    return replace(form, multiplier=BYTE)
+
+
+def in_codes(form: Format) -> Format:
+    return replace(form, codes=True)
+
+
 # Those that also multiply int16.
 FINE = (
     Matrix(int8(128), 300, 72, extended=True, capped=True),
@@ -147,6 +188,8 @@ FINE = (
     Matrix(with_zeros(int4(32, 128)), 330, 72, extended=True),
     Matrix(with_zeros(int4(64, 128)), 256, 256, result_block=128, is_heads=True),
     Matrix(with_zeros(in_bits(6, 32, 128)), 330, 40),
+    Matrix(with_minimums(4, 32, 128), 330, 40),
+    Matrix(with_bytes(in_bits(6, 16, 128)), 256, 40),
 )
 # Sizes that fill panels and that do not; groups of every size, and one a row; many groups; rows
 # whose last block is short, by whole quads and within one, or is the only one; a row so long that
@@ -181,6 +224,16 @@ MATRICES = (
     Matrix(int4(32, 128), 96, 40),
     Matrix(int8(128), 10240, 33),
     *(replace(each, fine=True) for each in FINE),
+    Matrix(with_minimums(4, 32, 32), 288, 72, extended=True, capped=True),
+    Matrix(with_minimums(5, 32, 32), 256, 256, result_block=128, is_heads=True),
+    Matrix(with_minimums(4, 32, 128), 330, 72, extended=True, capped=True),
+    Matrix(with_minimums(5, 32, 128), 256, 256, result_block=128, is_heads=True),
+    Matrix(with_minimums(4, 16, 128), 330, 40),
+    Matrix(with_bytes(in_bits(6, 16, 128)), 330, 72, extended=True),
+    Matrix(with_bytes(in_bits(4, 16, 128)), 256, 256, result_block=128, is_heads=True),
+    Matrix(with_bytes(in_bits(5, 32, 128)), 211, 40),
+    Matrix(in_codes(int4(32, 32)), 288, 72, capped=True),
+    Matrix(with_bytes(in_codes(int4(32, 128))), 1280, 72, extended=True),
 )
 
 

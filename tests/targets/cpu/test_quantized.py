@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from ingot.artifact.formats import CODED
 from ingot.ops.scaled import Scaled
 from ingot.targets.cpu.pack import pack_quantized
 from ingot.targets.cpu.weights import STORED_TOGETHER, whole
@@ -16,7 +17,10 @@ from tests.targets.cpu.matrices import (
     MATRICES,
     Matrix,
     multipliers_beside_zeros,
+    multipliers_of,
+    values_of,
     zeros_beside,
+    zeros_of,
 )
 from tests.targets.cpu.steps import Step
 from tests.targets.cpu.test_kernels import check
@@ -47,23 +51,25 @@ def rounded(results: Values, m: Matrix) -> Scaled:
 
 def extreme(m: Matrix) -> Scaled:
     """Every product is as large as the format allows, of one sign or of both in turn."""
-    lowest, highest = -1 << (m.form.bits - 1), (1 << (m.form.bits - 1)) - 1
-    values = torch.full((m.outputs, m.inputs), highest, dtype=torch.int8)
-    values[1::2] = lowest
-    multipliers = None
-    if m.form.has_multipliers:
-        multipliers = torch.full((m.outputs, m.groups), -8, dtype=torch.int8)
-        multipliers[::5] = 7
-    scales = torch.full((m.outputs, m.form.blocks_of(m.inputs)), 2.0**-24)  # subnormal in float16
+
+    def integers(bounds: tuple[int, int], columns: int, every: int) -> torch.Tensor:
+        """The largest, and in some rows the least."""
+        found = torch.full((m.outputs, columns), bounds[1] - 1, dtype=torch.int8)
+        found[1::every] = bounds[0]
+        return found
+
+    form = m.form
+    values = integers((CODED[0], CODED[-1] + 1) if form.codes else values_of(form), m.inputs, 2)
+    multipliers = integers(multipliers_of(form), m.groups, 5) if form.has_multipliers else None
+    scales = torch.full((m.outputs, form.blocks_of(m.inputs)), 2.0**-24)  # subnormal in float16
     scales[::3] = 0.5
-    zeros = None
-    if m.form.zeros:
-        zeros = torch.full((m.outputs, m.groups), lowest, dtype=torch.int8)
-        zeros[1::2] = highest
-    if multipliers is not None and zeros is not None:
-        multipliers = multipliers_beside_zeros(multipliers, m.form.bits)
-        zeros = zeros_beside(multipliers, zeros, m.form.bits)
-    return Scaled(values, multipliers, scales, zeros, block=m.form.block, group=m.form.group)
+    zeros = integers(zeros_of(form), m.groups, 2).flip(0) if form.zeros else None
+    if multipliers is not None and zeros is not None and not form.minimums:
+        multipliers = multipliers_beside_zeros(multipliers, form.bits)
+        zeros = zeros_beside(multipliers, zeros, form.bits)
+    minimums = scales.flip(0) if form.minimums else None
+    widths = {"block": form.block, "group": form.group}
+    return Scaled(values, multipliers, scales, zeros, minimums, **widths)
 
 
 @every_level
@@ -173,7 +179,8 @@ def fill_with_noise(m: Matrix, kernels: Unit, places: dict[str, np.ndarray]) -> 
     given = kernels.weights[f"{m.name}.weight"]
     assert isinstance(given, Scaled)
     rng = torch.Generator().manual_seed(m.inputs)
-    noise = torch.randint(-8, 8, (m.outputs, stored - m.inputs), generator=rng).to(torch.int8)
+    bounds = (0, 8) if m.form.minimums else (-8, 8)
+    noise = torch.randint(*bounds, (m.outputs, stored - m.inputs), generator=rng).to(torch.int8)
     one_scale = m.form.block == m.inputs
     form = replace(m.form, block=stored, group=stored) if one_scale else m.form
     values = torch.cat((given.values, noise), 1)
@@ -183,6 +190,19 @@ def fill_with_noise(m: Matrix, kernels: Unit, places: dict[str, np.ndarray]) -> 
     is_other = bool(np.any(data[: found.size] != found))
     data[: found.size] = found
     return is_other
+
+
+@every_level
+def test_looked_up_rows_have_the_bits_of_what_they_stand_for(kind: str, target: str) -> None:
+    """Zeros of either sign, too: numbers are those of the program that made the file."""
+    kernels, step, values = drawn(kind, target, 9)
+    got = kernels.run(values, step)
+    for m in matrices(kernels):
+        table = kernels.weights[f"{m.name}.weight"]
+        assert isinstance(table, Scaled)
+        expected = table[step.inputs["tokens"].long()].dequantize().flatten()
+        found = got[f"{m.name}.row"].flatten()
+        assert torch.equal(found.view(torch.int32), expected.view(torch.int32)), m.name
 
 
 @pytest.mark.thorough

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ingot.artifact.formats import Format
+from ingot.artifact.formats import CODED, Format
 from ingot.ops.scaled import Scaled
 from ingot.targets.cpu.pack import pack_quantized
 from ingot.targets.cpu.weights import block_bytes, fits, packed_bytes
@@ -23,29 +23,53 @@ def unpack(packed: Tensor, m: Matrix) -> Scaled:
     multipliers = np.zeros((m.outputs, m.groups), np.int8)
     scales = np.zeros((m.outputs, form.blocks_of(m.inputs)), np.float32)
     zeros = np.zeros((m.outputs, m.groups), np.int8)
-    less, groups = 1 << (form.bits - 1), form.block // form.group
-    word = groups // 2  # bytes of a row's multipliers
-    weights_at = 64 + 32 * (word + groups * form.zeros)
+    minimums = np.zeros_like(scales)
+    less, groups = 0 if form.minimums else 1 << (form.bits - 1), form.block // form.group
+    word = groups * (form.multiplier + form.multiplier * form.minimums) // 8 * (groups > 1)
+    first = 64 * (1 + form.minimums)
+    weights_at = first + 32 * (word + groups * (form.zeros and not form.minimums))
     for row in range(m.outputs):
         for k in range(m.inputs):
             block, inside = divmod(k, form.block)
             at = row // 32 * (len(raw) // -(-m.outputs // 32)) + block * size
             scales[row, block] = raw[at : at + 64].view(np.float16)[row % 32]
             group = inside // form.group
-            byte = int(raw[at + 64 + row % 32 * word + group // 2]) if word else 1
-            nibble = byte >> 4 if group % 2 else byte & 15
-            signed = nibble - 16 if nibble > 7 else nibble
-            factor = signed + 9 if form.zeros and word else signed
-            multipliers[row, k // form.group] = factor
-            if form.zeros:
-                taken_off = int(raw[at + 64 + 32 * (word + group) + row % 32])
-                zeros[row, k // form.group] = taken_off - (128 + less * factor if word else less)
+            place = row, k // form.group
+            if form.minimums:
+                minimums[row, block] = raw[at + 64 : at + 128].view(np.float16)[row % 32]
+            if form.multiplier == 6:
+                words = raw[at + first + group // 4 * 192 :][:192]
+                multipliers[place], zeros[place] = six_bits(words, row % 32, group % 4)
+            elif form.multiplier == 8:
+                multipliers[place] = int(raw[at + first + 32 * group + row % 32]) - 128
+            else:
+                byte = int(raw[at + first + row % 32 * word + group // 2]) if word else 1
+                nibble = byte >> 4 if group % 2 else byte & 15
+                signed = nibble - 16 if nibble > 7 else nibble
+                factor = signed + 9 if form.zeros and word else signed
+                multipliers[place] = factor
+                if form.zeros:
+                    taken_off = int(raw[at + first + 32 * (word + group) + row % 32])
+                    zeros[place] = taken_off - (128 + less * factor if word else less)
             values[row, k] = stored_value(raw[at + weights_at + row % 32 * 4 :], form.bits, inside)
-    values -= less
+    values = np.array(CODED, np.int16)[values] if form.codes else values - less
     found = torch.from_numpy(multipliers) if form.has_multipliers else None
     own = torch.from_numpy(zeros) if form.zeros else None
-    scaled = torch.from_numpy(values.astype(np.int8)), found, torch.from_numpy(scales), own
+    lowest = torch.from_numpy(minimums) if form.minimums else None
+    scaled = torch.from_numpy(values.astype(np.int8)), found, torch.from_numpy(scales), own, lowest
     return Scaled(*scaled, block=form.block, group=form.group)
+
+
+def six_bits(words: NDArray[np.uint8], row: int, group: int) -> tuple[int, int]:
+    """The multiplier and the zero of one of four groups."""
+    lower = int(words[row * 4 :][:4].view(np.uint32)[0])
+    upper = int(words[128 + row * 2 :][:2].view(np.uint16)[0])
+    zero = [0, 4, 1, 5][group]  # the place among the eight numbers of the words
+
+    def number(place: int) -> int:
+        return (lower >> 4 * place & 15) | (upper >> 2 * place & 3) << 4
+
+    return number(zero + 2), number(zero)
 
 
 def stored_value(column: NDArray[np.uint8], bits: int, k: int) -> int:
@@ -63,13 +87,9 @@ def stored_value(column: NDArray[np.uint8], bits: int, k: int) -> int:
 
 
 def same(one: Scaled, other: Scaled) -> bool:
-    for part in ("multipliers", "zeros"):
-        assert (getattr(one, part) is None) == (getattr(other, part) is None)
-    return all(
-        torch.equal(getattr(one, part), getattr(other, part))
-        for part in ("values", "multipliers", "scales", "zeros")
-        if getattr(one, part) is not None
-    )
+    parts = one.parts()
+    assert parts.keys() == other.parts().keys()
+    return all(torch.equal(part, other.parts()[name]) for name, part in parts.items())
 
 
 @pytest.mark.cases(core=5)
@@ -99,6 +119,7 @@ def test_panels_pack_apart() -> None:
         (100, 4, 48, 48),
         (128, 8, 32, 128),
         (768, 4, 32, 96),
+        (128, 4, 16, 128),
     ],
 )
 def test_what_does_not_fit_is_refused(columns: int, bits: int, group: int, block: int) -> None:

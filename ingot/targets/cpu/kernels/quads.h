@@ -13,6 +13,8 @@
 //   load_words(x)            `lanes` unsigned integers of 8 or 16 bits as 32-bit ones
 //   low_nibbles, high_nibbles   the halves of every byte, as bytes of 0..15
 //   kept_bits(v, mask), either(a, b)   v & mask in every byte, and a | b
+//   masked(v, mask)          v & mask in every integer
+//   look_up(table, v)        the byte of the table, aligned to 16, for every byte of 0..15
 //   less_128                 unsigned bytes, each less 128, as signed ones
 //   sum_values<n>(x)         the sum of n bytes
 //   load_halves              `lanes` float16 as float32

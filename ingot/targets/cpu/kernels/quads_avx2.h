@@ -47,6 +47,11 @@ inline vi low_nibbles(vi v) { return _mm256_and_si256(v, _mm256_set1_epi8(15)); 
 inline vi high_nibbles(vi v) { return low_nibbles(_mm256_srli_epi16(v, 4)); }
 inline vi kept_bits(vi v, int mask) { return _mm256_and_si256(v, _mm256_set1_epi8(mask)); }
 inline vi either(vi a, vi b) { return _mm256_or_si256(a, b); }
+inline vi masked(vi v, int mask) { return _mm256_and_si256(v, splat_int(mask)); }
+inline vi look_up(const std::uint8_t (&table)[16], vi v) {
+  const __m128i bytes = _mm_load_si128(reinterpret_cast<const __m128i*>(table));
+  return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(bytes), v);
+}
 inline vi less_128(vi v) { return _mm256_xor_si256(v, _mm256_set1_epi8(-128)); }
 
 inline vf load_halves(const std::uint16_t* from) {

@@ -43,6 +43,11 @@ inline vi low_nibbles(vi v) { return _mm512_and_si512(v, _mm512_set1_epi8(15)); 
 inline vi high_nibbles(vi v) { return low_nibbles(_mm512_srli_epi16(v, 4)); }
 inline vi kept_bits(vi v, int mask) { return _mm512_and_si512(v, _mm512_set1_epi8(mask)); }
 inline vi either(vi a, vi b) { return _mm512_or_si512(a, b); }
+inline vi masked(vi v, int mask) { return _mm512_and_si512(v, splat_int(mask)); }
+inline vi look_up(const std::uint8_t (&table)[16], vi v) {
+  const __m128i bytes = _mm_load_si128(reinterpret_cast<const __m128i*>(table));
+  return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(bytes), v);
+}
 inline vi less_128(vi v) { return _mm512_xor_si512(v, _mm512_set1_epi8(-128)); }
 
 inline vf load_halves(const std::uint16_t* from) {

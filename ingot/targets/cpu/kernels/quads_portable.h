@@ -51,6 +51,13 @@ inline vi low_nibbles(vi v) { return v & 0x0f0f0f0f; }
 inline vi high_nibbles(vi v) { return low_nibbles(v >> 4); }
 inline vi kept_bits(vi v, int mask) { return v & mask * 0x01010101; }
 inline vi either(vi a, vi b) { return a | b; }
+inline vi masked(vi v, int mask) { return v & mask; }
+inline vi look_up(const std::uint8_t (&table)[16], vi v) {
+  std::uint8_t bytes[sizeof v];
+  std::memcpy(bytes, &v, sizeof v);
+  for (std::uint8_t& byte : bytes) byte = table[byte];
+  return load_quads(bytes);
+}
 inline vi less_128(vi v) { return reinterpret_cast<vi>(bits_of(v) ^ 0x80808080u); }
 
 // Exponents of float16 are 112 below those of float32. The product is exact, even for subnormals.

@@ -137,7 +137,9 @@ class QuantizedLinear {
 
   // A row of x with its scales and starts.
   static constexpr int row_bytes = planes * (Inputs + In::count * 4) + In::count * 4;
-  static constexpr bool tiled = amx::has_bytes && fits_tiles(In::whole > 0 ? block : In::last) &&
+  static constexpr bool two_level = Panels::Block::two_level;
+  static constexpr bool tiled = amx::has_bytes && !two_level &&
+                                fits_tiles(In::whole > 0 ? block : In::last) &&
                                 (!In::any_left || fits_tiles(In::last)) &&
                                 block >= least_amx_block && block <= most_amx_block &&
                                 Inputs <= most_amx_inputs;
@@ -146,6 +148,7 @@ class QuantizedLinear {
                           most_tiled_rows)
             : rows_within(rows_bytes, row_bytes, tile_rows<planes>, least_block_rows,
                           most_block_rows);
+  static constexpr bool unpackable = bits < 8 && fast_bytes && !tiled && !two_level;
   static constexpr bool needs_starts = !tiled || keeps_zeros<typename Panels::Block>;
   static constexpr int chunk = tiled ? 1 : unpacked_bytes / (block * quantized_columns) + 1;
   static constexpr Start after_whole = In::whole > 0 ? Start::resume : Start::zero;
@@ -153,7 +156,7 @@ class QuantizedLinear {
   // What a thread makes of rows of x and of panels.
   struct Own {
     static constexpr int rows = needs_starts ? planes * block_rows : least_tiled_rows<bits, block>;
-    alignas(64) std::uint8_t unpacked[bits < 8 && !tiled ? chunk * block * quantized_columns : 1];
+    alignas(64) std::uint8_t unpacked[unpackable ? chunk * block * quantized_columns : 1];
     std::conditional_t<tiled, AmxMemory<block>, char> amx;
     alignas(64) std::int8_t rest[tiled ? amx::most_rows * Inputs : 1];
     alignas(64) int starts[rows * In::whole * Stored::spans + 1];
@@ -169,9 +172,7 @@ class QuantizedLinear {
   static bool takes_tiles(int rows) {
     return tiled && planes * rows >= least_tiled_rows<bits, block>;
   }
-  static bool unpacks(int rows) {
-    return bits < 8 && fast_bytes && !tiled && planes * rows >= tuned::unpacked_rows;
-  }
+  static bool unpacks(int rows) { return unpackable && planes * rows >= tuned::unpacked_rows; }
 
   // What a product of these rows needs.
   static void start(const Operands& x, int rows, Own& memory) {
@@ -183,26 +184,29 @@ class QuantizedLinear {
     }
     constexpr int before_last = In::whole * block;
     constexpr int left = In::any_left ? In::last : 0;
-    constexpr int zero_point = Stored::has_zeros ? 1 : QuadDot<bits>::zero_point;
+    constexpr bool needs_sums = Stored::has_zeros || Stored::has_minimums;
+    constexpr int zero_point = needs_sums ? 1 : QuadDot<Stored::dot_bits>::zero_point;
     constexpr int unpacked = QuadDot<8>::zero_point;
     if (unpacks(rows)) {
       fill_starts<unpacked, before_last, block>(x.whole.values, rows, memory.starts);
       fill_starts<unpacked, left, In::last>(x.last.values, rows, memory.last);
     } else {
       fill_starts<zero_point, before_last, Stored::span>(x.whole.values, rows, memory.starts);
-      fill_starts<zero_point, left, Last::span>(x.last.values, rows, memory.last);
+      fill_starts<zero_point, left, Last::span, Last::spans>(x.last.values, rows, memory.last);
     }
   }
 
-  // Starts of spans of the first `count` k; the last of them may have fewer.
-  template <int zero_point, int count, int span>
+  // Starts of spans of the first `count` k, and of all that are stored; the last of them may have
+  // fewer.
+  template <int zero_point, int count, int span, int spans = 0>
   static void fill_starts(const std::int8_t* values, int rows, int* starts) {
-    constexpr int spans = count / span;
+    constexpr int whole = count / span, some = whole + (count % span > 0);
     if (zero_point == 0) return;
     for (int plane = 0; plane < planes * rows; ++plane, values += Inputs) {
-      for (int s = 0; s < spans; ++s) *starts++ = -zero_point * sum_values<span>(values + s * span);
+      for (int s = 0; s < whole; ++s) *starts++ = -zero_point * sum_values<span>(values + s * span);
       if constexpr (count % span > 0)
-        *starts++ = -zero_point * sum_values<count % span>(values + spans * span);
+        *starts++ = -zero_point * sum_values<count % span>(values + whole * span);
+      for (int s = some; s < spans; ++s) *starts++ = 0;
     }
   }
 
@@ -218,7 +222,7 @@ class QuantizedLinear {
       stream_product(x, rows, panel, next, sums, around);
     else if (!unpacks(rows))
       shared_product(team, x, rows, panel, next, sums, around);
-    else if constexpr (bits < 8)
+    else if constexpr (unpackable)
       unpacked_product(team, x, rows, panel, next, own.unpacked, sums, around);
   }
 

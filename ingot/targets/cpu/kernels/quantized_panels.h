@@ -1,13 +1,20 @@
-// Weights in int8 or int4, as they are packed.
+// Weights in 4 to 8 bits, as they are packed.
 //
 // A panel has 32 columns and ceil(K / block) blocks of k. A block holds the 32 float16 scales in
-// one line of 64 bytes; then, if it has several groups, their multipliers; then, if it has zeros,
-// these; and then its weights. So a thread reads its columns in one sequential stream:
-//   multipliers   [32 columns], each a word of block / group nibbles in two's complement, the first
+// one line of 64 bytes; then, if it has minimums, these in another; then, if it has several groups,
+// their multipliers; then, if it has zeros, these; and then its weights. So a thread reads its
+// columns in one sequential stream:
+//   multipliers
+//     of 4 bits   [32 columns], each a word of block / group nibbles in two's complement, the first
 //                 group in the lowest; where there are zeros, less 9
+//     of 6 bits   with the zeros z, for every 4 groups [32 columns] words of 32 bits and then of 16.
+//                 From the lowest on, these have the lower 4 bits, and the 2 above, of z of groups 0
+//                 and 2, m of 0 and 2, z of 1 and 3, m of 1 and 3
+//     of 8 bits   [block / group][32 columns] bytes, each plus 128
 //   zeros         [block / group][32 columns] bytes, to be taken off unsigned weights times their
 //                 multipliers: from 0 on, or, beside multipliers, plus 128
-//   int8          [block / 4][32 columns][4 k], value + 128
+//   int8          [block / 4][32 columns][4 k], value + 128; beside minimums, values of any bits are
+//                 unsigned as they are
 //   int4          for every 32 k: [4][32 columns][4 k], value + 8; at step j the low nibbles are
 //                 k = 4 j .. 4 j + 3 and the high ones k = 16 + 4 j ..
 //   int5, int6    for every 32 k: the lower 4 bits of value + 16 or + 32 like int4, and then
@@ -54,23 +61,43 @@ template <int bits>
   return kept_bits(placed, ((1 << (bits - 4)) - 1) << 4);
 }
 
+// What a block has besides scales, as flags of the number that says the k of a group.
+inline constexpr int with_zeros = 1 << 24, with_minimums = 1 << 25, with_codes = 1 << 26,
+                     with_bytes = 1 << 27;  // multipliers of 8 bits
+
+// The integers that codes stand for, plus 128.
+alignas(16) inline constexpr std::uint8_t coded[16] = {1,   24,  45,  63,  79,  93,  106, 118,
+                                                       129, 141, 153, 166, 181, 197, 217, 241};
+
 // One block of one panel, of which there are the first `depth` k. A weight is its integer, times
-// the multiplier of its group of k, times the scale of the block. If a group is a whole block,
-// there are no multipliers. If `group_` is below 0, groups of -group_ k have zeros, which are taken
-// off before the scale is applied.
-template <int bits_, int group_, int block, int depth = block>
+// the multiplier of its group of k, less its zero, times the scale of the block. If a group is a
+// whole block, there are no multipliers. With minimums, a zero is taken off times the minimum of
+// the block, and not times its scale; where there are none, it is 1.
+template <int bits_, int grouping, int block, int depth = block>
 struct PackedBlock {
+  static constexpr int six_bits_bytes = 6;  // of the multipliers and zeros of four groups
   static constexpr int bits = bits_;
-  static constexpr bool has_zeros = group_ < 0;
+  static constexpr bool has_minimums = grouping & with_minimums, has_codes = grouping & with_codes;
+  static constexpr bool has_zeros = (grouping & with_zeros) && !has_minimums;
   static constexpr int stored_depth = stored<bits>(depth);
-  static constexpr int group = has_zeros ? -group_ : group_;
+  static constexpr int group = grouping % with_zeros;
   static constexpr int groups = block / group;
-  static_assert(group == stored<bits>(group) || depth <= group, "see the layout above");
-  static_assert(block % group == 0 && depth <= block, "see the layout above");
-  static_assert(groups == 1 || (bits < 8 && (groups == 2 || groups == 4)), "see the layout above");
-  using Word = std::conditional_t<groups == 4, std::uint16_t, std::uint8_t>;
   static constexpr bool multiplied = groups > 1;
-  static constexpr int zeros_at = scale_bytes + (multiplied ? quantized_columns * sizeof(Word) : 0);
+  static constexpr bool six_bits = multiplied && has_minimums, in_bytes = grouping & with_bytes;
+  // Whether there is what kernels for int8 do not know: a weight of this is no byte times a scale.
+  static constexpr bool two_level = has_minimums || has_codes || in_bytes;
+  static_assert(group == stored<bits>(group) || depth <= group || (two_level && group == 16),
+                "see the layout above");
+  static_assert(block % group == 0 && depth <= block, "see the layout above");
+  static_assert(groups == 1 || (bits < 8 && (groups == 2 || groups == 4 || two_level)),
+                "see the layout above");
+  using Word = std::conditional_t<groups == 4, std::uint16_t, std::uint8_t>;
+  static constexpr int multipliers_at = scale_bytes * (1 + has_minimums);
+  static constexpr int zeros_at =
+      multipliers_at + quantized_columns * (six_bits     ? groups / 4 * six_bits_bytes
+                                            : in_bytes   ? groups
+                                            : multiplied ? static_cast<int>(sizeof(Word))
+                                                         : 0);
   static constexpr int weights_at = zeros_at + (has_zeros ? quantized_columns * groups : 0);
   static constexpr int bytes = weights_at + quantized_columns * stored_depth * bits / 8;
   static constexpr int zero_offset = multiplied ? 128 : 0;  // in stored zeros
@@ -79,15 +106,24 @@ struct PackedBlock {
   const std::uint8_t* data;
 
   const std::uint8_t* weights() const { return data + weights_at; }
-  vf scales(int vector) const {
-    return load_halves(reinterpret_cast<const std::uint16_t*>(data) + vector * lanes);
-  }
+  vf scales(int vector) const { return halves(0, vector); }
+  vf minimums(int vector) const { return halves(scale_bytes, vector); }
   // The multipliers of a vector of columns, in one group.
   vi multipliers(int vector, int index) const {
-    const Word* words = reinterpret_cast<const Word*>(data + scale_bytes) + vector * lanes;
-    const vi stored = shift_right(shift_left(load_words(words), 28 - 4 * index), 28);
-    return has_zeros ? add(stored, splat_int(multiplier_offset)) : stored;
+    if constexpr (six_bits) {
+      const vi both = six_bits_of(vector, index / 4, 2 + index % 4 / 2);
+      return index % 2 == 0 ? masked(both, 0xffff) : shift_right(both, 16);
+    } else if constexpr (in_bytes) {
+      const std::uint8_t* from = data + multipliers_at + index * quantized_columns;
+      return add(load_words(from + vector * lanes), splat_int(-128));
+    } else {
+      const Word* words = reinterpret_cast<const Word*>(data + multipliers_at) + vector * lanes;
+      const vi stored = shift_right(shift_left(load_words(words), 28 - 4 * index), 28);
+      return has_zeros ? add(stored, splat_int(multiplier_offset)) : stored;
+    }
   }
+  // The zeros of groups 2 * pair and 2 * pair + 1 that minimums are for, in the halves of integers.
+  vi zero_pairs(int vector, int pair) const { return six_bits_of(vector, pair / 2, pair % 2); }
   // What is taken off unsigned weights times their multipliers, of a vector of columns.
   vi zeros(int vector, int index) const {
     const vi stored = stored_zeros(vector, index);
@@ -97,15 +133,12 @@ struct PackedBlock {
     return load_words(data + zeros_at + index * quantized_columns + vector * lanes);
   }
 
-  float scale(int column) const {
-    float all[lanes];
-    store(all, scales(column / lanes));
-    return all[column % lanes];
-  }
+  float scale(int column) const { return lane(scales(column / lanes), column); }
   int multiplier(int column, int index) const {
     if constexpr (groups == 1) return 1;
+    if constexpr (two_level) return lane(multipliers(column / lanes, index), column);
     Word word;
-    std::memcpy(&word, data + scale_bytes + column * sizeof word, sizeof word);
+    std::memcpy(&word, data + multipliers_at + column * sizeof word, sizeof word);
     const std::uint32_t highest = static_cast<std::uint32_t>(word) << (28 - 4 * index);
     return (static_cast<std::int32_t>(highest) >> 28) + (has_zeros ? multiplier_offset : 0);
   }
@@ -114,13 +147,48 @@ struct PackedBlock {
       return data[zeros_at + index * quantized_columns + column] - zero_offset;
     return multiplier(column, index) * (1 << (bits - 1));
   }
-  // A weight's integer, times its multiplier, less its zero.
-  int value(int column, int k) const {
-    const int index = k / group;
-    return stored_value(column, k) * multiplier(column, index) - zero(column, index);
+  // A weight. Products are exact: float32 has the digits of a scale, a multiplier and an integer.
+  float number(int column, int k) const {
+    const int index = k / group, stored = stored_value(column, k);
+    if constexpr (has_zeros) {
+      const int whole = stored * multiplier(column, index) - zero(column, index);
+      return static_cast<float>(whole) * scale(column);
+    }
+    const int offset = has_minimums ? 0 : has_codes ? 128 : 1 << (bits - 1);
+    const int value = (has_codes ? coded[stored] : stored) - offset;
+    const float scaled = static_cast<float>(multiplier(column, index)) * scale(column);
+    const float product = scaled * static_cast<float>(value);
+    if constexpr (!has_minimums) return product;
+    return product - static_cast<float>(minimum_zero(column, index)) *
+                         lane(minimums(column / lanes), column);
   }
 
  private:
+  vf halves(int at, int vector) const {
+    return load_halves(reinterpret_cast<const std::uint16_t*>(data + at) + vector * lanes);
+  }
+  // Of four groups: zeros of two, zeros of the other two, and the multipliers of these and those.
+  vi six_bits_of(int vector, int four, int which) const {
+    const std::uint8_t* from = data + multipliers_at + four * six_bits_bytes * quantized_columns;
+    const auto* upper = reinterpret_cast<const std::uint16_t*>(from + 4 * quantized_columns);
+    const vi lower = load_quads(from + vector * lanes * 4);
+    const vi words = load_words(upper + vector * lanes);
+    const vi above = shift_right(shift_left(either(words, shift_left(words, 8)), 4), 2 * which);
+    return either(masked(shift_right(lower, 4 * which), 0x000f000f), masked(above, 0x00300030));
+  }
+  int minimum_zero(int column, int index) const {
+    if constexpr (!six_bits) return 1;
+    const int both = lane(zero_pairs(column / lanes, index / 2), column);
+    return index % 2 == 0 ? both & 0xffff : both >> 16;
+  }
+  template <class Number, class Vector>
+  static Number lane_of(Vector v, int column) {
+    Number all[lanes];
+    std::memcpy(all, &v, sizeof all);
+    return all[column % lanes];
+  }
+  static float lane(vf v, int column) { return lane_of<float>(v, column); }
+  static int lane(vi v, int column) { return lane_of<int>(v, column); }
   int stored_value(int column, int k) const {
     if constexpr (bits == 8) return weights()[k / 4 * quad_bytes + column * 4 + k % 4];
     const std::uint8_t* from = weights() + k / 32 * bits * quad_bytes + column * 4 + k % 4;
@@ -170,7 +238,7 @@ void quantized_embedding(Slice slice, const int* tokens, const std::uint8_t* wei
     const int column = tokens[row] % quantized_columns;
     for (int k = 0; k < Columns; ++k) {
       const typename Panels::Block from{panel + k / block * Panels::Block::bytes};
-      out[row][k] = static_cast<float>(from.value(column, k % block)) * from.scale(column);
+      out[row][k] = from.number(column, k % block);
     }
   }
 }

@@ -1,11 +1,13 @@
 // Tiles of out = x W^T in integers: some rows of x times one panel of W, over a range of blocks.
 //
 // For each block, in ascending order: sum += float(d) * (scale of x * scale of w). Here d, the sum
-// of multiplier * (x . w) - zero * (sum of x) over the block's groups, is an exact integer. So levels
-// are free in how they compute d, and the one float32 of an element fixes the bits.
+// of multiplier * (x . w) - zero * (sum of x) over the block's groups, is an exact integer. With
+// minimums it has no zeros, and sum += float(m) * (scale of x * minimum of w) follows, where m is
+// the sum of -zero * (sum of x). So levels are free in how they compute d and m, and the one float32
+// of an element fixes the bits.
 //
 // Where x is in int16, a row of it is two of int8: the high bytes and the low ones. A tile multiplies
-// both with the same weights, and float(d) is fma(float(high d), 255, float(low d)).
+// both with the same weights, and float(d) is fma(float(high d), 255, float(low d)); so is float(m).
 #pragma once
 
 #include "next_attention.h"
@@ -18,10 +20,10 @@ namespace ingot {
 inline constexpr int quad_tile_vectors = 2;
 
 // Rows of x, each of so many planes of bytes, and the start of every column's sums over a span of k:
-// -zero_point * (sum of x), or -(sum of x) where columns have zeros of their own. From one plane to
-// the next are so many values and starts, and from one row to the next so many scales: fixed
-// addresses save the tiles a sixth of their instructions. Weights may have more k than x: of these x
-// has `Depth`, or all if that is 0.
+// -zero_point * (sum of x), or -(sum of x) where columns have zeros of their own or minimums. From
+// one plane to the next are so many values and starts, and from one row to the next so many scales:
+// fixed addresses save the tiles a sixth of their instructions. Weights may have more k than x: of
+// these x has `Depth`, or all if that is 0.
 template <int Planes, int Values, int Scales, int Starts, int Depth = 0>
 struct QuantizedRows {
   static constexpr int planes = Planes, stride = Values;
@@ -103,18 +105,22 @@ template <int Width, class Fetch>
   }
 }
 
-// Calls step(quads of Width vectors, k) for `Lines` lines of a group from `first` on. Lines of fewer
-// than 8 bits are those of whole 32 k.
-template <int bits, int Width, int Lines, class Fetch, class Step>
+template <int which>
+using Half = std::integral_constant<int, which>;
+
+// Calls step(quads of Width vectors, k, half) for `Lines` lines of a group from `first` on. Lines of
+// fewer than 8 bits are those of whole 32 k, and the half says which 16 of them; codes become bytes.
+template <class Blocks, int Width, int Lines, class Fetch, class Step>
 [[gnu::always_inline]] inline void for_quads(const std::uint8_t* quads, int first,
                                              Fetch& fetch, Step step) {
+  constexpr int bits = Blocks::bits;
   quads += first * quad_bytes;
   if constexpr (bits == 8) {
 #pragma GCC unroll 8
     for (int i = 0; i < Lines; ++i) {
       vi line[Width];
       load_line(quads, i, fetch, line);
-      step(line, (first + i) * 4);
+      step(line, (first + i) * 4, Half<0>());
     }
   } else {
     static_assert(Lines == bits, "see the layout");
@@ -132,41 +138,53 @@ template <int bits, int Width, int Lines, class Fetch, class Step>
           low[v] = either(low[v], bits_above<bits>(above[above_line<bits>(i)][v], i));
           high[v] = either(high[v], bits_above<bits>(above[above_line<bits>(i + 4)][v], i + 4));
         }
+        if constexpr (Blocks::has_codes) {
+          low[v] = look_up(coded, low[v]);
+          high[v] = look_up(coded, high[v]);
+        }
       }
       const int k = first / bits * 32 + i * 4;
-      step(low, k);
-      step(high, k + 16);
+      step(low, k, Half<0>());
+      step(high, k + 16, Half<1>());
     }
   }
 }
 
 // acc += the dot products of a tile's rows and columns over `Lines` lines of a group, from `first`
-// on: as many as the sums of the level can hold. `quads` are those of its first column.
-template <int bits, int Lines, int Height, int Width, class X, class Fetch>
+// on: as many as the sums of the level can hold. `quads` are those of its first column. Lines of two
+// groups have two sums.
+template <class Blocks, int Lines, int Sums, int Height, int Width, class X, class Fetch>
 [[gnu::always_inline]] inline void dot_lines(const std::uint8_t* quads, const X& x, int begin,
-                                             int first, Fetch& fetch, vi (&acc)[Height][Width]) {
-  using Dot = QuadDot<bits>;
-  typename Dot::Sums part[Height][Width];
-  for_tile<Height, Width>([&](int r, int v) { part[r][v] = Dot::open(acc[r][v]); });
-  for_quads<bits, Width, Lines>(
-      quads, first, fetch, [&](const vi(&quad)[Width], int k) __attribute__((always_inline)) {
+                                             int first, Fetch& fetch,
+                                             vi (&acc)[Sums][Height][Width]) {
+  using Dot = QuadDot<Blocks::dot_bits>;
+  typename Dot::Sums part[Sums][Height][Width];
+  for (int i = 0; i < Sums; ++i)
+    for_tile<Height, Width>([&](int r, int v) { part[i][r][v] = Dot::open(acc[i][r][v]); });
+  for_quads<Blocks, Width, Lines>(
+      quads, first, fetch,
+      [&](const vi(&quad)[Width], int k, auto half) __attribute__((always_inline)) {
+        constexpr int i = half.value % Sums;
         typename Dot::Weights w[Width];
         for (int v = 0; v < Width; ++v) w[v] = Dot::weights(quad[v]);
         for_tile<Height, Width>([&](int r, int v) {
-          part[r][v] = Dot::step(part[r][v], w[v], x.quad(r, begin + k));
+          part[i][r][v] = Dot::step(part[i][r][v], w[v], x.quad(r, begin + k));
         });
       });
-  for_tile<Height, Width>([&](int r, int v) { acc[r][v] = Dot::close(acc[r][v], part[r][v]); });
+  for (int i = 0; i < Sums; ++i)
+    for_tile<Height, Width>(
+        [&](int r, int v) { acc[i][r][v] = Dot::close(acc[i][r][v], part[i][r][v]); });
 }
 
 // The same over all `span` k from `begin` on.
-template <int bits, int span, int Height, int Width, class X, class Fetch>
+template <class Blocks, int span, int Sums, int Height, int Width, class X, class Fetch>
 [[gnu::always_inline]] inline void dot_products(const std::uint8_t* quads, const X& x, int begin,
-                                                Fetch& fetch, vi (&acc)[Height][Width]) {
+                                                Fetch& fetch, vi (&acc)[Sums][Height][Width]) {
+  constexpr int bits = Blocks::bits;
   constexpr int lines = span * bits / 32, rest = lines % lines_at_once<bits>;
   for (int first = 0; first < lines - rest; first += lines_at_once<bits>)
-    dot_lines<bits, lines_at_once<bits>>(quads, x, begin, first, fetch, acc);
-  if constexpr (rest > 0) dot_lines<bits, rest>(quads, x, begin, lines - rest, fetch, acc);
+    dot_lines<Blocks, lines_at_once<bits>>(quads, x, begin, first, fetch, acc);
+  if constexpr (rest > 0) dot_lines<Blocks, rest>(quads, x, begin, lines - rest, fetch, acc);
 }
 
 // Reads the blocks of a panel in place: those of `block` k, or the last one of fewer. Sums over a
@@ -176,10 +194,14 @@ struct StoredBlocks {
   using Block = PackedBlock<bits_, group_, block, depth>;
   static constexpr int bits = bits_, packed_bits = bits, group = Block::group;
   static constexpr bool multiplied = Block::multiplied, has_zeros = Block::has_zeros;
-  static constexpr int span = !multiplied      ? stored<bits>(depth)
-                              : depth == block ? group
-                                               : stored_together<bits>;
+  static constexpr bool has_minimums = Block::has_minimums, has_codes = Block::has_codes;
+  static constexpr int dot_bits = has_codes ? 8 : bits;
+  static constexpr int span = !multiplied                              ? stored<bits>(depth)
+                              : depth == block || group < stored<bits>(group) ? group
+                                                                              : stored_together<bits>;
   static constexpr int spans = stored<bits>(depth) / span;
+  // Spans whose quads lie in the same lines.
+  static constexpr int together = multiplied && span < stored<bits>(span) ? 2 : 1;
 
   const std::uint8_t* panel;
 
@@ -220,40 +242,75 @@ template <int First, int Height, int Width, class X, class Blocks>
   }
 }
 
+// part = what sums over span `at` begin with.
+template <int First, class Blocks, int Height, int Width, class X, class Packed>
+[[gnu::always_inline]] inline void start_sums(const X& x, const Packed& packed, int at,
+                                              vi (&part)[Height][Width]) {
+  constexpr int bits = Blocks::dot_bits;
+  if constexpr (Blocks::has_zeros && !Blocks::multiplied) {
+    vi zeros[Width];
+    for (int v = 0; v < Width; ++v)
+      zeros[v] = add(packed.zeros(First + v, 0), splat_int(-offset_removed<bits>));
+    for_tile<Height, Width>(
+        [&](int r, int v) { part[r][v] = multiply(splat_int(x.start(r, at)), zeros[v]); });
+  } else {
+    constexpr bool unsigned_as_they_are =
+        Blocks::has_zeros || Blocks::has_minimums || QuadDot<bits>::zero_point == 0;
+    for_tile<Height, Width>([&](int r, int v) {
+      part[r][v] = splat_int(unsigned_as_they_are ? 0 : x.start(r, at));
+    });
+  }
+}
+
 // acc = d over block `index`, of vectors First .. First + Width - 1.
 template <int First, int Height, int Width, class X, class Blocks, class Fetch>
 [[gnu::always_inline]] inline void block_sums(const X& x, const Blocks& blocks, int index,
                                               Fetch& fetch, vi (&acc)[Height][Width]) {
-  constexpr int span = Blocks::span, spans = Blocks::spans, bits = Blocks::bits;
-  constexpr bool zeros_begin = Blocks::has_zeros && !Blocks::multiplied;
+  constexpr int span = Blocks::span, spans = Blocks::spans, sums = Blocks::together;
   constexpr bool zeros_follow = Blocks::has_zeros && Blocks::multiplied;
   const auto packed = blocks.packed(index);
   const std::uint8_t* quads = blocks.quads(index) + First * lanes * 4;
-  for (int s = 0; s < spans; ++s, quads += quad_bytes * span * bits / 32) {
+  constexpr int step_bytes = quad_bytes * span * sums * Blocks::bits / 32;
+  for (int s = 0; s < spans; s += sums, quads += step_bytes) {
     const int at = index * spans + s;
-    vi part[Height][Width], multiplier[Width];
-    if constexpr (zeros_begin) {
-      vi zeros[Width];
-      for (int v = 0; v < Width; ++v)
-        zeros[v] = add(packed.zeros(First + v, 0), splat_int(-offset_removed<bits>));
-      for_tile<Height, Width>(
-          [&](int r, int v) { part[r][v] = multiply(splat_int(x.start(r, at)), zeros[v]); });
-    } else {
-      constexpr bool unsigned_as_they_are = zeros_follow || QuadDot<bits>::zero_point == 0;
+    vi part[sums][Height][Width];
+    for (int i = 0; i < sums; ++i) start_sums<First, Blocks>(x, packed, at + i, part[i]);
+    dot_products<Blocks, span * sums>(quads, x, at * span, fetch, part);
+    for (int i = 0; i < sums; ++i) {
+      vi multiplier[Width];
+      if constexpr (Blocks::multiplied)
+        for (int v = 0; v < Width; ++v)
+          multiplier[v] = packed.multipliers(First + v, (s + i) * span / Blocks::group);
       for_tile<Height, Width>([&](int r, int v) {
-        part[r][v] = splat_int(unsigned_as_they_are ? 0 : x.start(r, at));
+        vi& sum = part[i][r][v];
+        if constexpr (Blocks::multiplied) sum = multiply(sum, multiplier[v]);
+        acc[r][v] = s + i == 0 ? sum : add(acc[r][v], sum);
       });
     }
-    dot_products<bits, span>(quads, x, at * span, fetch, part);
-    if constexpr (Blocks::multiplied)
-      for (int v = 0; v < Width; ++v)
-        multiplier[v] = packed.multipliers(First + v, s * span / Blocks::group);
-    for_tile<Height, Width>([&](int r, int v) {
-      if constexpr (Blocks::multiplied) part[r][v] = multiply(part[r][v], multiplier[v]);
-      acc[r][v] = s == 0 ? part[r][v] : add(acc[r][v], part[r][v]);
-    });
   }
   if constexpr (zeros_follow) take_zeros_off<First>(x, blocks, index, acc);
+}
+
+// acc = m over block `index`, of vectors First .. First + Width - 1.
+template <int First, int Height, int Width, class X, class Blocks>
+[[gnu::always_inline]] inline void minimum_sums(const X& x, const Blocks& blocks, int index,
+                                                vi (&acc)[Height][Width]) {
+  constexpr int spans = Blocks::spans;
+  const int at = index * spans;
+  if constexpr (!Blocks::multiplied) {
+    for_tile<Height, Width>([&](int r, int v) { acc[r][v] = splat_int(x.start(r, at)); });
+  } else {
+    const auto packed = blocks.packed(index);
+    for (int s = 0; s < spans; s += 2) {
+      vi zeros[Width];
+      for (int v = 0; v < Width; ++v) zeros[v] = packed.zero_pairs(First + v, s / 2);
+      for_tile<Height, Width>([&](int r, int v) {
+        const int next = s + 1 < spans ? x.start(r, at + s + 1) : 0;
+        const vi starts = splat_int(word_pair(x.start(r, at + s), next));
+        acc[r][v] = add_products(s == 0 ? splat_int(0) : acc[r][v], starts, zeros[v]);
+      });
+    }
+  }
 }
 
 // The sums of a row as numbers; those of a further plane lie `step` further.
@@ -261,6 +318,17 @@ template <int Planes>
 [[gnu::always_inline]] inline vf joined(const vi* sums, int step) {
   if constexpr (Planes == 1) return to_float(*sums);
   return fma(to_float(*sums), splat(high_unit), to_float(sums[step]));
+}
+
+// total += the sums of a block as numbers, times the scales of its columns and of rows of x.
+template <int Planes, int Height, int Width, class X>
+[[gnu::always_inline]] inline void add_scaled(const X& x, int index, const vf (&scales)[Width],
+                                              const vi (&acc)[Planes * Height][Width],
+                                              vf (&total)[Height][Width]) {
+  for_tile<Height, Width>([&](int r, int v) {
+    const vf scale = scales[v] * splat(x.scale(r, index));
+    total[r][v] = fma(joined<Planes>(&acc[Planes * r][v], Width), scale, total[r][v]);
+  });
 }
 
 // sums[Height] of vectors First .. First + Width - 1, over blocks `range`. Start::resume continues
@@ -279,10 +347,12 @@ inline Fetch quantized_register_tile(const X& x, const Blocks& blocks, Range ran
     block_sums<First>(x, blocks, index, fetch, acc);
     vf scales[Width];
     for (int v = 0; v < Width; ++v) scales[v] = packed.scales(First + v);
-    for_tile<Height, Width>([&](int r, int v) {
-      const vf scale = scales[v] * splat(x.scale(r, index));
-      total[r][v] = fma(joined<X::planes>(&acc[X::planes * r][v], Width), scale, total[r][v]);
-    });
+    add_scaled<X::planes>(x, index, scales, acc, total);
+    if constexpr (Blocks::has_minimums) {
+      minimum_sums<First>(x, blocks, index, acc);
+      for (int v = 0; v < Width; ++v) scales[v] = packed.minimums(First + v);
+      add_scaled<X::planes>(x, index, scales, acc, total);
+    }
   }
   for_tile<Height, Width>([&](int r, int v) { store(sums[r] + (First + v) * lanes, total[r][v]); });
   return fetch;

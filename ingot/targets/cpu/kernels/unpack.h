@@ -89,8 +89,10 @@ inline void unpack(Block from, std::uint8_t* to) {
 // Blocks of a panel from `first` on, unpacked.
 template <class Stored, int depth>
 struct UnpackedBlocks {
-  static constexpr int bits = 8, packed_bits = Stored::bits, span = stored<4>(depth), spans = 1, group = span;
+  static constexpr int bits = 8, dot_bits = 8, packed_bits = Stored::bits;
+  static constexpr int span = stored<4>(depth), spans = 1, together = 1, group = span;
   static constexpr bool multiplied = false, has_zeros = false;
+  static constexpr bool has_minimums = false, has_codes = false;
 
   Stored packed_blocks;
   const std::uint8_t* data;
