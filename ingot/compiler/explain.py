@@ -246,7 +246,7 @@ def _needs(
                 _check_rows(kind, config)
         kept: dict[str, Storage] = {}
         with Noting(faults.append):
-            kept = kept_storage(quantized, options, resolved.targets, blueprint.together)
+            kept = kept_storage(quantized, options, resolved.targets)
         return {
             "features": (*features(config), *stored_already(quantized, kept)),
             "num_parameters": sum(map(prod, blueprint.parameters.values())),

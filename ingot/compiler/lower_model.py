@@ -79,7 +79,11 @@ def run_passes(
     what no op stands for."""
     options, is_ours = model.options, not isinstance(model.config, ForeignConfig)
     passes = pipeline(
-        program, dtype=model.resolved.dtype, disable=options.disable_passes, integers=integers
+        program,
+        dtype=model.resolved.dtype,
+        disable=options.disable_passes,
+        integers=integers,
+        kept=model.resolved.kept,
     )
     try:
         ledger = runner.run(

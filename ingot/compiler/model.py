@@ -69,8 +69,10 @@ def family_config(model: OpenModel) -> ModelConfig:
     return model.config
 
 
-def read_model(model_dir: ModelDir, options: CompileOptions, clock: Clock) -> OpenModel:
-    """Reads all but the weights."""
+def read_model(
+    model_dir: ModelDir, options: CompileOptions, clock: Clock, fits: Fits | None = None
+) -> OpenModel:
+    """Reads all but the weights; `fits` is as in `kept_storage`."""
     with clock.stage("read", str(model_dir.path)):
         config = registry.load_config(model_dir, options.library)
         resolved = resolve(options, config)
@@ -89,8 +91,7 @@ def read_model(model_dir: ModelDir, options: CompileOptions, clock: Clock) -> Op
         module = registry.build(config, max_model_len=longest)
         checkpoint = Checkpoint.open(model_dir, config, module)
         with closing_on_error(checkpoint):
-            together = registry.blueprint(config).together if checkpoint.quantized else ()
-            kept = kept_storage(checkpoint.quantized, options, resolved.targets, together)
+            kept = kept_storage(checkpoint.quantized, options, resolved.targets, fits)
         resolved = replace(resolved, kept=kept)
     return OpenModel(
         model_dir,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +12,6 @@ from ingot.artifact.pages import most_pages, widest_window
 from ingot.artifact.plan import Limits
 from ingot.compiler.options import CompileOptions
 from ingot.compiler.packed_sizes import (
-    PlannedWeight,
     file_sizes,
     formats_of,
     matrices_of,
@@ -157,9 +156,8 @@ def ways_to_store(
         if kept:
             ways = [(next(iter(kept.values())).label, {}), *ways]
     default = replace(resolve(options, config), kept=kept or {}).stored_as
-    weights = weights_of(blueprint)
     return tuple(
-        _way(name, changes, config, weights, options, use, default, kept or {})
+        _way(name, changes, config, blueprint, options, use, default, {} if changes else kept or {})
         for name, changes in ways
     )
 
@@ -168,7 +166,7 @@ def _way(
     name: str,
     changes: dict[str, Any],
     config: ModelConfig,
-    weights: Sequence[PlannedWeight],
+    blueprint: Blueprint,
     options: CompileOptions,
     use: Use,
     default: str,
@@ -178,7 +176,8 @@ def _way(
     given = tuple(word for key, values in words for word in (key, *values))
     try:
         resolved = resolve(replace(options, **changes), config)
-        resolved = replace(resolved, kept={} if changes else kept)
+        resolved = replace(resolved, kept=kept)
+        weights = weights_of(blueprint, kept)
         storage = resolved.storage_of(matrices_of(weights))
         formats = formats_of(weights, storage, resolved.dtype)  # type: ignore[arg-type]
     except UsageError as error:

@@ -49,25 +49,33 @@ class PlannedWeight:
         return not self.exact and (self.multiplied or (self.outer and len(self.shape) == 2))
 
 
-def weights_of(blueprint: Blueprint) -> list[PlannedWeight]:
-    """The weights that the plan of a model will have, in its order."""
+def weights_of(
+    blueprint: Blueprint, kept: Mapping[str, Storage] | None = None
+) -> list[PlannedWeight]:
+    """The weights that the plan of a model will have, in its order. `kept` says how parameters are
+    stored that their checkpoint has in integers: what differs is not made one."""
     constants = [
         PlannedWeight(_join(path, name), shape, ())
         for path, part in blueprint.modules()
         for name, shape in part.constants.items()
     ]
-    return [*_weights(blueprint, ""), *constants]
+    return [*_weights(blueprint, "", kept or {}), *constants]
 
 
-def _weights(part: Blueprint, path: str) -> Iterator[PlannedWeight]:
+def _weights(part: Blueprint, path: str, kept: Mapping[str, Storage]) -> Iterator[PlannedWeight]:
     yield from _stacked([(path, part)])
     groups = {name: group for group in part.stacked for name in group}
     for name, child in part.parts.items():
         group = groups.get(name)
         if group is None:
-            yield from _weights(child, _join(path, name))
+            yield from _weights(child, _join(path, name), kept)
         elif name == group[0]:
-            yield from _stacked([(_join(path, n), part.parts[n]) for n in group])
+            alike: dict[Storage | None, list[tuple[str, Blueprint]]] = {}
+            for n in group:
+                stored = kept.get(_join(path, f"{n}.weight"))
+                alike.setdefault(stored, []).append((_join(path, n), part.parts[n]))
+            for modules in alike.values():
+                yield from _stacked(modules)
 
 
 def _stacked(modules: Sequence[tuple[str, Blueprint]]) -> Iterator[PlannedWeight]:

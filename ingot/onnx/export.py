@@ -18,6 +18,7 @@ from ingot.models.model_dir import ModelDir
 from ingot.onnx.batched import Batched
 from ingot.onnx.check import ALLOWED, check_file, random_prompts
 from ingot.onnx.genai import write_surroundings
+from ingot.onnx.integers import fits
 from ingot.onnx.lowered import Lowered, as_stored, lower, make_weights
 from ingot.onnx.operators import operators
 from ingot.onnx.options import OnnxOptions, OnnxReport
@@ -42,7 +43,7 @@ def export_model(
     `out` appears complete or not at all. Raises IngotError, whose type names the fault.
     """
     clock = Clock(progress)
-    model = read_model(model_dir, options.compile, clock)
+    model = read_model(model_dir, options.compile, clock, fits)
     with (
         model.checkpoint,
         FolderWriter(out, refuse_foreign, replace=replace) as writer,

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from itertools import accumulate, pairwise
+from types import MappingProxyType
 
 import torch
 from torch.fx import GraphModule, Node
 
+from ingot.artifact.formats import Storage
 from ingot.passes.graph import (
     arguments,
     aten,
@@ -23,27 +26,29 @@ from ingot.passes.stacked_name import stacked_name
 from ingot.passes.weights import add_stacked, sources
 
 
-def merge_linears(gm: GraphModule) -> int:
+def merge_linears(gm: GraphModule, kept: Mapping[str, Storage] = MappingProxyType({})) -> int:
     """Stack the weights of linears with one input in one module: q, k, v; gate and up.
 
     Where attention and MLP run side by side they read one norm, and stay apart.
 
     Linears with a bias and linears without one are merged apart, so that no bias of zeros, which
-    would have no source in the checkpoint, is ever invented. Linears that experts are picked by
-    stay by themselves: they are never integers.
+    would have no source in the checkpoint, is ever invented. So are those that a checkpoint stores
+    in different ways, as `kept` says. Linears that experts are picked by stay by themselves: they
+    are never integers.
 
     Before:
         q = linear(x, Wq);  k = linear(x, Wk);  v = linear(x, Wv)
     After:
         y = linear(x, W), W = [Wq; Wk; Wv];  q = slice(y, 2, 0, Q);  k = slice(y, 2, Q, Q + K);  ...
     """
-    groups: dict[tuple[Node, bool, str], list[Node]] = defaultdict(list)
+    groups: dict[tuple[Node, bool, str, Storage | None], list[Node]] = defaultdict(list)
     for node in op_calls(gm, "linear"):
         given = arguments(node)
         alone = len(given["weight"].users) == 1 and not routes(node)
         if given["weight"].op == "get_attr" and alone:
             module = origin(node).rpartition(".")[0]
-            groups[given["x"], given["bias"] is not None, module].append(node)
+            stored = kept.get(str(given["weight"].target))
+            groups[given["x"], given["bias"] is not None, module, stored].append(node)
     merged = [group for group in groups.values() if len(group) > 1]
     for group in merged:
         merge(gm, group)

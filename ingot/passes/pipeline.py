@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
 
 import torch
 
+from ingot.artifact.formats import Storage
 from ingot.artifact.programs import HIDDEN, STEP, Program
 from ingot.errors import UsageError
 from ingot.ops import OPS
@@ -161,6 +162,7 @@ def pipeline(
     dtype: str = "float32",
     disable: Sequence[str] = (),
     integers: Set[str] = frozenset(),
+    kept: Mapping[str, Storage] | None = None,
 ) -> list[Pass]:
     """The passes of a program.
 
@@ -168,6 +170,7 @@ def pipeline(
         dtype: what weights and activations are stored in, one of DTYPES.
         disable: names of optional passes to leave out.
         integers: the model's parameters that are to be stored in integers.
+        kept: how those are stored that a checkpoint has so already.
 
     Raises:
         UsageError: a dtype that is none.
@@ -176,11 +179,21 @@ def pipeline(
         raise UsageError(
             f"dtype {dtype!r} cannot be lowered to", hint=f"Supported: {', '.join(DTYPES)}."
         )
-    return [
-        rounding(each, dtype, integers) if each.name == "lower_dtypes" else each
+    own: dict[str, Callable[[Pass], Pass]] = {
+        "lower_dtypes": partial(rounding, dtype=dtype, integers=integers),
+        "merge_linears": partial(merging, kept=kept or {}),
+    }
+    chosen = [
+        each
         for each in PIPELINES[program.name]
         if dtype in each.dtypes and each.name not in disable
     ]
+    return [own[each.name](each) if each.name in own else each for each in chosen]
+
+
+def merging(each: Pass, kept: Mapping[str, Storage]) -> Pass:
+    """The pass that merges linears, but for those that are kept in different ways."""
+    return replace(each, function=partial(merge_linears, kept=kept)) if kept else each
 
 
 def rounding(each: Pass, dtype: str, integers: Set[str]) -> Pass:

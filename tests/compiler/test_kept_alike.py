@@ -1,17 +1,22 @@
-"""Matrices that become one, where a checkpoint mixes ways to store them."""
+"""How matrices are stored that a checkpoint stores quantized, by what targets take."""
 
 from __future__ import annotations
 
 import pytest
 
-from ingot.artifact.formats import Storage
+from ingot.artifact.formats import Format, Storage
+from ingot.artifact.target import Target
 from ingot.compiler.options import CompileOptions
 from ingot.compiler.quantization.kept import holds, kept_storage, stored_already
+from ingot.errors import UsageError
 from ingot.models.checkpoints.formats.quantized import QuantizedTensor
 from ingot.models.checkpoints.mapped_file import TensorInfo
 from ingot.models.gguf.tensors import NEAREST, GgufMatrix
+from ingot.models.gguf.types import BY_NAME
+from ingot.targets.target import target_named
 
 INT4 = Storage(4, 32, multipliers=False)
+CPU, CUDA = target_named("cpu:portable"), target_named("cuda:sm_90")
 
 
 def matrix(name: str, kind: str, nearest: Storage | None = NEAREST) -> QuantizedTensor:
@@ -20,37 +25,31 @@ def matrix(name: str, kind: str, nearest: Storage | None = NEAREST) -> Quantized
     return QuantizedTensor(name, "F32", (64, 256), 0, 0, (stored,), encoding, nearest)
 
 
-def kept(nearest: Storage | None = NEAREST, **kinds: str) -> dict[str, Storage]:
-    quantized = {name: matrix(name, kind, nearest) for name, kind in kinds.items()}
-    return kept_storage(quantized, CompileOptions(), (), [("q", "k", "v")])
+def kept(*targets: Target, **kinds: str) -> dict[str, Storage]:
+    quantized = {name: matrix(name, kind) for name, kind in kinds.items()}
+    return kept_storage(quantized, CompileOptions(), targets)
 
 
-@pytest.mark.parametrize(
-    ("kinds", "expected"),
-    [
-        (("Q4_0", "Q4_0", "Q4_0"), (INT4, INT4, INT4)),
-        (("Q8_0", "Q8_0", "Q8_0"), (NEAREST, NEAREST, NEAREST)),
-        (("Q4_0", "Q4_0", "Q8_0"), (NEAREST, NEAREST, NEAREST)),
-        (("Q4_0", "Q4_0", "Q6_K"), (NEAREST, NEAREST, NEAREST)),
-        (("Q4_K", "Q4_K", "Q6_K"), (NEAREST, NEAREST, NEAREST)),
-    ],
-)
-def test_they_are_stored_alike(kinds, expected) -> None:
-    found = kept(**dict(zip("qkv", kinds, strict=True)), o="Q4_0")
-    assert found == dict(zip("qkvo", (*expected, INT4), strict=True))
+@pytest.mark.parametrize("kind", [n for n, kind in BY_NAME.items() if kind.storage])
+def test_cpus_take_every_type_as_it_is(kind: str) -> None:
+    assert kept(CPU, q=kind) == {"q": BY_NAME[kind].storage}
+    assert holds(matrix("q", kind), kept(CPU, q=kind)["q"])
 
 
-def test_beside_one_of_numbers_all_are_numbers() -> None:
-    assert kept(q="Q4_0", k="Q4_0", o="Q4_0") == {"o": INT4}
-    assert kept(o="Q8_0") == {"o": NEAREST}
+@pytest.mark.parametrize("kind", ["Q5_0", "IQ4_NL", "Q4_1", "Q4_K", "Q6_K", "IQ4_XS"])
+def test_targets_without_kernels_for_a_type_take_int8(kind: str) -> None:
+    """It holds exactly what is a byte times a scale."""
+    for targets in ((CUDA,), (CPU, CUDA)):
+        assert kept(*targets, q=kind) == {"q": NEAREST}
+    assert holds(matrix("q", kind), NEAREST) == (kind in ("Q5_0", "IQ4_NL"))
 
 
-def test_beside_one_of_numbers_all_are_numbers_in_every_format() -> None:
-    assert kept(None, q="Q4_0", k="Q4_0", o="Q4_0") == {"o": INT4}
+def test_what_no_target_takes_is_refused() -> None:
+    def nothing(columns: int, form: Format) -> bool:
+        return False
 
-
-def test_other_checkpoints_are_left_to_their_error() -> None:
-    assert kept(None, q="Q4_0", k="Q4_0", v="Q8_0") == {"q": INT4, "k": INT4, "v": NEAREST}
+    with pytest.raises(UsageError, match="no kernel takes q in int4-b32, as the checkpoint has"):
+        kept_storage({"m.q.weight": matrix("q", "Q4_0")}, CompileOptions(), (), nothing)
 
 
 def test_int8_holds_what_int4_does() -> None:

@@ -10,13 +10,16 @@ import gguf
 import pytest
 
 import ingot
+from ingot.artifact.matrices import matrices_of
 from ingot.artifact.reader import Artifact
 from ingot.cli.compile import summary
 from ingot.cli.main import main
 from ingot.compiler.explain import explain
+from ingot.models.gguf.types import BY_NAME
 from tests.conftest import SHAKESPEARE
 from tests.end_to_end.support import random_tokens, relative_error
 from tests.support.checkpoints import plain_logits
+from tests.support.core import core
 from tests.support.gguf_files import Type, write_gguf
 from tests.support.tiny_models import save_random
 
@@ -108,14 +111,49 @@ def test_what_becomes_of_what_is_told_and_done(shakespeare_artifact: Path, tmp_p
     path = write_gguf(SHAKESPEARE, tmp_path / "mixed.gguf", kinds)
     report = ingot.compile(path, tmp_path / "mixed.ingot")
     text = summary(report)
-    assert "39 matrices in gguf Q4_0, kept as int4-b32: " in text
-    # What becomes one matrix with that in Q8_0.
-    assert "2 matrices in gguf Q4_0, kept as int8-g32: q_proj, k_proj" in text
+    assert "41 matrices in gguf Q4_0, kept as int4-b32: " in text
     assert "1 matrices in gguf Q8_0, kept as int8-g32: v_proj" in text
-    assert "1 matrices in gguf Q6_K, rounded to int8-g32: embed_tokens" in text
+    assert "1 matrices in gguf Q6_K, kept as int6-g16-m8: embed_tokens" in text
+    plan = Artifact.open(report.artifact).plan
+    stored = {each.name: each.stored for each in matrices_of(plan)}
+    assert stored["model.layers.0.self_attn.q_k_proj"] == "int4, 8 groups of 32"
     told = explain(path)
-    assert told.supported and any("gguf Q6_K, rounded to int8-g32" in f for f in told.features)
+    assert told.supported and any("gguf Q6_K, kept as int6-g16-m8" in f for f in told.features)
     assert tokens(tmp_path / "mixed.ingot", 3) == tokens(shakespeare_artifact, 3)
+
+
+LARGER = {"Q2_K": 1.95, "Q3_K": 1.36}  # their integers are stored in 4 bits
+
+
+@pytest.mark.parametrize(
+    "kind",
+    core(
+        "Q4_K",
+        further=["Q4_1", "Q6_K", "IQ4_XS"],
+        slow=["Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q5_K", "IQ4_NL"],
+    ),
+)
+def test_every_type_is_kept_at_its_own_size(kind: str, tmp_path: Path) -> None:
+    """And logits are those of its numbers, but for the rounding of activations."""
+    path = write_gguf(SHAKESPEARE, tmp_path / "a.gguf", Type[kind])
+    report = ingot.compile(path, tmp_path / "a.ingot", max_model_len=128, dtype="float32")
+    assert report.kept == (f"43 matrices in gguf {kind}, kept as {label_of(kind)}: {EVERY}",)
+    artifact = Artifact.open(report.artifact)
+    (weights,) = artifact.names("weights")
+    assert len(artifact.read(weights)) <= LARGER.get(kind, 1.03) * path.stat().st_size
+    with ingot.LLM(report.artifact) as llm:
+        for length in (1, 17, 100):
+            ids = random_tokens(length)
+            assert relative_error(llm.logits(ids), plain_logits(path, ids)) <= 0.04
+
+
+EVERY = "embed_tokens, q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj"
+
+
+def label_of(kind: str) -> str:
+    storage = BY_NAME[kind].storage
+    assert storage is not None
+    return storage.label
 
 
 @pytest.mark.slow

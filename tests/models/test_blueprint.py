@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+from ingot.artifact.formats import Storage
 from ingot.compiler.packed_sizes import weights_of
 from ingot.models import decoder_blueprint, registry
 from ingot.models.blocks.block import blueprint_of
@@ -88,6 +89,14 @@ def test_linears_that_read_the_same_rows_are_one_weight() -> None:
     assert f"{attention}.q_k_v_proj.weight" in names and f"{attention}.q_k_v_proj.bias" in names
     assert not any("up_gate" in name or "gate_up" in name for name in names)
     assert len(names) == len(set(names))
+
+
+def test_what_a_checkpoint_stores_in_different_ways_stays_apart() -> None:
+    stored = {f"model.layers.1.self_attn.{n}_proj.weight": Storage(4, 32) for n in "qk"}
+    found = weights_of(registry.blueprint(config_of("llama")), stored)
+    own = [w.name.split(".")[-2] for w in found if w.name.startswith("model.layers.1.self_attn.")]
+    assert own == ["q_k_proj", "v_proj", "o_proj"]
+    assert "model.layers.0.self_attn.q_k_v_proj.weight" in [weight.name for weight in found]
 
 
 def test_every_name_of_what_becomes_one_weight_is_a_parameter() -> None:

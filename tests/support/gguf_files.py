@@ -17,6 +17,8 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 
+from ingot.models.gguf.types import TYPES
+from tests.support.gguf_blocks import blocks_like
 from tests.support.gguf_experts import expert_tensors, write_expert_sizes
 from tests.support.gguf_latent import latent_tensors, write_latent_sizes
 
@@ -73,13 +75,23 @@ def write_gguf(
         stored = Type.F32
         if tensor.ndim > 1 and tensor_name.endswith(".weight"):
             stored = kind if isinstance(kind, Type) else kind(tensor_name)
-        data = q6_k(values) if stored == Type.Q6_K else gguf.quantize(values, stored)
+        data = encoded(values, stored)
         writer.add_tensor(tensor_name, data, raw_dtype=stored)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
     return out
+
+
+def encoded(values: np.ndarray, stored: Type) -> np.ndarray:
+    """Values in a type; of one that no writer is for, noise of their size."""
+    if stored == Type.Q6_K:
+        return q6_k(values)
+    try:
+        return gguf.quantize(values, stored)
+    except NotImplementedError:
+        return blocks_like(values, TYPES[int(stored)])
 
 
 def converted(name: str, config: Config, tensors: Tensors) -> Iterator[tuple[str, torch.Tensor]]:

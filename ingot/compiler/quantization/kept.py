@@ -22,10 +22,11 @@ def kept_storage(
     quantized: Mapping[str, QuantizedTensor],
     options: CompileOptions,
     targets: Sequence[Target],
-    together: Sequence[Sequence[str]] = (),
+    fits: Fits | None = None,
 ) -> dict[str, Storage]:
-    """Storage of each parameter that the checkpoint stores quantized, by its name: as it is, or the
-    nearest one. Parameters that stand `together` become one matrix.
+    """Storage of each parameter that the checkpoint stores quantized, by its name: as it is, or,
+    where a target has no kernel for that, in wider integers, or the nearest one. `fits` says which
+    formats products take; None: those that all targets take.
 
     Raises:
         CheckpointError: no storage holds the numbers of a matrix exactly, and none is near.
@@ -33,7 +34,8 @@ def kept_storage(
     """
     if options.dequantize:
         return {}
-    found = {name: each.encoding.storage or each.nearest for name, each in quantized.items()}
+    fits = fits or partial(all_fit, targets)
+    found = {name: _stored(each, fits) for name, each in quantized.items()}
     if lost := [name for name, storage in found.items() if storage is None]:
         label = quantized[lost[0]].encoding.label
         raise CheckpointError(
@@ -42,33 +44,34 @@ def kept_storage(
             "or int4 beside it stores these in integers anew.",
         )
     kept = {name: storage for name, storage in found.items() if storage is not None}
-    for names in together:
-        kept = _alike(kept, quantized, names)
     columns = {name: matrix.shape[-1] for name, matrix in quantized.items()}
-    if refused := refused_storage(kept, columns, partial(all_fit, targets)):
+    if refused := refused_storage(kept, columns, fits):
         raise refused
     return kept
 
 
-def _alike(
-    kept: dict[str, Storage], quantized: Mapping[str, QuantizedTensor], names: Sequence[str]
-) -> dict[str, Storage]:
-    """The same, where those names are stored in one way if their checkpoint mixes several."""
-    nearest = {name: quantized[name].nearest for name in names if name in kept}
-    ways = {kept.get(name) for name in names}
-    if None in ways:  # one is not quantized, so all are stored as numbers
-        return {name: storage for name, storage in kept.items() if name not in nearest}
-    if len(ways) == 1 or None in nearest.values():
-        return kept
-    return kept | {name: storage for name, storage in nearest.items() if storage is not None}
+def _stored(matrix: QuantizedTensor, fits: Fits) -> Storage | None:
+    """The first of the ways to store a matrix that products take; of none the matrix's own."""
+    columns = matrix.shape[-1]
+    ways = [*_exact(matrix), *([matrix.nearest] if matrix.nearest else [])]
+    fitting = (way for way in ways if fits(columns, way.of(columns)))
+    return next(fitting, ways[0] if ways else None)
+
+
+def _exact(matrix: QuantizedTensor) -> tuple[Storage, ...]:
+    """The ways to store exactly the numbers of a matrix: its own, and int8 for what is a byte
+    times a scale."""
+    own = matrix.encoding.storage
+    if own is None:
+        return ()
+    if own.multipliers or own.minimums:
+        return (own,)
+    return tuple(dict.fromkeys((own, replace(own, bits=8, codes=False))))
 
 
 def holds(matrix: QuantizedTensor, storage: Storage) -> bool:
     """Returns whether a storage has exactly the numbers of a matrix."""
-    own = matrix.encoding.storage
-    return (
-        own is not None and own.bits <= storage.bits and replace(own, bits=storage.bits) == storage
-    )
+    return storage in _exact(matrix)
 
 
 def refused_storage(

@@ -12,7 +12,7 @@ from ingot.artifact.formats import Storage
 from ingot.compiler.quantization.calibrate import Calibrator
 from ingot.compiler.quantization.graph_matrices import EMBEDDING, matrix_nodes, naming
 from ingot.compiler.quantization.search import ELEMENTS_AT_ONCE, search
-from ingot.compiler.quantization.store import QuantizedWeights
+from ingot.compiler.quantization.store import WHOLE, QuantizedWeights
 from ingot.ops.scaled import Scaled
 from ingot.ops.stacks import matrix_name
 
@@ -35,7 +35,8 @@ class KeptIntegers:
 
     def add_to(self, weights: QuantizedWeights, name: str) -> None:
         """Adds a parameter, or each matrix of a stack."""
-        bits = self.storage[name].bits
+        stored = self.storage[name]
+        bits = WHOLE if stored.codes else stored.bits  # codes come as what they stand for
         count, *matrix = self.shape(name)
         if len(matrix) == 1:
             return weights.add(name, bits, self.pieces(name))

@@ -23,19 +23,26 @@ from ingot.errors import InternalError, ResourceError
 from ingot.ops.scaled import Operand, Scaled
 from ingot.targets.target import Read
 
-DTYPES = (torch.int8, torch.int8, torch.float16, torch.int8)  # of the parts of a matrix
+# The parts of a matrix, in the order of the file, and their dtypes.
+DTYPES = {
+    "values": torch.int8,
+    "multipliers": torch.int8,
+    "scales": torch.float16,
+    "zeros": torch.int8,
+    "minimums": torch.float16,
+}
 WHOLE = 8  # bits of integers that are not in nibbles
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
     """Location of a matrix in the file; its rows, the bits of its integers, and the widths of a
-    row's parts: values, multipliers, scales, zeros. `block` and `group` are those of `Scaled`."""
+    row's parts, by their names. `block` and `group` are those of `Scaled`."""
 
     offset: int
     rows: int
     bits: int
-    widths: tuple[int, ...]
+    widths: dict[str, int]
     block: int
     group: int
 
@@ -60,18 +67,19 @@ class QuantizedWeights:
         return name in self._places
 
     def add(self, name: str, bits: int, pieces: Iterable[Scaled]) -> None:
-        """Writes a matrix of integers of so many bits, 8 or 4, that comes in pieces of rows."""
+        """Writes a matrix of integers of so many bits, which come in pieces of rows. Those of 4
+        bits are -8 to 7; beside minimums, 0 to 15."""
         offset = self._file.seek(0, 2)
-        small: list[list[Tensor]] = [[], [], []]
+        small: dict[str, list[Tensor]] = {}
         rows = 0
         try:
             for piece in pieces:
-                values, *others = _parts(piece)
-                self._write(values, bits)
-                rows += len(values)
-                for held, part in zip(small, others, strict=True):
-                    held.append(part)
-            for held in small:
+                parts = _parts(piece)
+                self._write(parts.pop("values"), bits)
+                rows += len(piece.values)
+                for kind, part in parts.items():
+                    small.setdefault(kind, []).append(part)
+            for held in small.values():
                 self._write(torch.cat(held), WHOLE)
             self._file.flush()
         except OSError as error:
@@ -79,28 +87,24 @@ class QuantizedWeights:
                 f"cannot store the quantized weights: {error.strerror}",
                 hint="They need their size twice on the disk of the artifact until all are packed.",
             ) from error
-        widths = tuple(part.shape[1] for part in _parts(piece))
+        widths = {kind: part.shape[1] for kind, part in _parts(piece).items()}
         self._places[name] = _Place(offset, rows, bits, widths, piece.block, piece.group)
 
     def matrix(self, name: str) -> Scaled:
         """A matrix that was added."""
         self.on_read(name)
         place = self._places[name]
-        offset, parts = place.offset, []
-        kept = (place.bits, WHOLE, WHOLE, WHOLE)
-        for width, dtype, bits in zip(place.widths, DTYPES, kept, strict=True):
-            stored = self._at(offset, place.rows, (width + 1) // 2 if bits == 4 else width, dtype)
-            parts.append(_from_nibbles(stored, width) if bits == 4 else stored)
+        offset, parts = place.offset, dict[str, Tensor]()
+        for part, width in place.widths.items():
+            in_nibbles = part == "values" and place.bits == 4
+            size = (width + 1) // 2 if in_nibbles else width
+            stored = self._at(offset, place.rows, size, DTYPES[part])
             offset += stored.nbytes
-        values, multipliers, scales, zeros = parts
-        return Scaled(
-            values,
-            multipliers if multipliers.numel() else None,
-            scales.float(),
-            zeros if zeros.numel() else None,
-            block=place.block,
-            group=place.group,
-        )
+            found = _from_nibbles(stored, width) if in_nibbles else stored
+            parts[part] = found.float() if found.dtype == torch.float16 else found
+        if place.bits == 4 and "minimums" in place.widths:
+            parts["values"] &= 15
+        return Scaled.of(parts, place.block, place.group)
 
     def read(self, name: str) -> Tensor:
         """A parameter: for integers the numbers that they stand for, float32; others unchanged."""
@@ -156,16 +160,10 @@ class QuantizedWeights:
         return data
 
 
-def _parts(piece: Scaled) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Its values, multipliers, scales and zeros; of width 0 where it has none."""
-    none = piece.values[:, :0]
-    multipliers = none if piece.multipliers is None else piece.multipliers
-    return (
-        piece.values,
-        multipliers,
-        piece.scales.half(),
-        none if piece.zeros is None else piece.zeros,
-    )
+def _parts(piece: Scaled) -> dict[str, Tensor]:
+    """Those of its parts that it has, as they are stored."""
+    given = piece.parts()
+    return {name: given[name].to(dtype) for name, dtype in DTYPES.items() if name in given}
 
 
 def _to_nibbles(values: Tensor) -> Tensor:

@@ -279,10 +279,28 @@ def scaled(name: str, rows: Decoded, storage: Storage) -> Scaled:
     Raises:
         CheckpointError: a scale that float16 does not hold exactly.
     """
-    each = -(-rows.group // storage.group)
-    scales = _exact(name, rows).repeat(each, axis=-1)
-    zeros = None if rows.zeros is None else _tensor(rows.zeros.astype(np.int8).repeat(each, -1))
-    return Scaled(_tensor(rows.values), None, _tensor(scales), zeros, block=storage.group)
+    form = storage.of(rows.values.shape[-1])
+    block = rows.block or rows.group
+
+    def small(of_groups: Array | None) -> torch.Tensor | None:
+        """What a wide group has, for each of those that it becomes."""
+        each = -(-rows.group // form.group)
+        wanted = None if of_groups is None else of_groups.astype(np.int8).repeat(each, axis=-1)
+        return None if wanted is None else _tensor(wanted)
+
+    scales = _exact(name, rows).repeat(-(-block // form.block), axis=-1)
+    minimums = rows.minimums
+    if minimums is not None:
+        minimums = minimums.repeat(-(-block // form.block), axis=-1)
+    return Scaled(
+        _tensor(rows.values),
+        small(rows.multipliers),
+        _tensor(scales),
+        small(rows.zeros),
+        None if minimums is None else _tensor(minimums),
+        block=form.block,
+        group=form.group,
+    )
 
 
 def _exact(name: str, rows: Decoded) -> Array:

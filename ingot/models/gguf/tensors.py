@@ -17,7 +17,6 @@ from ingot.models.checkpoints.formats.quantized import (
     EncodedTensor,
     QuantizedTensor,
     View,
-    storage_of,
 )
 from ingot.models.checkpoints.mapped_file import TensorInfo
 from ingot.models.gguf.metadata import Metadata
@@ -27,9 +26,8 @@ from ingot.models.gguf.types import BY_NAME, Blocks
 from ingot.models.templates import expand, fill
 
 NO_WEIGHTS = (FREQS, LONG, SHORT)  # say something about the model
-GROUP = 32
-# Numbers in blocks that have minima, or more than float16 in a scale: 8 bits are finer than theirs.
-NEAREST = Storage(8, GROUP, multipliers=False)
+# For targets that have no kernels for a type: 8 bits are finer than those of all types but Q8_0.
+NEAREST = Storage(8, 32, multipliers=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +56,7 @@ class GgufMatrix:
 
     @property
     def storage(self) -> Storage | None:
-        bits = BY_NAME[self.kind].bits
-        return storage_of(bits, self.columns, GROUP) if bits else None
+        return BY_NAME[self.kind].storage
 
     def rows(self, view: View, first: int, last: int) -> Decoded:
         stored, kind = view(self.stored), BY_NAME[self.kind]
@@ -72,14 +69,7 @@ class GgufMatrix:
         with np.errstate(all="ignore"):
             blocks = kind.decode(found.reshape(-1, kind.nbytes))
             self._check(blocks)
-        if blocks.minima is not None:
-            return self._decoded(blocks.numbers())
-        groups = blocks.scales.shape[1] * self.columns // kind.length
-        return Decoded(
-            blocks.values.reshape(-1, self.columns),
-            self.columns // groups,
-            blocks.scales.reshape(-1, groups),
-        )
+        return blocks_of_rows(blocks, self.columns)
 
     def _decoded(self, numbers: NDArray[np.float32]) -> Decoded:
         """Numbers as such, of a vector in one dimension."""
@@ -89,13 +79,32 @@ class GgufMatrix:
         return Decoded(rows, self.columns, np.ones((len(rows), 1), np.float32))
 
     def _check(self, blocks: Blocks) -> None:
-        """Raises CheckpointError for scales or minima that are not finite."""
-        for found in (blocks.scales, blocks.minima):
+        """Raises CheckpointError for scales or minimums that are not finite."""
+        for found in (blocks.scales, blocks.minimums):
             if found is not None and not np.isfinite(found).all():
                 raise CheckpointError(
                     f"the tensor {self.stored.name} holds values that are not finite",
                     hint="the checkpoint is damaged: fetch it again, or use another",
                 )
+
+
+def blocks_of_rows(blocks: Blocks, columns: int) -> Decoded:
+    """Blocks that follow each other in rows of so many columns."""
+    length = blocks.values.shape[1]
+    groups = 1 if blocks.multipliers is None else blocks.multipliers.shape[1]
+
+    def rows(part: Array | None) -> Array | None:
+        return None if part is None else part.reshape(-1, columns // length * part.shape[1])
+
+    return Decoded(
+        blocks.values.reshape(-1, columns),
+        length // groups,
+        blocks.scales.reshape(-1, columns // length),
+        rows(blocks.zeros),
+        rows(blocks.multipliers),
+        rows(blocks.minimums),
+        block=length,
+    )
 
 
 def source_rows(order: str, head: int, count: int, rows: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -1,8 +1,7 @@
 """The types of tensors in GGUF files, and the numbers that their blocks stand for.
 
 A block is some neighbours of a row with what they share. Layouts are those of `ggml-common.h`;
-float32 arithmetic is in the order of `ggml-quants.c`, so that numbers are bitwise those of
-llama.cpp.
+float32 arithmetic is that of `ggml-quants.c`, so that numbers are bitwise those of llama.cpp.
 """
 
 from __future__ import annotations
@@ -13,6 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ingot.artifact.formats import BYTE, CODED, SIX_BITS, Storage
+
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]
 Integers = NDArray[np.int8]
@@ -20,26 +21,21 @@ Integers = NDArray[np.int8]
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """Some blocks as numbers: integer * scale of its group - minimum of its group.
+    """Some blocks as numbers: integer * multiplier * scale - zero * minimum.
 
     Attributes:
         values: int8 [n, length].
-        scales: float32 [n, groups].
-        minima: float32 of the same shape; None where there are none.
+        scales: float32 [n, 1].
+        multipliers: int8 [n, groups]; None where all are 1.
+        minimums: float32 [n, 1]; None where there are none.
+        zeros: int8 [n, groups]; None where all are 1.
     """
 
     values: Integers
     scales: Floats
-    minima: Floats | None = None
-
-    def numbers(self) -> Floats:
-        """float32 [n, length]."""
-        rows, groups = self.scales.shape
-        out: Floats = self.values.reshape(rows, groups, -1).astype(np.float32)
-        out *= self.scales[:, :, None]
-        if self.minima is not None:
-            out -= self.minima[:, :, None]
-        return out.reshape(rows, -1)
+    multipliers: Integers | None = None
+    minimums: Floats | None = None
+    zeros: Integers | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,18 +46,16 @@ class TensorType:
         name: as llama.cpp prints it.
         length: numbers in a block; nbytes: bytes of a block.
         decode: reads blocks [n, nbytes]; None where numbers are stored as such.
-        bits: of integers that with float16 scales stand for exactly the same numbers; 0 for none.
+        storage: that stands for exactly the same numbers; None where numbers are stored as such.
     """
 
     name: str
     length: int
     nbytes: int
     decode: Callable[[Bytes], Blocks] | None = None
-    bits: int = 0
+    storage: Storage | None = None
 
 
-# Codes of IQ4_NL and IQ4_XS.
-_LEVELS = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 # Codes of MXFP4, doubled.
 _FP4 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
 
@@ -80,7 +74,8 @@ def _fields(data: Bytes, bits: int, width: int) -> Bytes:
 
 
 def _less(unsigned: Bytes, offset: int) -> Integers:
-    return unsigned.view(np.int8) - np.int8(offset)
+    found: Integers = unsigned.view(np.int8) - np.int8(offset)
+    return found
 
 
 def _nibbles(blocks: Bytes) -> Bytes:
@@ -93,7 +88,7 @@ def _q4_0(blocks: Bytes) -> Blocks:
 
 
 def _q4_1(blocks: Bytes) -> Blocks:
-    return Blocks(_less(_nibbles(blocks), 0), _half(blocks, 0), -_half(blocks, 2))
+    return Blocks(_less(_nibbles(blocks), 0), _half(blocks, 0), minimums=-_half(blocks, 2))
 
 
 def _five_bits(blocks: Bytes) -> Bytes:
@@ -107,7 +102,7 @@ def _q5_0(blocks: Bytes) -> Blocks:
 
 
 def _q5_1(blocks: Bytes) -> Blocks:
-    return Blocks(_less(_five_bits(blocks), 0), _half(blocks, 0), -_half(blocks, 2))
+    return Blocks(_less(_five_bits(blocks), 0), _half(blocks, 0), minimums=-_half(blocks, 2))
 
 
 def _q8_0(blocks: Bytes) -> Blocks:
@@ -116,57 +111,57 @@ def _q8_0(blocks: Bytes) -> Blocks:
 
 def _q2_k(blocks: Bytes) -> Blocks:
     shares = blocks[:, :16]
-    scales = _half(blocks, 80) * (shares & 15).astype(np.float32)
-    minima = _half(blocks, 82) * (shares >> 4).astype(np.float32)
-    return Blocks(_less(_fields(blocks[:, 16:80], 2, 32), 0), scales, minima)
+    multipliers, zeros = (shares & 15).astype(np.int8), (shares >> 4).astype(np.int8)
+    values = _less(_fields(blocks[:, 16:80], 2, 32), 0)
+    return Blocks(values, _half(blocks, 80), multipliers, _half(blocks, 82), zeros)
 
 
 def _q3_k(blocks: Bytes) -> Blocks:
     low, high = _fields(blocks[:, 96:104], 4, 8), _fields(blocks[:, 104:108], 2, 4)
-    shares = _less(low | high << np.uint8(4), 32).astype(np.float32)
+    shares = _less(low | high << np.uint8(4), 32)
     third = _fields(blocks[:, :32], 1, 32)  # a clear bit takes 4 away
     values = _less(_fields(blocks[:, 32:96], 2, 32) | third << np.uint8(2), 4)
-    return Blocks(values, _half(blocks, 108) * shares)
+    return Blocks(values, _half(blocks, 108), shares)
 
 
-def _six_bits(shares: Bytes) -> tuple[Floats, Floats]:
-    """The multipliers and the minima of 8 groups in 12 bytes."""
+def _six_bits(shares: Bytes) -> tuple[Integers, Integers]:
+    """The multipliers and the zeros of 8 groups in 12 bytes."""
     first, second, both = shares[:, :4], shares[:, 4:8], shares[:, 8:]
-    scales = np.hstack((first & 63, both & 15 | first >> 6 << 4))
-    minima = np.hstack((second & 63, both >> 4 | second >> 6 << 4))
-    return scales.astype(np.float32), minima.astype(np.float32)
+    multipliers = np.hstack((first & 63, both & 15 | first >> 6 << 4))
+    zeros = np.hstack((second & 63, both >> 4 | second >> 6 << 4))
+    return _less(multipliers, 0), _less(zeros, 0)
 
 
-def _with_minima(blocks: Bytes, values: Bytes) -> Blocks:
-    scales, minima = _six_bits(blocks[:, 4:16])
-    return Blocks(_less(values, 0), _half(blocks, 0) * scales, _half(blocks, 2) * minima)
+def _with_minimums(blocks: Bytes, values: Bytes) -> Blocks:
+    multipliers, zeros = _six_bits(blocks[:, 4:16])
+    return Blocks(_less(values, 0), _half(blocks, 0), multipliers, _half(blocks, 2), zeros)
 
 
 def _q4_k(blocks: Bytes) -> Blocks:
-    return _with_minima(blocks, _fields(blocks[:, 16:], 4, 32))
+    return _with_minimums(blocks, _fields(blocks[:, 16:], 4, 32))
 
 
 def _q5_k(blocks: Bytes) -> Blocks:
     fifth = _fields(blocks[:, 16:48], 1, 32)
-    return _with_minima(blocks, _fields(blocks[:, 48:], 4, 32) | fifth << np.uint8(4))
+    return _with_minimums(blocks, _fields(blocks[:, 48:], 4, 32) | fifth << np.uint8(4))
 
 
 def _q6_k(blocks: Bytes) -> Blocks:
     low, high = _fields(blocks[:, :128], 4, 64), _fields(blocks[:, 128:192], 2, 32)
-    shares = blocks[:, 192:208].view(np.int8).astype(np.float32)
-    return Blocks(_less(low | high << np.uint8(4), 32), _half(blocks, 208) * shares)
+    shares = blocks[:, 192:208].view(np.int8)
+    return Blocks(_less(low | high << np.uint8(4), 32), _half(blocks, 208), shares)
 
 
 def _iq4_nl(blocks: Bytes) -> Blocks:
-    return Blocks(np.array(_LEVELS, np.int8)[_nibbles(blocks)], _half(blocks, 0))
+    return Blocks(np.array(CODED, np.int8)[_nibbles(blocks)], _half(blocks, 0))
 
 
 def _iq4_xs(blocks: Bytes) -> Blocks:
     low = np.stack((blocks[:, 4:8] & 15, blocks[:, 4:8] >> 4), axis=2).reshape(-1, 8)
     high = np.stack([blocks[:, 2:4] >> shift & 3 for shift in (0, 2, 4, 6)], axis=2).reshape(-1, 8)
-    shares = _less(low | high << np.uint8(4), 32).astype(np.float32)
-    values = np.array(_LEVELS, np.int8)[_fields(blocks[:, 8:], 4, 16)]
-    return Blocks(values, _half(blocks, 0) * shares)
+    shares = _less(low | high << np.uint8(4), 32)
+    values = np.array(CODED, np.int8)[_fields(blocks[:, 8:], 4, 16)]
+    return Blocks(values, _half(blocks, 0), shares)
 
 
 def _mxfp4(blocks: Bytes) -> Blocks:
@@ -175,24 +170,34 @@ def _mxfp4(blocks: Bytes) -> Blocks:
     return Blocks(np.array(_FP4, np.int8)[_nibbles(blocks)], scales.astype(np.float32))
 
 
+def _alone(bits: int, *, minimums: bool = False, codes: bool = False) -> Storage:
+    """Groups with float16 scales of their own."""
+    return Storage(bits, 32, multipliers=False, minimums=minimums, codes=codes)
+
+
+def _nested(bits: int, group: int) -> Storage:
+    """Groups that share the scale and the minimum of a block."""
+    return Storage(bits, group, zeros=True, multiplier=SIX_BITS, minimums=True)
+
+
 # By the numbers of `enum ggml_type`.
 TYPES: dict[int, TensorType] = {
     0: TensorType("F32", 1, 4),
     1: TensorType("F16", 1, 2),
-    2: TensorType("Q4_0", 32, 18, _q4_0, 4),
-    3: TensorType("Q4_1", 32, 20, _q4_1),
-    6: TensorType("Q5_0", 32, 22, _q5_0, 8),
-    7: TensorType("Q5_1", 32, 24, _q5_1),
-    8: TensorType("Q8_0", 32, 34, _q8_0, 8),
-    10: TensorType("Q2_K", 256, 84, _q2_k),
-    11: TensorType("Q3_K", 256, 110, _q3_k),
-    12: TensorType("Q4_K", 256, 144, _q4_k),
-    13: TensorType("Q5_K", 256, 176, _q5_k),
-    14: TensorType("Q6_K", 256, 210, _q6_k),
-    20: TensorType("IQ4_NL", 32, 18, _iq4_nl, 8),
-    23: TensorType("IQ4_XS", 256, 136, _iq4_xs),
+    2: TensorType("Q4_0", 32, 18, _q4_0, _alone(4)),
+    3: TensorType("Q4_1", 32, 20, _q4_1, _alone(4, minimums=True)),
+    6: TensorType("Q5_0", 32, 22, _q5_0, _alone(5)),
+    7: TensorType("Q5_1", 32, 24, _q5_1, _alone(5, minimums=True)),
+    8: TensorType("Q8_0", 32, 34, _q8_0, _alone(8)),
+    10: TensorType("Q2_K", 256, 84, _q2_k, _nested(4, 16)),
+    11: TensorType("Q3_K", 256, 110, _q3_k, Storage(4, 16, multiplier=BYTE)),
+    12: TensorType("Q4_K", 256, 144, _q4_k, _nested(4, 32)),
+    13: TensorType("Q5_K", 256, 176, _q5_k, _nested(5, 32)),
+    14: TensorType("Q6_K", 256, 210, _q6_k, Storage(6, 16, multiplier=BYTE)),
+    20: TensorType("IQ4_NL", 32, 18, _iq4_nl, _alone(4, codes=True)),
+    23: TensorType("IQ4_XS", 256, 136, _iq4_xs, Storage(4, 32, multiplier=BYTE, codes=True)),
     30: TensorType("BF16", 1, 2),
-    39: TensorType("MXFP4", 32, 17, _mxfp4, 8),
+    39: TensorType("MXFP4", 32, 17, _mxfp4, _alone(8)),
 }
 BY_NAME = {found.name: found for found in TYPES.values()}
 # What other numbers mean, for messages.

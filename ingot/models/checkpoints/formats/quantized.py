@@ -8,7 +8,7 @@ that finds its matrices among the tensors of a checkpoint.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -25,33 +25,60 @@ View = Callable[[TensorInfo], Array]
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """Some rows of a matrix: each number is (value - zero of its group) * scale of its group.
+    """Some rows of a matrix: each number is (value - zero of its group) * scale of its group; or,
+    where blocks of several groups have scales, value * multiplier * scale - zero * minimum.
 
     Attributes:
         values: int8 [R, ..., K]; float32 where the checkpoint stores floats.
-        group: neighbours in a row that share a scale; K need not be a multiple of it.
-        scales: float32 [R, ..., ceil(K / group)].
-        zeros: int16 of the same shape; None where all are 0. Those of unsigned integers of b bits
-            are less 2^(b - 1), as their values are.
+        group: neighbours in a row that share a zero and a multiplier; K need not be a multiple.
+        scales: float32 [R, ..., ceil(K / block)].
+        zeros: int16 [R, ..., ceil(K / group)]; None where all are 0, or 1 beside minimums. Those
+            of unsigned integers of b bits are less 2^(b - 1), as their values are, unless there
+            are minimums.
+        multipliers: int8 of the same shape; None where all are 1.
+        minimums: float32, of the shape of scales; None where zeros have the scales.
+        block: neighbours that share a scale; 0 for a group.
     """
 
     values: Array
     group: int
     scales: Array
     zeros: Array | None = None
+    multipliers: Array | None = None
+    minimums: Array | None = None
+    block: int = 0
 
     def numbers(self) -> NDArray[np.float32]:
         """The numbers that these stand for, float32 [R, ..., K]."""
         out: NDArray[np.float32] = self.values.astype(np.float32)
-        if self.zeros is not None:
+        if self.zeros is not None and self.minimums is None:
             self._by_groups(np.subtract, out, self.zeros)
-        self._by_groups(np.multiply, out, self.scales)
+        self._by_groups(np.multiply, out, self._of_groups(self.scales, self.multipliers))
+        if self.minimums is not None:
+            self._by_groups(np.subtract, out, self._of_groups(self.minimums, self.zeros))
         return out
 
     def mapped(self, pick: Callable[[Array], Array]) -> Decoded:
         """Rows that a function picks."""
-        zeros = None if self.zeros is None else pick(self.zeros)
-        return Decoded(pick(self.values), self.group, pick(self.scales), zeros)
+
+        def picked(part: Array | None) -> Array | None:
+            return None if part is None else pick(part)
+
+        return replace(
+            self,
+            values=pick(self.values),
+            scales=pick(self.scales),
+            zeros=picked(self.zeros),
+            multipliers=picked(self.multipliers),
+            minimums=picked(self.minimums),
+        )
+
+    def _of_groups(self, scales: Array, small: Array | None) -> Array:
+        """The scales of blocks times what each of their groups has."""
+        if small is None:
+            return scales
+        wide: Array = scales.repeat((self.block or self.group) // self.group, axis=-1)
+        return wide[..., : small.shape[-1]] * small.astype(np.float32)
 
     def _by_groups(self, change: np.ufunc, out: Array, by_group: Array) -> None:
         """Changes numbers in place, each by what its group has; no array of their size is made."""
@@ -152,5 +179,4 @@ class OfExpert:
 
     def rows(self, view: View, first: int, last: int) -> Decoded:
         held = self.whole.rows(view, self.expert, self.expert + 1)
-        zeros = None if held.zeros is None else held.zeros[0, first:last]
-        return Decoded(held.values[0, first:last], held.group, held.scales[0, first:last], zeros)
+        return held.mapped(lambda part: part[0, first:last])
