@@ -131,8 +131,8 @@ class QuantizedLinear {
   using LastRows = QuantizedRows<planes, Inputs, In::count, starts, depth>;
 
   struct Operands {
-    WholeRows<Stored::spans> whole;
-    LastRows<Last::spans> last;
+    WholeRows<Stored::starts> whole;
+    LastRows<Last::starts> last;
   };
 
   // A row of x with its scales and starts.
@@ -148,7 +148,11 @@ class QuantizedLinear {
                           most_tiled_rows)
             : rows_within(rows_bytes, row_bytes, tile_rows<planes>, least_block_rows,
                           most_block_rows);
-  static constexpr bool unpackable = bits < 8 && fast_bytes && !tiled && !two_level;
+  // Nibbles that keep their multipliers are as fast as bytes, unless groups are half a line.
+  static constexpr bool worth_unpacking = !two_level || bits > 4 || Stored::together > 1;
+  static constexpr bool unpackable = bits < 8 && fast_bytes && !tiled && worth_unpacking;
+  static constexpr int whole_starts = two_level ? Stored::starts : 1;  // of rows of unpacked blocks
+  static constexpr int last_starts = two_level ? Last::starts : 1;
   static constexpr bool needs_starts = !tiled || keeps_zeros<typename Panels::Block>;
   static constexpr int chunk = tiled ? 1 : unpacked_bytes / (block * quantized_columns) + 1;
   static constexpr Start after_whole = In::whole > 0 ? Start::resume : Start::zero;
@@ -159,8 +163,8 @@ class QuantizedLinear {
     alignas(64) std::uint8_t unpacked[unpackable ? chunk * block * quantized_columns : 1];
     std::conditional_t<tiled, AmxMemory<block>, char> amx;
     alignas(64) std::int8_t rest[tiled ? amx::most_rows * Inputs : 1];
-    alignas(64) int starts[rows * In::whole * Stored::spans + 1];
-    int last[In::any_left ? rows * Last::spans : 1];
+    alignas(64) int starts[rows * In::whole * Stored::starts + 1];
+    int last[In::any_left ? rows * Last::starts : 1];
   };
 
   static Operands operands(const X* x, const float* scales, const Own& own) {
@@ -187,7 +191,10 @@ class QuantizedLinear {
     constexpr bool needs_sums = Stored::has_zeros || Stored::has_minimums;
     constexpr int zero_point = needs_sums ? 1 : QuadDot<Stored::dot_bits>::zero_point;
     constexpr int unpacked = QuadDot<8>::zero_point;
-    if (unpacks(rows)) {
+    if constexpr (Stored::paired) {
+      fill_pairs<before_last, Stored::span>(x.whole.values, rows, memory.starts);
+      fill_pairs<left, Last::span>(x.last.values, rows, memory.last);
+    } else if (unpacks(rows) && !two_level) {
       fill_starts<unpacked, before_last, block>(x.whole.values, rows, memory.starts);
       fill_starts<unpacked, left, In::last>(x.last.values, rows, memory.last);
     } else {
@@ -208,6 +215,19 @@ class QuantizedLinear {
         *starts++ = -zero_point * sum_values<count % span>(values + whole * span);
       for (int s = some; s < spans; ++s) *starts++ = 0;
     }
+  }
+
+  // The same of two spans in the halves of one, without a zero point.
+  template <int count, int span>
+  static void fill_pairs(const std::int8_t* values, int rows, int* starts) {
+    const auto start = [&](int k) {
+      int sum = k + span <= count ? sum_values<span>(values + k) : 0;
+      if (k + span > count)
+        for (; k < count; ++k) sum += values[k];
+      return -sum;
+    };
+    for (int plane = 0; plane < planes * rows; ++plane, values += Inputs)
+      for (int k = 0; k < count; k += 2 * span) *starts++ = word_pair(start(k), start(k + span));
   }
 
   // sums[rows] = x times one panel; `next` is the panel that follows, which tiles begin to read.
@@ -270,7 +290,7 @@ class QuantizedLinear {
   static void unpacked_product(Team team, const Operands& x, int rows, const std::uint8_t* panel,
                                const std::uint8_t* next, std::uint8_t* unpacked,
                                Rows<float> sums, const Around& around) {
-    const WholeRows<1> whole{x.whole.values, x.whole.scales, x.whole.starts};
+    const WholeRows<whole_starts> whole{x.whole.values, x.whole.scales, x.whole.starts};
     const Stored blocks{panel};
     for (int begin = 0; begin < In::whole; begin += chunk) {
       const Range range{begin, begin + chunk < In::whole ? begin + chunk : In::whole};
@@ -282,7 +302,7 @@ class QuantizedLinear {
                    following, (range.end - range.begin) * Panels::Block::bytes, sums, around);
     }
     if constexpr (In::any_left) {
-      const LastRows<1> rest{x.last.values, x.last.scales, x.last.starts};
+      const LastRows<last_starts> rest{x.last.values, x.last.scales, x.last.starts};
       unpack(last_of(panel).packed(0), unpacked);
       const UnpackedBlocks<Last, In::last> last{last_of(panel), unpacked, 0};
       share_blocks(team, rest, rows, last, {0, 1}, {In::whole == 0, true}, next,

@@ -108,12 +108,15 @@ struct PackedBlock {
   const std::uint8_t* weights() const { return data + weights_at; }
   vf scales(int vector) const { return halves(0, vector); }
   vf minimums(int vector) const { return halves(scale_bytes, vector); }
-  // The multipliers of a vector of columns, in one group.
-  vi multipliers(int vector, int index) const {
+  // The multipliers of a vector of columns, in group index + next. Two with the same index, which is
+  // even then, share their work.
+  vi multipliers(int vector, int index, int next = 0) const {
     if constexpr (six_bits) {
       const vi both = six_bits_of(vector, index / 4, 2 + index % 4 / 2);
-      return index % 2 == 0 ? masked(both, 0xffff) : shift_right(both, 16);
-    } else if constexpr (in_bytes) {
+      return (index + next) % 2 == 0 ? masked(both, 0xffff) : shift_right(both, 16);
+    }
+    index += next;
+    if constexpr (in_bytes) {
       const std::uint8_t* from = data + multipliers_at + index * quantized_columns;
       return add(load_words(from + vector * lanes), splat_int(-128));
     } else {

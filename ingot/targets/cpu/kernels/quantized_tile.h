@@ -200,6 +200,9 @@ struct StoredBlocks {
                               : depth == block || group < stored<bits>(group) ? group
                                                                               : stored_together<bits>;
   static constexpr int spans = stored<bits>(depth) / span;
+  // Starts of a block: with minimums and multipliers those of two spans are one, in its halves.
+  static constexpr bool paired = multiplied && has_minimums;
+  static constexpr int starts = paired ? (spans + 1) / 2 : spans;
   // Spans whose quads lie in the same lines.
   static constexpr int together = multiplied && span < stored<bits>(span) ? 2 : 1;
 
@@ -280,7 +283,7 @@ template <int First, int Height, int Width, class X, class Blocks, class Fetch>
       vi multiplier[Width];
       if constexpr (Blocks::multiplied)
         for (int v = 0; v < Width; ++v)
-          multiplier[v] = packed.multipliers(First + v, (s + i) * span / Blocks::group);
+          multiplier[v] = packed.multipliers(First + v, s * span / Blocks::group, i);
       for_tile<Height, Width>([&](int r, int v) {
         vi& sum = part[i][r][v];
         if constexpr (Blocks::multiplied) sum = multiply(sum, multiplier[v]);
@@ -295,19 +298,17 @@ template <int First, int Height, int Width, class X, class Blocks, class Fetch>
 template <int First, int Height, int Width, class X, class Blocks>
 [[gnu::always_inline]] inline void minimum_sums(const X& x, const Blocks& blocks, int index,
                                                 vi (&acc)[Height][Width]) {
-  constexpr int spans = Blocks::spans;
-  const int at = index * spans;
-  if constexpr (!Blocks::multiplied) {
+  const int at = index * Blocks::starts;
+  if constexpr (!Blocks::paired) {
     for_tile<Height, Width>([&](int r, int v) { acc[r][v] = splat_int(x.start(r, at)); });
   } else {
     const auto packed = blocks.packed(index);
-    for (int s = 0; s < spans; s += 2) {
+    for (int pair = 0; pair < Blocks::starts; ++pair) {
       vi zeros[Width];
-      for (int v = 0; v < Width; ++v) zeros[v] = packed.zero_pairs(First + v, s / 2);
+      for (int v = 0; v < Width; ++v) zeros[v] = packed.zero_pairs(First + v, pair);
       for_tile<Height, Width>([&](int r, int v) {
-        const int next = s + 1 < spans ? x.start(r, at + s + 1) : 0;
-        const vi starts = splat_int(word_pair(x.start(r, at + s), next));
-        acc[r][v] = add_products(s == 0 ? splat_int(0) : acc[r][v], starts, zeros[v]);
+        const vi starts = splat_int(x.start(r, at + pair));
+        acc[r][v] = add_products(pair == 0 ? splat_int(0) : acc[r][v], starts, zeros[v]);
       });
     }
   }

@@ -1,6 +1,7 @@
-// Unpacks int4, int5 and int6 to int8 once for many rows, on levels where products in int8 are as fast. A weight
-// times its group's multiplier lies in -64 .. 64, one less its zero in -15 .. 15, and one with both
-// in -127 .. 127.
+// Unpacks int4, int5 and int6 to int8 once for many rows, on levels where products in int8 are as
+// fast. A weight times its group's multiplier lies in -64 .. 64, one less its zero in -15 .. 15, and
+// one with both in -127 .. 127. Where there are two levels these do not fit: the bytes are the stored
+// integers, and what codes stand for.
 #pragma once
 
 #include "quantized_tile.h"
@@ -17,7 +18,7 @@ template <class Block>
 class UnpackFactors {
  public:
   explicit UnpackFactors(Block from) : from_(from) {
-    if constexpr (Block::groups > 1)
+    if constexpr (Block::groups > 1 && !Block::two_level)
 #pragma GCC unroll 4
       for (int group = 0; group < Block::groups; ++group)
 #pragma GCC unroll 4
@@ -30,6 +31,7 @@ class UnpackFactors {
   // 128 less the zero in each byte.
   vi offset(int vector, int k) const {
     const vi middle = splat_int(-0x7f7f7f80);
+    if constexpr (Block::two_level) return splat_int(0);
     if constexpr (Block::has_zeros)
       return add(middle, multiply(from_.zeros(vector, k / Block::group), splat_int(-0x01010101)));
     else if constexpr (Block::groups > 1)
@@ -57,6 +59,8 @@ template <bool is_signed, class Block>
   std::uint8_t* high = low + unpacked_half * quad_bytes;
   const vi offset = factors.offset(vector, k);
   const auto bytes = [&](vi nibbles) {
+    if constexpr (Block::has_codes) return look_up(coded, nibbles);
+    if constexpr (Block::two_level) return nibbles;
     if constexpr (Block::groups > 1)
       nibbles = multiply_in_words(nibbles, factors.factor(vector, k));
     const vi sum = add_in_words(nibbles, offset);
@@ -89,10 +93,14 @@ inline void unpack(Block from, std::uint8_t* to) {
 // Blocks of a panel from `first` on, unpacked.
 template <class Stored, int depth>
 struct UnpackedBlocks {
+  using Block = typename Stored::Block;
   static constexpr int bits = 8, dot_bits = 8, packed_bits = Stored::bits;
-  static constexpr int span = stored<4>(depth), spans = 1, together = 1, group = span;
-  static constexpr bool multiplied = false, has_zeros = false;
-  static constexpr bool has_minimums = false, has_codes = false;
+  static constexpr int size = stored<4>(depth), span = Block::two_level ? Stored::span : size;
+  static constexpr int spans = size / span, together = 1, group = span;
+  static constexpr bool multiplied = Block::two_level && Stored::multiplied;
+  static constexpr bool has_minimums = Block::has_minimums, has_zeros = false, has_codes = false;
+  static constexpr bool paired = Stored::paired;
+  static constexpr int starts = Stored::starts;
 
   Stored packed_blocks;
   const std::uint8_t* data;
@@ -100,7 +108,7 @@ struct UnpackedBlocks {
 
   auto packed(int index) const { return packed_blocks.packed(index); }
   const std::uint8_t* quads(int index) const { return data + offset(index); }
-  int offset(int index) const { return (index - first) * span * quantized_columns; }
+  int offset(int index) const { return (index - first) * size * quantized_columns; }
 };
 
 }  // namespace ingot
