@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
@@ -184,15 +185,22 @@ def _largest(ways: Sequence[Way], explanation: Explanation) -> str:
 
 def _matrices(ways: Sequence[Way]) -> str:
     """Table of how each matrix is stored in the most and in the fewest bits; empty if none is in
-    integers."""
+    integers. Ways may make one of different matrices."""
     every = [way for way in ways if way.matrices]
     if not every:
         return ""
     integers = [every[0], *([every[-1]] if len(every) > 1 else [])]
-    rows = (
-        (name_of(each[0]), shape_of(each[0]), *(m.stored for m in each))
-        for each in zip(*(way.matrices for way in integers), strict=True)
-    )
+    found: dict[tuple[str, str, int], dict[str, str]] = {}
+    for way in integers:
+        seen = Counter[tuple[str, str]]()
+        for matrix in way.matrices:
+            key = name_of(matrix), shape_of(matrix)
+            found.setdefault((*key, seen[key]), {})[way.name] = matrix.stored
+            seen[key] += 1
+    rows = [
+        (name, shape, *(stored.get(way.name, "-") for way in integers))
+        for (name, shape, _), stored in found.items()
+    ]
     return table(rows, ("matrix", "shape", *(way.name for way in integers)))
 
 

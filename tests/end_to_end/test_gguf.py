@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -120,6 +121,18 @@ def test_what_becomes_of_what_is_told_and_done(shakespeare_artifact: Path, tmp_p
     told = explain(path)
     assert told.supported and any("gguf Q6_K, kept as int6-g16-m8" in f for f in told.features)
     assert tokens(tmp_path / "mixed.ingot", 3) == tokens(shakespeare_artifact, 3)
+
+
+def test_a_mixture_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_gguf(SHAKESPEARE, tmp_path / "mixed.gguf", kinds)
+    assert main(["explain", str(path)]) == 0
+    told = capsys.readouterr().out
+    for name, stored in (
+        ("embed_tokens", "int6, 16 groups of 16"),
+        (r"self_attn\.v_proj", "int8, 8 groups of 32"),
+        (r"self_attn\.q_k_v_proj \(6\)", "-  "),
+    ):
+        assert re.search(rf"{name} .*{stored}", told), name
 
 
 LARGER = {"Q2_K": 1.95, "Q3_K": 1.36}  # their integers are stored in 4 bits

@@ -152,6 +152,10 @@ DAMAGED: dict[str, tuple[bytes, str]] = {
         file_of([], [tensor(b"a", [33], kind=2)], bytes(64)),
         "the tensor a [33], whose rows Q4_0 does not divide",
     ),
+    "rows that large blocks do not divide": (
+        file_of([], [tensor(b"a", [640], kind=12)], bytes(384)),
+        "the tensor a [640], whose rows Q4_K does not divide",
+    ),
     "a type by name": (file_of([], [tensor(b"a", [256], kind=16)], bytes(99)), "of type IQ2_XXS"),
     "a type of tomorrow": (file_of([], [tensor(b"a", [8], kind=99)], bytes(32)), "of type 99"),
 }

@@ -8,8 +8,10 @@ import gguf
 import numpy as np
 import pytest
 
+from ingot.errors import CheckpointError
 from ingot.models.checkpoints.checkpoint import scaled
-from ingot.models.gguf.tensors import blocks_of_rows
+from ingot.models.checkpoints.mapped_file import TensorInfo
+from ingot.models.gguf.tensors import GgufMatrix, blocks_of_rows
 from ingot.models.gguf.types import BY_NAME, TYPES, TensorType
 from ingot.targets.cpu.pack import pack_quantized
 from ingot.targets.cpu.unpack import unpack_quantized
@@ -82,6 +84,20 @@ def test_what_kernels_read_is_hardly_larger_than_the_file(name: str) -> None:
     assert kind.storage is not None
     stored = packed_bytes(64, 1024, kind.storage.of(1024))
     assert stored <= 1.03 * 64 * (1024 // kind.length * kind.nbytes)
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("name", [kind.name for kind in IN_BLOCKS.values() if halves_of(kind)])
+def test_scales_and_minimums_that_are_not_finite_are_named(name: str, value: float) -> None:
+    kind = BY_NAME[name]
+    for at in halves_of(kind):
+        blocks = random_blocks(kind, 8)
+        blocks[5, at : at + 2] = np.array([value], np.float16).view(np.uint8)
+        stored = TensorInfo("blk.0.a", "U8", blocks.shape, 0, blocks.size)
+        matrix = GgufMatrix(stored, name, kind.length)
+        assert matrix.rows(lambda info, held=blocks: held, 0, 5).numbers().shape[0] == 5
+        with pytest.raises(CheckpointError, match=r"blk\.0\.a holds values that are not finite"):
+            matrix.rows(lambda info, held=blocks: held, 0, 8)
 
 
 def test_a_changed_byte_changes_the_numbers() -> None:
