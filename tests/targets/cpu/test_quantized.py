@@ -184,7 +184,13 @@ def fill_with_noise(m: Matrix, kernels: Unit, places: dict[str, np.ndarray]) -> 
     one_scale = m.form.block == m.inputs
     form = replace(m.form, block=stored, group=stored) if one_scale else m.form
     values = torch.cat((given.values, noise), 1)
-    filled = replace(given, values=values, block=form.block, group=form.group)
+    groups = -(-stored // form.group)
+    small = {
+        name: torch.nn.functional.pad(part, (0, groups - part.shape[1]), value=1)
+        for name, part in given.parts().items()
+        if name in ("multipliers", "zeros")
+    }
+    filled = replace(given, values=values, **small, block=form.block, group=form.group)
     data = places[f"{m.name}.weight"]
     found = pack_quantized(filled, form).numpy()
     is_other = bool(np.any(data[: found.size] != found))

@@ -196,9 +196,10 @@ struct StoredBlocks {
   static constexpr bool multiplied = Block::multiplied, has_zeros = Block::has_zeros;
   static constexpr bool has_minimums = Block::has_minimums, has_codes = Block::has_codes;
   static constexpr int dot_bits = has_codes ? 8 : bits;
-  static constexpr int span = !multiplied                              ? stored<bits>(depth)
-                              : depth == block || group < stored<bits>(group) ? group
-                                                                              : stored_together<bits>;
+  static constexpr int span_of_last = group < stored<bits>(group) ? group : stored_together<bits>;
+  static constexpr int span = !multiplied      ? stored<bits>(depth)
+                              : depth == block ? group
+                                               : span_of_last;
   static constexpr int spans = stored<bits>(depth) / span;
   // Starts of a block: with minimums and multipliers those of two spans are one, in its halves.
   static constexpr bool paired = multiplied && has_minimums;
