@@ -125,6 +125,7 @@ def test_kernels_are_held_to_written_bounds():
         torch.bfloat16: (8e-3, 1e-4),
         torch.float16: (1e-3, 1e-4),
         torch.int32: (0.0, 0.0),
+        torch.int16: (1e-5, 1.0),
         torch.int8: (0.0, 1.0),
     }
     others = {
