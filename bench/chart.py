@@ -15,6 +15,7 @@ from typing import Any
 
 COLORS = {"memory": "#2f6f9f", "arithmetic": "#b5651d"}
 FAINT, TEXT, DIM = 0.22, "#222222", "#666666"
+KEY = b"tEXtDescription\0"  # the chunk of a PNG that says what it shows
 
 
 def bars(result: dict[str, Any]) -> list[dict[str, Any]]:
@@ -39,6 +40,14 @@ def plotter() -> Any:
         raise ValueError("matplotlib is not installed: pip install 'ingot-lm[chart]'") from None
     pyplot.rcParams.update({"font.family": "DejaVu Sans", "font.size": 10})
     return pyplot
+
+
+def text_in(png: Path) -> str:
+    """What a picture says that it shows; empty where it says nothing."""
+    data = png.read_bytes() if png.exists() else b""
+    before, found, after = data.partition(KEY)
+    length = int.from_bytes(before[-4:]) - len(KEY.removeprefix(b"tEXt"))
+    return after[:length].decode("latin-1") if found else ""
 
 
 def draw(results: list[dict[str, Any]], out: Path) -> None:

@@ -15,7 +15,7 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
-from bench.chart import plotter
+from bench.chart import plotter, text_in
 from bench.sitting import OPTIONS, PEER_GROUP, SHAPE
 
 PHASES = {"prefill": "Prefill of 512 tokens", "decode": "Decode at a context of 512"}
@@ -32,7 +32,6 @@ NAMES = {
 KINDS = {"bf16": "bfloat16", "int8": "int8", "int4": "int4"}
 OURS, THEIRS, LIMIT, TEXT, DIM = "#2f6f9f", "#9aa5ad", "#e9edf0", "#222222", "#666666"
 GAP = 0.7  # rows between two formats
-KEY = b"tEXtDescription\0"  # the chunk of a PNG that says what it shows
 
 
 def bars(figures: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, float]]]:
@@ -55,10 +54,7 @@ def described(figures: dict[str, Any]) -> str:
 
 def is_current(figures: dict[str, Any], png: Path) -> bool:
     """Whether the picture shows these figures."""
-    data = png.read_bytes() if png.exists() else b""
-    start = data.find(KEY)
-    length = int.from_bytes(data[max(0, start - 4) : start])
-    return data[start + len(KEY) : start + 4 + length].decode("latin-1") == described(figures)
+    return text_in(png) == described(figures)
 
 
 def draw(figures: dict[str, Any], out: Path) -> None:

@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from bench.figures_chart import KEY, bars, described, is_current, main
+from bench.chart import KEY
+from bench.figures_chart import bars, described, is_current, main
 
 FIGURES = {"parts": {
     "qwen3-0.6b/int8": {"prefill": {"share": 0.8}, "decode": {"share": 0.9}},
