@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -57,6 +58,7 @@ THEIRS = (
 )  # fmt: skip
 UNTOLD = ("F16", "Q8_0")  # for which an importance matrix changes nothing
 LONGEST = 512
+SHARING = {"OMP_WAIT_POLICY": "passive"}  # threads that wait leave the processor to other work
 
 
 class Curve:
@@ -82,7 +84,7 @@ class Curve:
         return {
             "runtime": "ingot", "name": name, "importance": True, "version": __version__,
             "bytes": report.bytes_total, "weight_bytes": report.weight_bytes,
-            "seconds": round(report.seconds, 1), "choice": report.choice, **scores.figures(),
+            "choice": report.choice, **scores.figures(),
         }  # fmt: skip
 
     def theirs(self, python: Path, names: Sequence[str]) -> Iterator[Values]:
@@ -99,18 +101,8 @@ class Curve:
             "texts": [{"tokens": tokens, "base": base} for tokens, base in texts],
         }))  # fmt: skip
         command = [str(python), "-m", "bench.curve_llama", str(request)]
-        log = self.folder / "llama.log"
-        with (
-            log.open("wb") as errors,
-            subprocess.Popen(
-                command, cwd=ROOT, stdout=subprocess.PIPE, stderr=errors, text=True
-            ) as process,
-        ):
-            assert process.stdout is not None
-            for line in process.stdout:
-                yield {"runtime": "llama.cpp", **json.loads(line)}
-        if process.returncode:
-            raise RuntimeError(f"llama.cpp failed:\n{log.read_text(errors='replace')[-2000:]}")
+        for line in _lines(command, self.folder / "llama.log"):
+            yield {"runtime": "llama.cpp", **json.loads(line)}
 
     def _compiled(self, options: Values) -> Any:
         # What is measured here need not be measured by the compile as well.
@@ -121,6 +113,21 @@ class Curve:
         with ingot.LLM(artifact) as llm:
             for tokens in self.texts.values():
                 yield llm.logits(tokens)
+
+
+def _lines(command: Sequence[str], log: Path) -> Iterator[str]:
+    """The lines that a command prints. Raises RuntimeError, with its log, if it fails."""
+    environment = {**os.environ, **SHARING}
+    with (
+        log.open("wb") as errors,
+        subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True
+        ) as process,
+    ):
+        assert process.stdout is not None
+        yield from process.stdout
+    if process.returncode:
+        raise RuntimeError(f"{command[0]} fails:\n{log.read_text(errors='replace')[-2000:]}")
 
 
 class Figures:

@@ -22,6 +22,7 @@ import numpy as np
 
 from bench.curve_scores import Scores
 
+THREADS = len(os.sched_getaffinity(0))
 AS_IT_IS = "F16"  # the file itself, which tells how far two runtimes are apart
 
 
@@ -29,7 +30,7 @@ def quantized(source: Path, out: Path, kind: str, importance: Mapping[str, Any] 
     """Writes the file in a type of llama.cpp, such as Q4_K_M."""
     options = llama_cpp.llama_model_quantize_default_params()
     options.ftype = getattr(llama_cpp, f"LLAMA_FTYPE_MOSTLY_{kind}")
-    options.nthread = os.cpu_count()
+    options.nthread = THREADS
     if importance is not None:
         options.imatrix = entries(importance)
     code = llama_cpp.llama_model_quantize(bytes(source), bytes(out), ctypes.byref(options))
@@ -51,8 +52,8 @@ def scored(model: Path, texts: list[dict[str, Any]]) -> dict[str, Any]:
     """Figures of a file, over the texts of the request."""
     longest = max(len(text["tokens"]) for text in texts)
     llama = llama_cpp.Llama(
-        str(model), n_ctx=longest, n_batch=longest, logits_all=True, n_threads=os.cpu_count(),
-        verbose=False,
+        str(model), n_ctx=longest, n_batch=longest, logits_all=True, n_threads=THREADS,
+        n_threads_batch=THREADS, verbose=False,
     )  # fmt: skip
     scores = Scores()
     for text in texts:
