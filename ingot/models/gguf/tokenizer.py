@@ -37,7 +37,7 @@ def tokenizer_json(metadata: Metadata) -> bytes:
         "post_processor": vocabulary.around(),
         **parts,
     }
-    return json.dumps(file, ensure_ascii=False).encode()
+    return json.dumps(file, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def unknown(metadata: Metadata, found: str, supported: str) -> TokenizerError:
@@ -157,7 +157,9 @@ def _template(ids: Mapping[str, int], bos: str | None, eos: str | None) -> dict[
     }
 
 
-def _bpe(ids: Mapping[str, int], merges: Sequence[Any]) -> dict[str, Any]:
+def _bpe(ids: Mapping[str, int], merges: Sequence[Sequence[str]]) -> dict[str, Any]:
+    # As one text a merge takes half the bytes of a pair; only a space inside needs the pair.
+    plain = not any(" " in part for merge in merges for part in merge)
     return {
         "type": "BPE",
         "dropout": None,
@@ -168,7 +170,7 @@ def _bpe(ids: Mapping[str, int], merges: Sequence[Any]) -> dict[str, Any]:
         "byte_fallback": False,
         "ignore_merges": False,
         "vocab": dict(ids),
-        "merges": list(merges),
+        "merges": [" ".join(merge) if plain else list(merge) for merge in merges],
     }
 
 

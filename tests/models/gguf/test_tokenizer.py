@@ -19,6 +19,7 @@ from bench.make_model import write_byte_tokenizer
 from ingot.errors import ConfigError, TokenizerError
 from ingot.models.gguf.model import SmallFiles
 from ingot.models.gguf.splits import SPLITS
+from ingot.models.gguf.tokenizer import _bpe
 from tests.conftest import SHAKESPEARE
 from tests.support.core import core
 from tests.support.gguf_files import write_ends, write_tokenizer
@@ -316,3 +317,10 @@ def test_a_tokenizer_beside_a_file_with_one_is_not_read(tmp_path: Path) -> None:
     path = write(tmp_path / "m.gguf", "llama", write_pieces)
     (tmp_path / "tokenizer.json").write_text("{}")
     assert read(path).encode("the").tokens == ["<s>", "▁the"]
+
+
+def test_merges_are_pairs_only_where_a_part_has_a_space() -> None:
+    """As one text they take half the bytes, and a file of a small model is mostly these."""
+    plain, spaced = [["a", "b"], ["ab", "c"]], [["a", " b"]]
+    assert _bpe({}, plain)["merges"] == ["a b", "ab c"]
+    assert _bpe({}, spaced)["merges"] == spaced
