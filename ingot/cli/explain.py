@@ -10,6 +10,7 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from ingot.artifact.programs import STEP
+from ingot.cli.advice import advice
 from ingot.cli.arguments import REVISION, SOURCE, Argument, Arguments
 from ingot.cli.built import name_of, shape_of
 from ingot.cli.numbers import format_bytes, format_count, human_bytes, human_int
@@ -162,6 +163,7 @@ def _needs(explanation: Explanation, whose: str) -> str:
         rows.append(
             ("--dequantize", f"needed for {', '.join(others)}: the checkpoint is quantized")
         )
+    rows += [("advice", text) for text in [advice(explanation)] if text]
     refused = [way for way in explanation.ways if way.refused]
     rows += [(f"not {way.name}", _with_hint(way.refused, way.hint)) for way in refused]
     lines.append(facts(rows))
