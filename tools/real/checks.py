@@ -29,9 +29,11 @@ JUDGE = ROOT / "build" / "llama" / "bin" / "python"
 # Options of a compile, by the name of the format.
 FORMATS: dict[str, tuple[str, ...]] = {
     "as it is": (),
+    "as it is, fine rows": ("--activations", "auto"),
     "bfloat16": ("--dequantize", "--dtype", "bfloat16"),
     "int8": ("--dequantize", "--quantize", "int8"),
     "int4": ("--dequantize", "--quantize", "int4"),
+    "auto": ("--dequantize", "--quantize", "auto"),
 }
 FLOAT32 = ("--dequantize", "--dtype", "float32", "--no-quality")
 # Texts that tokenizers disagree on when one of them is wrong.
