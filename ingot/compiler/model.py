@@ -10,7 +10,7 @@ from torch import nn
 from torch.fx import GraphModule
 
 from ingot.artifact.formats import Storage
-from ingot.compiler.options import Clock, CompileOptions
+from ingot.compiler.options import Clock, CompileOptions, is_measured
 from ingot.compiler.quality_texts import given_text
 from ingot.compiler.quantization.choose import check_calibration
 from ingot.compiler.quantization.graph_matrices import matrices_in
@@ -83,7 +83,7 @@ def read_model(
         longest = resolved.limits.max_model_len
         calibration = calibration_sequences(options.calibrate, tokenizer, max_model_len=longest)
         sample = []
-        if not calibration and (options.quantize != "none" or options.keep):
+        if not calibration and (options.quantize != "none" or options.keep or is_measured(options)):
             sample = sample_sequences(tokenizer, config.vocab_size, max_model_len=longest)
         quality_text = {}
         if options.quality and options.quality_text is not None:

@@ -311,7 +311,7 @@ def test_usage_errors(argv, capsys):
         (
             ["compile", "m", "--quantize", "fp8"],
             "--quantize is 'fp8'",
-            "Supported: none, int8, int6, int5, int4. See: ingot compile --help",
+            "Supported: none, auto, int8, int6, int5, int4. See: ingot compile --help",
         ),
     ],
 )

@@ -49,12 +49,16 @@ RESOLVED = {
     "int8": Storage(8, 64),
     "keep": ("lm_head=int8",),
     "kept": {"model.norm.weight": Storage(4, 32)},
+    "automatic": True,
 }
 GIVEN = {
     "library": "transformers",
     "targets": ("cpu:x86-64-v3",),
     "dtype": "bfloat16",
     "quantize": "int4",
+    "bits": 5.0,
+    "max_bytes": 90_000_000,
+    "activations": "int16",
     "group_size": "64",
     "keep": (),
     "kv_dtype": "int8",

@@ -56,6 +56,7 @@ inline void write_lanes(void* to, unsigned long long mask, Vector v) {
 }  // namespace accesses
 
 #define _mm_loadl_epi64(from) _mm_cvtsi64_si128(accesses::read<long long>(from))
+#define _mm_load_si128(from) accesses::read<__m128i>(from)
 #define _mm_loadu_si128(from) accesses::read<__m128i>(from)
 #define _mm256_loadu_si256(from) accesses::read<__m256i>(from)
 #define _mm256_loadu_ps(from) accesses::read<__m256>(from)
