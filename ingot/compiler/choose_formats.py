@@ -116,7 +116,7 @@ class Chooser:
         """Chooses which rows of given formats are rounded finely."""
         kept = {n for n in storage if keeps(self.model, {n: storage[n]})}
         ways = {n: [] if n in kept else [way] for n, way in storage.items()}
-        costs = self._measured(clock, ways, {})
+        costs = self._measured(clock, ways, storage)
         stored = fsum(cost for each in costs.values() for cost in each.stored.values())
         return self._with_rows(Formats(storage), costs, stored, AUTO)
 
@@ -143,7 +143,7 @@ class Chooser:
                 "the tokenizer encodes none of the bundled text, so nothing tells what errors cost",
                 hint="Give a text by --calibrate, or --quantize int4.",
             )
-        asked = {**ways, **{name: [] for name in fixed}}
+        asked: dict[str, Sequence[Way]] = {**{name: [] for name in fixed}, **ways}
         blocks = {
             name: {w.of(self.matrices[name].columns).block for w in [*found, fixed.get(name)] if w}
             for name, found in asked.items()
