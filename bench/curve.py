@@ -49,7 +49,7 @@ OURS: Mapping[str, Values] = {
     **{kind: {"quantize": kind} for kind in ("int8", "int6", "int5", "int4")},
     **{
         f"auto-{bits:g}": {"quantize": "auto", "bits": bits}
-        for bits in (4.3, 4.5, 5.0, 5.5, 6.0, 7.0, 8.0)
+        for bits in (4.4, 4.5, 5.0, 5.5, 6.0, 7.0, 8.0)
     },
 }
 # Of llama.cpp; F16 is the file itself, and tells how far the two runtimes are apart.

@@ -30,7 +30,7 @@ MARK, LETTER, LINE = 6.0, 5.2, 9.0  # sizes in points
 # Where a name may stand beside its point, in points: those first that are nearest.
 SIDES = ((7, "left"), (-7, "right"))
 SHIFTS = [
-    *((x, up, side) for up in (0, 6, -6) for x, side in SIDES),
+    *((x, up, side) for up in (5, -5, 0) for x, side in SIDES),
     *((0, up, "center") for up in (-10, 10)),
     *((x, up, side) for up in (14, -14, 24) for x, side in SIDES),
 ]
