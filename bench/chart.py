@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+Draw = Callable[[Any, Path], None]  # figures into a picture
+Shows = Callable[[Any, Path], bool]  # whether a picture shows figures
 COLORS = {"memory": "#2f6f9f", "arithmetic": "#b5651d"}
 FAINT, TEXT, DIM = 0.22, "#222222", "#666666"
 KEY = b"tEXtDescription\0"  # the chunk of a PNG that says what it shows
@@ -114,6 +117,34 @@ def read(path: Path) -> dict[str, Any]:
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} is not what `ingot bench --json` writes") from error
     return result
+
+
+def picture_of_figures(argv: list[str], module: str, holder: str, draw: Draw) -> int:
+    """The command `python -m MODULE FIGURES.json OUT.png`; 2 for wrong input. `holder` names what
+    has the figures, for a file that has none."""
+    if len(argv) != 2:
+        print(f"usage: python -m {module} FIGURES.json OUT.png", file=sys.stderr)
+        return 2
+    try:
+        draw(json.loads(Path(argv[0]).read_text()), Path(argv[1]))
+    except (OSError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except (AttributeError, LookupError, TypeError):
+        print(f"error: {argv[0]} has no figures of {holder}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def drawn_if_old(figures: Any, picture: Path, is_current: Shows, draw: Draw) -> int:
+    """Draws a picture anew where it shows other figures; 1 where it cannot be drawn."""
+    try:
+        if not is_current(figures, picture):
+            draw(figures, picture)
+    except ValueError as error:
+        print(f"{picture.name} shows other figures: {error}", file=sys.stderr)
+        return 1
+    return 0
 
 
 def main(argv: list[str]) -> int:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bench.chart import plotter, text_in
+from bench.chart import picture_of_figures, plotter, text_in
 
 OURS, THEIRS, TEXT, DIM, GRID = "#2f6f9f", "#6b757d", "#222222", "#666666", "#e9edf0"
 LEFT_OUT = ("F16",)  # the file itself loses nothing
@@ -172,18 +172,7 @@ def _hidden(box: Box, taken: list[Box]) -> float:
 
 def main(argv: list[str]) -> int:
     """Writes the picture; 2 for wrong input."""
-    if len(argv) != 2:
-        print("usage: python -m bench.curve_chart FIGURES.json OUT.png", file=sys.stderr)
-        return 2
-    try:
-        draw(json.loads(Path(argv[0]).read_text()), Path(argv[1]))
-    except (OSError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except (AttributeError, LookupError, TypeError):
-        print(f"error: {argv[0]} has no figures of `bench.curve`", file=sys.stderr)
-        return 2
-    return 0
+    return picture_of_figures(argv, "bench.curve_chart", "`bench.curve`", draw)
 
 
 if __name__ == "__main__":

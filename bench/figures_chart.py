@@ -15,7 +15,7 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
-from bench.chart import plotter, text_in
+from bench.chart import picture_of_figures, plotter, text_in
 from bench.sitting import OPTIONS, PEER_GROUP, SHAPE
 
 PHASES = {"prefill": "Prefill of 512 tokens", "decode": "Decode at a context of 512"}
@@ -107,18 +107,7 @@ def _panel(axis: Any, phase: str, rows: list[Any], heights: list[float]) -> None
 
 def main(argv: list[str]) -> int:
     """Writes the picture; 2 for wrong input."""
-    if len(argv) != 2:
-        print("usage: python -m bench.figures_chart FIGURES.json OUT.png", file=sys.stderr)
-        return 2
-    try:
-        draw(json.loads(Path(argv[0]).read_text()), Path(argv[1]))
-    except (OSError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except (LookupError, TypeError):
-        print(f"error: {argv[0]} has no figures of a sitting", file=sys.stderr)
-        return 2
-    return 0
+    return picture_of_figures(argv, "bench.figures_chart", "a sitting", draw)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from bench.chart import drawn_if_old
 from bench.curve_chart import AUTO, LEFT_OUT, MB, draw, is_current
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -108,13 +109,7 @@ def main() -> int:
     """Writes the page and the picture; 1 where the picture is old and cannot be drawn."""
     models = read()
     PAGE.write_text(with_tables(PAGE.read_text(), models))
-    try:
-        if not is_current(models, PICTURE):
-            draw(models, PICTURE)
-    except ValueError as error:
-        print(f"{PICTURE.name} shows other figures: {error}", file=sys.stderr)
-        return 1
-    return 0
+    return drawn_if_old(models, PICTURE, is_current, draw)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.__main__ import COMPILE_GB, COMPILE_SECONDS, MEMORY_MB
+from bench.chart import drawn_if_old
 from bench.figures_chart import KINDS, NAMES, draw, is_current
 from bench.sitting import LONG, LONG_GROUP, OPTIONS, PEER_GROUP, SHAPE, STREAM_GROUP, STREAMS
 
@@ -246,13 +247,7 @@ def main() -> int:
     figures = read()
     for page in PAGES:
         page.write_text(with_figures(page.read_text(), figures))
-    try:
-        if not is_current(figures, PICTURE):
-            draw(figures, PICTURE)
-    except ValueError as error:
-        print(f"{PICTURE.name} shows other figures: {error}", file=sys.stderr)
-        return 1
-    return 0
+    return drawn_if_old(figures, PICTURE, is_current, draw)
 
 
 if __name__ == "__main__":
