@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ from ingot.cli.advice import MEASURED, advice, usual_kl
 from ingot.compiler.explain import explain
 from ingot.compiler.needs import Use
 from tests.conftest import SHAKESPEARE
+
+CURVE = Path(__file__).parents[2] / "docs" / "quantization_curve.json"
 
 
 def given(memory_bytes: int | None) -> str:
@@ -37,6 +40,12 @@ def test_what_fits_in_fewer_bits_is_told_how() -> None:
 @pytest.mark.parametrize(("bits", "kl"), MEASURED)
 def test_costs_are_those_that_were_measured(bits: float, kl: float) -> None:
     assert usual_kl(bits) == pytest.approx(kl)
+
+
+def test_measured_points_are_those_of_the_page() -> None:
+    points = json.loads(CURVE.read_text())["SmolLM2-135M-Instruct"]["points"]
+    chosen = {p["name"].removeprefix("auto-"): p["kl"] for p in points if "auto-" in p["name"]}
+    assert {f"{bits:g}": kl for bits, kl in MEASURED} == pytest.approx(chosen, rel=5e-3)
 
 
 def test_fewer_bits_cost_more() -> None:
