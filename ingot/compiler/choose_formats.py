@@ -27,7 +27,7 @@ from ingot.compiler.quantization.budget import (
 from ingot.compiler.quantization.choose import Matrices, choose_storage, ruled
 from ingot.compiler.quantization.costs import Costs, Way
 from ingot.compiler.quantization.graph_matrices import matrices_in, shares_of_stacks
-from ingot.compiler.quantization.sensitivity import measure
+from ingot.compiler.quantization.sensitivity import Sensitivity
 from ingot.errors import UsageError
 from ingot.ops.dtypes import TORCH_DTYPES
 from ingot.targets.target import all_fit, kind_of
@@ -151,7 +151,7 @@ class Chooser:
         numbers = {name: prod(self.sizes.shapes[name]) for name in asked}
         detail = "what errors in each matrix cost"
         with clock.stage_over("measure", detail, numbers) as begins:
-            return measure(
+            return Sensitivity(
                 self.gm,
                 self.model.checkpoint.read,
                 [tokens[:SEQUENCE_TOKENS] for tokens in text[:SEQUENCES]],
@@ -159,7 +159,7 @@ class Chooser:
                 blocks,
                 TORCH_DTYPES[self.sizes.dtype],
                 begins,
-            )
+            ).measured()
 
     def _items(self, ways: Mapping[str, Sequence[Way]], costs: Mapping[str, Costs]) -> list[Item]:
         """Matrices that read the same become one, and are stored alike."""
@@ -230,6 +230,8 @@ class Chooser:
         fine = finer_rows(rows, stored) if activations == AUTO else frozenset[str]()
         left = fsum(each.cost for each in rows if fine.isdisjoint(each.names))
         words = f"expected to cost {stored:.2g} nats, and their rows {left:.2g}"
+        if not stored:
+            words = f"rows expected to cost {left:.2g} nats"
         if fine:
             words += f"; rows of 16 bits for {len(fine)} of {len(found.storage)} matrices"
         return replace(found, fine=fine, in_words=_joined(found.in_words, words))

@@ -22,9 +22,9 @@ from ingot.compiler.front import Front
 from ingot.compiler.kept_front import front_of
 from ingot.compiler.model import OpenModel, read_model
 from ingot.compiler.options import Clock, CompileOptions, silent
-from ingot.compiler.quantization.budget import FREE_ROWS, SHARE_OF_ROWS
 from ingot.errors import UsageError
 from ingot.models.model_dir import ModelDir
+from tests.support.gguf_files import Type, write_gguf
 
 torch.set_num_threads(1)
 
@@ -144,6 +144,8 @@ def test_one_group_size_may_be_asked_for() -> None:
         ({"bits": 5.0, "max_bytes": 10**7}, "--bits and --max-bytes are given", "one of them"),
         ({"quantize": "int4", "bits": 5.0}, "--bits needs --quantize auto", ""),
         ({"quantize": "int4", "max_bytes": 9}, "--max-bytes needs --quantize auto", ""),
+        ({"group_size": "channel"}, "--group-size is channel for auto", "32, 64, 128"),
+        ({"group_size": 48}, "--group-size is 48 for auto", "32, 64, 128"),
         ({"activations": "int4"}, "unknown rounding of activations 'int4'", "int8, int16, auto"),
     ],
 )
@@ -186,8 +188,22 @@ def test_rows_of_given_formats_can_be_chosen_alone() -> None:
     assert found.storage == front(quantize="int8").storage
     rows = rows_of(plan_of(found, **options))
     assert {n for n, dtype in rows.items() if dtype == "int16"} == found.fine
-    assert "expected to cost" in found.choice and "and their rows" in found.choice
-    assert 0 < FREE_ROWS < SHARE_OF_ROWS
+    assert re.search(r"expected to cost [\d.e-]+ nats, and their rows [1-9\d.e-]+", found.choice)
+
+
+def test_rows_of_integers_that_a_checkpoint_has_are_measured_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are stored as they are, and so cost nothing; the rows that they multiply do."""
+    monkeypatch.setattr("ingot.compiler.quantization.budget.FREE_ROWS", 1e-5)
+    path = write_gguf(MODEL, tmp_path / "model.gguf", Type.Q4_1)
+    options = CompileOptions(activations="auto", targets=("cpu:portable",))
+    model = read_model(ModelDir.open(path), options, Clock(silent))
+    with model.checkpoint:
+        found = choose_formats(model, exported(), Clock(silent))
+    assert {stored.minimums for stored in found.storage.values()} == {True}
+    assert found.fine and float(found.in_words.split()[4]) > 0
+    assert found.in_words.startswith("rows expected to cost ")
 
 
 def test_a_gpu_that_rounds_no_rows_chooses_none() -> None:

@@ -1,11 +1,12 @@
 """How much rounding costs: each matrix in each format, and the rows that are multiplied with it.
 
 Rounding moves the results y of a product by some d. To second order, and where errors of different
-numbers are independent, the divergence KL(model || rounded model) grows by the sum over y of
-F d^2 / 2. F is the Fisher information: the square of the gradient of log p(tokens) by y, with
-tokens drawn from the model's own distribution. So one pass back through the model tells what an
-error is worth, in nats, wherever it is made (Martens, "New insights and perspectives on the natural
-gradient method", 2014). On SmolLM2 the sum over all matrices is 1.2 to 1.5 times what is measured.
+numbers are independent, the divergence KL(model || rounded model) grows by the sum over y of F d^2
+/ 2. F is the Fisher information: the square of the gradient of log p(tokens) by y, with tokens
+drawn from the model's own distribution. So one pass back through the model tells what an error is
+worth, in nats, wherever it is made (Martens, "New insights and perspectives on the natural gradient
+method", 2014). On two real models what is expected of weights and rows together is 0.9 to 1.3 times
+what is measured.
 
 The graph runs piece by piece, about a layer each: forward without keeping anything but what lies
 between pieces, and then back, each piece once more with its gradients. Memory holds one weight and
@@ -60,16 +61,8 @@ class Seen:
     changed: dict[int, float] = field(default_factory=dict)
 
 
-def measure(
-    gm: GraphModule,
-    read: ReadParameter,
-    sequences: Sequence[Sequence[int]],
-    ways: Mapping[str, Sequence[Way]],
-    blocks: Mapping[str, Collection[int]],
-    dtype: torch.dtype,
-    told: Callable[[str], None] = lambda name: None,
-) -> dict[str, Costs]:
-    """What each way to store each matrix costs, and its rows.
+class Sensitivity(Interpreter):
+    """Runs a graph forward and back, for what rounding its matrices and their rows costs.
 
     Args:
         gm: the exported graph. read: gives the checkpoint's numbers.
@@ -79,11 +72,6 @@ def measure(
         dtype: of matrices that are stored plain.
         told: called with the name of a matrix on the way back.
     """
-    return Sensitivity(gm, read, sequences, ways, blocks, dtype, told).measured()
-
-
-class Sensitivity(Interpreter):
-    """Runs a graph forward and back; see `measure`."""
 
     inference = False
 
@@ -95,7 +83,7 @@ class Sensitivity(Interpreter):
         ways: Mapping[str, Sequence[Way]],
         blocks: Mapping[str, Collection[int]],
         dtype: torch.dtype,
-        told: Callable[[str], None],
+        told: Callable[[str], None] = lambda name: None,
     ) -> None:
         super().__init__(gm, read, sequences, first=[min(1, len(s) - 1) for s in sequences])
         self.ways, self.blocks, self.dtype, self.told = ways, blocks, dtype, told
@@ -105,6 +93,7 @@ class Sensitivity(Interpreter):
         self.drawn = torch.Generator().manual_seed(SEED)
 
     def measured(self) -> dict[str, Costs]:
+        """The costs of each matrix, by the name of its parameter."""
         body, tail = self._halves()
         pieces, before = self._pieces(body), []
         with torch.no_grad():
@@ -204,7 +193,7 @@ class Sensitivity(Interpreter):
 
     def observe(self, name: str, x: Tensor, gradient: Tensor) -> None:
         """Counts in the inputs [T, K] of a matrix, and the gradient by its results [T, O]."""
-        parameter = name if name in self.ways else stack_of(name)[0]
+        parameter = self._owner(name)
         if parameter not in self.ways:
             return
         inputs, worth = x.square(), gradient.square().nan_to_num_(0.0, 0.0, 0.0)
@@ -227,10 +216,14 @@ class Sensitivity(Interpreter):
             off = (round_to(x, rounded_rows(block)).dequantize() - x).square_()
             seen.changed[block] = seen.changed.get(block, 0.0) + float((off * sensitive).sum())
 
+    def _owner(self, name: str) -> str:
+        """The parameter that a matrix is, or is one of."""
+        return name if name in self.ways else stack_of(name)[0]
+
     def _settle(self) -> None:
         """Turns what was seen of matrices into costs."""
         for name, seen in self.seen.items():
-            parameter = name if name in self.ways else stack_of(name)[0]
+            parameter = self._owner(name)
             self.costs[parameter].add(self._costs(name, seen, self.ways[parameter]))
         self.seen = {}
 

@@ -12,7 +12,7 @@ from ingot.models.foreign.config import AnyConfig
 
 BITS = {"int8": 8, "int6": 6, "int5": 5, "int4": 4}
 GROUPS = {"32": 32, "64": 64, "128": 128}
-SIZES = dict.fromkeys(BITS, GROUPS) | {"int8": {**GROUPS, "channel": 0}}  # of --group-size
+SIZES = dict.fromkeys((*BITS, AUTO), GROUPS) | {"int8": {**GROUPS, "channel": 0}}  # of --group-size
 AS_THEY_ARE = ("none", "bf16")
 DEQUANTIZE = "--dequantize"
 UNQUANTIZED = "--quantize none, without --group-size, --keep and --calibrate"
@@ -27,7 +27,7 @@ def base_storage(options: CompileOptions, config: AnyConfig) -> Storage | None:
     Raises:
         UsageError: a value is unknown, or options do not go together.
     """
-    if keeps_integers(options, config) or options.quantize == AUTO:
+    if keeps_integers(options, config):
         return None
     if options.quantize == "none":
         for name, given in (
@@ -46,7 +46,7 @@ def base_storage(options: CompileOptions, config: AnyConfig) -> Storage | None:
             f"--group-size is {size} for {options.quantize}",
             hint=f"Supported: {', '.join(allowed)}.",
         )
-    return storage_in(options.quantize, allowed[size])
+    return None if options.quantize == AUTO else storage_in(options.quantize, allowed[size])
 
 
 def storage_in(kind: str, group: int) -> Storage:

@@ -18,7 +18,7 @@ from ingot.compiler.options import Clock, CompileOptions, silent
 from ingot.compiler.quantization.costs import Costs, Way
 from ingot.compiler.quantization.graph_matrices import matrices_in
 from ingot.compiler.quantization.search import quantize_rows
-from ingot.compiler.quantization.sensitivity import Sensitivity, measure
+from ingot.compiler.quantization.sensitivity import Sensitivity
 from ingot.compiler.reference import Interpreter, reference_logits
 from ingot.models.model_dir import ModelDir
 from ingot.ops.scaled import Operand, round_to_int8
@@ -57,7 +57,7 @@ def costs_of(
     names = matrices_in(graph)
     given = (dict.fromkeys(names, ways), {name: [BLOCK] for name in names})
     read = model.checkpoint.read
-    return kind(graph, read, TEXT, *given, torch.float32, lambda name: None).measured()
+    return kind(graph, read, TEXT, *given, torch.float32).measured()
 
 
 def divergence(model: OpenModel, graph: GraphModule, read: Callable[[str], Operand]) -> float:
@@ -81,7 +81,7 @@ def test_pieces_give_the_gradients_of_the_whole(
         def _pieces(self, nodes: Sequence[Node]) -> list[list[Node]]:
             return [[*nodes]]
 
-    pieces = Sensitivity(graph, model.checkpoint.read, TEXT, {}, {}, torch.float32, print)
+    pieces = Sensitivity(graph, model.checkpoint.read, TEXT, {}, {}, torch.float32)
     assert len(pieces._pieces(pieces._halves()[0])) >= 6  # as many as layers
     whole = costs_of(model, graph, [INT8], InOnePiece)
     for name, each in whole.items():
@@ -151,6 +151,7 @@ def test_every_family_has_gradients(name: str, tmp_path: Path) -> None:
         names = matrices_in(graph)
         text = [[*range(1, 40)], [*range(90, 120)]]
         ways, blocks = {n: [INT4] for n in names}, {n: [32] for n in names}
-        costs = measure(graph, found.checkpoint.read, text, ways, blocks, torch.float32)
+        read = found.checkpoint.read
+        costs = Sensitivity(graph, read, text, ways, blocks, torch.float32).measured()
     for matrix, each in costs.items():
         assert 0 < each.stored[INT4] < float("inf"), matrix
