@@ -138,6 +138,7 @@ TRAITS: Mapping[str, Traits] = {
     "activation": Traits(roles={"x": Role.OWN}),
     "add": Traits(roles={"x": Role.OWN, "y": Role.OWN}),
     "concat": Traits(roles={"x": Role.OWN, "y": Role.OWN}),
+    "reorder": Traits(roles={"x": Role.OWN, "order": Role.VECTOR}),
     "mul": Traits(roles={"x": Role.OWN}),
     "soft_cap": Traits(roles={"x": Role.OWN}),
     "cast": Traits(roles={"x": Role.OWN}),

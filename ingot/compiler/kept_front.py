@@ -90,6 +90,7 @@ def front_key(model: OpenModel) -> str:
         "resolved": repr(model.resolved),
         "options": repr(options),
         "calibrated": bool(model.calibration),
+        "orders": model.orders,
         "tensors": [(n, *t.shape, str(t.dtype)) for n, t in all_tensors(model.module).items()],
         "python": sys.version,
         "build": [torch.version.__version__, str(torch.version.git_version)],

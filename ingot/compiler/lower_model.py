@@ -20,6 +20,7 @@ from ingot.compiler.layers import first_of_each_kind
 from ingot.compiler.lower import lower
 from ingot.compiler.model import OpenModel, keeps
 from ingot.compiler.options import Clock
+from ingot.compiler.orders import with_orders
 from ingot.compiler.program_graphs import blocks_of, graph_of, result_of
 from ingot.compiler.quantization.choose import label
 from ingot.compiler.verify import PlanChecker
@@ -39,7 +40,7 @@ def lower_model(model: OpenModel, clock: Clock, exported: GraphModule | None = N
             exported = export(model.module, config)
             if isinstance(config, ForeignConfig):
                 exported = settle(exported, model.module)
-    reference = GraphModule(exported, deepcopy(exported.graph))
+    reference = with_orders(GraphModule(exported, deepcopy(exported.graph)), model.orders)
     chosen = choose_formats(model, reference, clock)
     storage = chosen.storage
     programs = [PROGRAMS[name] for name in model.options.programs]

@@ -11,6 +11,7 @@ from torch.fx import GraphModule
 
 from ingot.artifact.formats import Storage
 from ingot.compiler.options import Clock, CompileOptions, is_measured
+from ingot.compiler.orders import register_orders
 from ingot.compiler.quality_texts import given_text
 from ingot.compiler.quantization.choose import check_calibration
 from ingot.compiler.quantization.graph_matrices import matrices_in
@@ -35,7 +36,7 @@ class OpenModel:
     """A model directory, read and checked. The module has no weights; the checkpoint is open.
 
     `calibration` is tokens of the text that a user calibrates with, and `sample` those of the
-    bundled one, where matrices may have to be rounded without it.
+    bundled one, where matrices may have to be rounded without it. `orders` is of `register_orders`.
     """
 
     model_dir: ModelDir
@@ -49,6 +50,7 @@ class OpenModel:
     quality_text: dict[str, list[int]] = field(default_factory=dict)
     tokenizer_files: dict[str, bytes] = field(default_factory=dict)
     sample: list[list[int]] = field(default_factory=list)
+    orders: dict[str, str] = field(default_factory=dict)
 
     @property
     def ignored(self) -> tuple[str, ...]:
@@ -92,6 +94,7 @@ def read_model(
         checkpoint = Checkpoint.open(model_dir, config, module)
         with closing_on_error(checkpoint):
             kept = kept_storage(checkpoint.quantized, options, resolved.targets, fits)
+            orders = register_orders(module, checkpoint, kept)
         resolved = replace(resolved, kept=kept)
     return OpenModel(
         model_dir,
@@ -105,6 +108,7 @@ def read_model(
         quality_text,
         files,
         sample,
+        orders,
     )
 
 

@@ -17,6 +17,7 @@ from ingot.artifact.traits import Role
 from ingot.compiler.export import export
 from ingot.compiler.model import OpenModel, storage_of
 from ingot.compiler.options import Clock
+from ingot.compiler.orders import with_orders
 from ingot.compiler.quantization.store import QuantizedWeights
 from ingot.errors import ExportError
 from ingot.models.counts import module_counts
@@ -46,7 +47,7 @@ def lower(model: OpenModel, clock: Clock) -> Lowered:
     """Exports the module of a model, and runs the passes that find primitives."""
     config = model.config
     with clock.stage("export", f"{config.architecture}, {config.num_layers} layers"):
-        graph = export(model.module, config)
+        graph = with_orders(export(model.module, config), model.orders)
         refuse_stacks(graph, config.architecture)
         reference = GraphModule(graph, deepcopy(graph.graph))
     chosen = storage_of(model, reference, fits)

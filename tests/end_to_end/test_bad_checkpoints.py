@@ -62,8 +62,8 @@ CHECKPOINTS: dict[str, tuple[str, str, Damage, str]] = {
     "a router of another size": ("qwen3moe", "", change(ROUTER, lambda t: t[:6]), ROUTER),
     "no scales": ("llama", "gptq", pop(f"{Q}.scales"), f"without {Q}.scales"),
     "scales alone": ("llama", "gptq", pop(f"{Q}.qweight"), f"{Q}.scales without"),
-    "an order of activations": (
-        "llama", "gptq", change(f"{Q}.g_idx", lambda t: t.flip(0)), f"{Q}.g_idx",
+    "an order that gives a group too many columns": (
+        "llama", "gptq", change(f"{Q}.g_idx", lambda t: 0 * t), f"{Q}.g_idx gives 64 columns",
     ),
     "zero points out of range": (
         "llama", "gptq", settings("gptq", checkpoint_format="gptq_v2"), "zero points out of range",

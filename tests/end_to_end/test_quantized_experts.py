@@ -11,6 +11,7 @@ import torch
 import ingot
 from ingot.api import LLM
 from ingot.compare.stored import StoredWeights
+from ingot.errors import CheckpointError
 from ingot.ops.scaled import Scaled
 from tests.end_to_end.support import judge, judged_logits, random_tokens, relative_error
 from tests.end_to_end.test_quantized_checkpoints import as_numbers
@@ -85,3 +86,22 @@ def stacked(known: dict[str, Known], kinds: str | tuple[str, ...]) -> torch.Tens
             for e in range(count)
         ]
     )
+
+
+def test_columns_of_experts_in_orders_of_their_own_are_refused(tmp_path: Path) -> None:
+    model_dir, _, _ = written(QWEN3, "gptq-ordered", tmp_path)
+    with pytest.raises(CheckpointError, match="experts") as caught:
+        ingot.compile(model_dir, tmp_path / "a.ingot", max_model_len=LONGEST)
+    assert "mlp.experts.gate_up_proj" in caught.value.found and "--dequantize" in caught.value.hint
+    assert not list(tmp_path.glob("*.ingot*"))
+
+
+@pytest.mark.thorough
+def test_columns_of_experts_in_orders_of_their_own_are_read_as_numbers(tmp_path: Path) -> None:
+    model_dir, numbers, _ = written(QWEN3, "gptq-ordered", tmp_path)
+    options = {"dequantize": True, "dtype": "float32", "max_model_len": LONGEST}
+    report = ingot.compile(model_dir, tmp_path / "a.ingot", **options)
+    tokens = random_tokens(40)
+    with LLM(report.artifact) as llm:
+        want = judged_logits(judge(numbers), tokens)
+        assert relative_error(llm.logits(tokens), want) <= 1e-4

@@ -197,7 +197,7 @@ def test_every_format_of_weights_runs(name: str, kind: str, opset: int) -> None:
 
 
 @pytest.mark.cases(thorough=1)
-@pytest.mark.parametrize("layout", core(further=["gptq", "awq"], slow=LAYOUTS))
+@pytest.mark.parametrize("layout", core(further=["gptq-ordered", "awq"], slow=LAYOUTS))
 def test_integers_of_a_checkpoint_are_those_of_the_file(layout: str, tmp_path: Path) -> None:
     """transformers runs the numbers that they stand for. Embedding and head become int8."""
     model_dir = save_random("llama", tmp_path / "model", tokenizer=True)

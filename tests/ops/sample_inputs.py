@@ -91,6 +91,18 @@ def concat(rng: torch.Generator) -> list[Kwargs]:
     ]
 
 
+def reorder(rng: torch.Generator) -> list[Kwargs]:
+    return [
+        {
+            "x": samples.normal(rng, 1, n, size, dtype=dtype),
+            "order": torch.randperm(size, generator=rng).float(),
+            "out_dtype": dtype,
+        }
+        for dtype in samples.DTYPES
+        for n, size in ((1, 64), (5, 37))
+    ]
+
+
 def embedding(rng: torch.Generator) -> list[Kwargs]:
     return [
         {
@@ -444,6 +456,7 @@ SAMPLES = {
     "attention": attention,
     "cast": cast,
     "concat": concat,
+    "reorder": reorder,
     "embedding": embedding,
     "expert_gate": expert_gate,
     "expert_sum": expert_sum,

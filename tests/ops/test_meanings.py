@@ -211,6 +211,9 @@ def test_the_small_ones():
     assert close(call("mul", x, -3.0), -3.0 * x) and close(call("add", x, y), y + x)
     assert call("cast", x, torch.bfloat16).dtype == torch.bfloat16
     assert torch.equal(call("select_rows", x, torch.tensor([1, 1, 0])), x[:, [1, 1, 0]])
+    order = torch.randperm(x.shape[-1])
+    moved = call("reorder", x, order.float())
+    assert all(torch.equal(moved[..., i], x[..., order[i]]) for i in range(len(order)))
 
 
 def narrowed(kwargs: dict) -> dict:

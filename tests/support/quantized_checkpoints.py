@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,20 +25,27 @@ FLOAT4 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4
 
 @dataclass(frozen=True)
 class Known:
-    """A matrix in integers: unsigned `codes` [O, K], `zeros` and `scales` [O, K / group]."""
+    """A matrix in integers: unsigned `codes` [O, K], `zeros` and `scales` [O, K / group]. Column k
+    is in the group `groups[k]`."""
 
     codes: Tensor
     zeros: Tensor
     scales: Tensor
     bits: int
+    groups: Tensor
 
     @property
     def group(self) -> int:
         return self.codes.shape[1] // self.scales.shape[1]
 
+    @property
+    def order(self) -> Tensor:
+        """The columns, those of a group as neighbours."""
+        return self.groups.argsort(stable=True)
+
     def numbers(self) -> Tensor:
         """What the integers stand for, float32 [O, K]."""
-        wide = [t.repeat_interleave(self.group, 1) for t in (self.zeros, self.scales.float())]
+        wide = [t[:, self.groups] for t in (self.zeros, self.scales.float())]
         return (self.codes - wide[0]).float() * wide[1]
 
 
@@ -56,6 +64,7 @@ class Layout:
     symmetric: bool = True
     group: int = GROUP  # 0: a whole row
     lowest: int = 0  # of codes and of zeros that differ
+    ordered: bool = False  # columns are in any group, in the same for matrices of one module
 
 
 def draw(layout: Layout, like: Tensor, rng: torch.Generator) -> Known:
@@ -71,7 +80,10 @@ def draw(layout: Layout, like: Tensor, rng: torch.Generator) -> Known:
         zeros = torch.randint(layout.lowest, 2 * middle - 1, (rows, groups), generator=rng)
         zeros[0, 0] = layout.lowest
     scales = torch.rand(rows, groups, generator=rng) * 0.04 / middle + 0.01 / middle
-    return Known(codes, zeros, scales.bfloat16().half(), layout.bits)
+    of_columns = torch.arange(columns) // (layout.group or columns)
+    if layout.ordered:
+        of_columns = of_columns[torch.randperm(columns, generator=torch.Generator().manual_seed(1))]
+    return Known(codes, zeros, scales.bfloat16().half(), layout.bits, of_columns)
 
 
 def rewrite(model_dir: Path, layout: Layout, seed: int = 0) -> dict[str, Known]:
@@ -116,12 +128,11 @@ def words(codes: Tensor, bits: int) -> Tensor:
 
 def gptq(known: Known, *, less: int = 1) -> Tensors:
     """AutoGPTQ's pack: columns of W^T, and zeros less one in version 1."""
-    columns = known.codes.shape[1]
     return {
         ".qweight": words(known.codes.T, known.bits),
         ".qzeros": words(known.zeros - less, known.bits).T,
         ".scales": known.scales.T,
-        ".g_idx": (torch.arange(columns) // known.group).int(),
+        ".g_idx": known.groups.int(),
     }
 
 
@@ -147,6 +158,8 @@ def pack_quantized(known: Known) -> Tensors:
         ".weight_scale": known.scales.bfloat16(),
         ".weight_shape": torch.tensor([rows, columns]),
     }
+    if (known.groups.diff() < 0).any():
+        found[".weight_g_idx"] = known.groups.int()
     if (known.zeros != 1 << (known.bits - 1)).any():
         found[".weight_zero_point"] = words(known.zeros, known.bits)
     return found
@@ -172,24 +185,35 @@ def scheme(bits: int, strategy: str, **more: Any) -> dict[str, Any]:
 
 
 def _gptq(
-    bits: int = 4, group: int = GROUP, *, sym: bool = True, v2: bool = False, lowest: int = 0
+    bits: int = 4,
+    group: int = GROUP,
+    *,
+    sym: bool = True,
+    v2: bool = False,
+    lowest: int = 0,
+    ordered: bool = False,
 ) -> Layout:
     config = {
         "quant_method": "gptq",
         "bits": bits,
         "group_size": group or -1,
         "sym": sym,
-        "desc_act": False,
+        "desc_act": ordered,
         "checkpoint_format": "gptq_v2" if v2 else "gptq",
     }
-    return Layout(lambda known: gptq(known, less=0 if v2 else 1), config, bits, sym, group, lowest)
+    write = partial(gptq, less=0 if v2 else 1)
+    return Layout(write, config, bits, sym, group, lowest, ordered)
 
 
-def _packed(bits: int = 4, group: int = GROUP, *, symmetric: bool = True) -> Layout:
+def _packed(
+    bits: int = 4, group: int = GROUP, *, symmetric: bool = True, ordered: bool = False
+) -> Layout:
     strategy = "group" if group else "channel"
     more = {"group_size": group} if group else {}
+    more |= {"actorder": "group"} if ordered else {}
     config = scheme(bits, strategy, symmetric=symmetric, **more)
-    return Layout(pack_quantized, config | {"format": "pack-quantized"}, bits, symmetric, group)
+    config |= {"format": "pack-quantized"}
+    return Layout(pack_quantized, config, bits, symmetric, group, ordered=ordered)
 
 
 _AWQ = {"quant_method": "awq", "bits": 4, "group_size": GROUP, "zero_point": True}
@@ -200,11 +224,14 @@ LAYOUTS: dict[str, Layout] = {
     "gptq-8bit": _gptq(8),
     "gptq-2bit": _gptq(2),
     "gptq-channel": _gptq(group=0),
+    "gptq-ordered": _gptq(ordered=True),
+    "gptq-ordered-zeros": _gptq(sym=False, v2=True, ordered=True),
     "gptq-zeros": _gptq(sym=False, v2=True),
     "gptq-zeros-v1": _gptq(sym=False, lowest=1),
     "awq": Layout(awq, _AWQ | {"version": "gemm"}, symmetric=False),
     "pack-quantized": _packed(),
     "pack-quantized-zeros": _packed(symmetric=False),
+    "pack-quantized-ordered": _packed(symmetric=False, ordered=True),
     "pack-quantized-channel": _packed(8, 0),
     "int-quantized": Layout(int_quantized, _INT8, bits=8, group=0),
 }

@@ -8,8 +8,9 @@ quantized are read as the numbers that they stand for, or as integers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -55,6 +56,7 @@ class Checkpoint:
         copies: dict[str, str],
         ignored: tuple[str, ...] = (),
         checked: Checked | None = None,
+        grouped: frozenset[str] = frozenset(),
     ) -> None:
         self.ignored = ignored
         self._files = files
@@ -62,6 +64,7 @@ class Checkpoint:
         self._sources = sources
         self._constants = constants
         self._copies = copies
+        self._grouped = grouped  # matrices whose columns are read in the order of their groups
 
     @classmethod
     def open(cls, model_dir: ModelDir, config: AnyConfig, module: nn.Module) -> Checkpoint:
@@ -120,6 +123,28 @@ class Checkpoint:
         """The parameters that the checkpoint stores quantized, and the matrix that each is in."""
         return quantized_sources(self._sources)
 
+    def order(self, name: str) -> Array | None:
+        """The columns of a quantized parameter in the order of their groups; None for their own.
+
+        Raises CheckpointError for groups that are no such order, and for experts that have one.
+        """
+        source = self._sources[name]
+        found = [self._order(info) for info in source.infos if isinstance(info, QuantizedTensor)]
+        if isinstance(source, Stacked) and any(each is not None for each in found):
+            raise CheckpointError(
+                f"the columns of the experts in {name} are grouped in an order of their own each",
+                hint="Give --dequantize, which reads the numbers that the integers stand for.",
+            )
+        return found[0] if found else None
+
+    def read_grouped(self, names: Iterable[str], constants: Mapping[str, Tensor]) -> None:
+        """From now on gives these parameters with their columns in the order of their groups.
+
+        `constants` are all that `read` then knows.
+        """
+        self._grouped |= {self._sources[name].info.name for name in names}
+        self._constants = dict(constants)
+
     def scaled(self, name: str, start: int = 0, stop: int | None = None) -> Scaled:
         """A parameter that is stored quantized, or its rows start..stop, as integers.
 
@@ -177,9 +202,14 @@ class Checkpoint:
     def beside(self) -> Checkpoint:
         """Opens the checkpoint for another thread, whose own reads it drops from memory; closed
         with this one."""
-        sources, checked = self._sources, self._reader.checked
         return Checkpoint(
-            self._files, sources, self._constants, self._copies, self.ignored, checked
+            self._files,
+            self._sources,
+            self._constants,
+            self._copies,
+            self.ignored,
+            self._reader.checked,
+            self._grouped,
         )
 
     def forget(self) -> None:
@@ -225,8 +255,11 @@ class Checkpoint:
     ) -> NDArray[np.float32]:
         """The numbers of rows of an encoded matrix, decoded some rows at a time."""
 
+        order = None if matrix.name in self._grouped else self._order(matrix)
+
         def numbers(first: int, last: int) -> NDArray[np.float32]:
-            return self._encoded(matrix, first, last).numbers()
+            found = self._encoded(matrix, first, last).numbers()
+            return found if order is None else found[..., np.argsort(order)]
 
         row_bytes = 4 * int(np.prod(source.shape[1:], dtype=np.int64))
         step = max(1, PIECE_BYTES // max(1, row_bytes))
@@ -250,8 +283,13 @@ class Checkpoint:
         return scaled(matrix.name, held, storage)
 
     def _encoded(self, matrix: EncodedTensor, first: int, last: int) -> Decoded:
-        """Rows first..last of a quantized matrix."""
-        return matrix.encoding.rows(self._reader.part, first, last)
+        """Rows first..last of a quantized matrix, with the columns of a group as neighbours."""
+        rows, order = matrix.encoding.rows(self._reader.part, first, last), self._order(matrix)
+        return rows if order is None else replace(rows, values=rows.values[..., order])
+
+    def _order(self, matrix: EncodedTensor) -> Array | None:
+        order = matrix.order if isinstance(matrix, QuantizedTensor) else None
+        return None if order is None else order.columns(self._reader.part)
 
 
 @contextmanager

@@ -250,6 +250,14 @@ def concat(operands: Operands, work: CpuWork) -> KernelCall:
     return KernelCall("concat", (x.columns // sizes[0], *sizes), arguments)
 
 
+def reorder(operands: Operands, work: CpuWork) -> KernelCall:
+    i = work.members[0]
+    x, order = operands.of(i, "x"), operands.of(i, "order")
+    expect(i, order.dtype == "float32", f"the order is {order.dtype}")
+    arguments = (operands.rows(x), operands.weight(order), result(operands, i))
+    return KernelCall("reorder", (x.columns,), arguments)
+
+
 def mul(operands: Operands, work: CpuWork) -> KernelCall:
     return elementwise(operands, work.members[0], scalar="factor")
 
@@ -300,6 +308,7 @@ CALLS: Mapping[str, Emit] = {
     "mul": mul,
     "paged_attention": paged_attention,
     "paged_attention_quantize": paged_attention,
+    "reorder": reorder,
     "rms_norm": rms_norm,
     "rms_norm_quantize": rms_norm,
     "rope": rope,

@@ -9,6 +9,7 @@ from ingot.artifact.launches import Constant
 from ingot.artifact.plan import Instruction
 from ingot.errors import CodegenError
 from ingot.targets.cuda.call import Call, Choice, Emit
+from ingot.targets.cuda.calls_heads import expect_float32
 from ingot.targets.cuda.levels import FLOATS
 from ingot.targets.cuda.operands import Operands, Pointer, RowsOperand, Size
 from ingot.targets.cuda.products import (
@@ -153,6 +154,18 @@ def concat(operands: Operands, work: Work) -> list[Call]:
     return [_by_number(operands, i, "rows.concat", sizes)]
 
 
+def reorder(operands: Operands, work: Work) -> list[Call]:
+    i = work.member("reorder")
+    x, out, order = operands.rows(i, "x"), operands.rows(i, "out"), _weight(operands, i, "order")
+    expect_float32(i, "order", order)
+    constants = {
+        "X_STRIDE": x.stride, "OUT_STRIDE": out.stride, "WIDTH": out.columns, "COLUMNS": COLUMNS
+    }  # fmt: skip
+    arguments = {"x": x.pointer, "order": order, "out": out.pointer}
+    grid = row_grid(out.symbol, out.columns, COLUMNS)
+    return [Call(arguments, (Choice("rows.reorder", constants, grid),))]
+
+
 def mul(operands: Operands, work: Work) -> list[Call]:
     i = work.member("mul")
     return [_by_number(operands, i, "rows.mul", {"FACTOR": float(i.attrs["factor"])})]
@@ -201,8 +214,8 @@ def _norm_constants(norm: Instruction) -> Mapping[str, Constant]:
     return {"EPS": float(norm.attrs["eps"]), "OFFSET": float(norm.attrs["offset"])}
 
 
-def _weight(operands: Operands, i: Instruction) -> Pointer:
-    return _present(operands.weight(i, "weight"))
+def _weight(operands: Operands, i: Instruction, name: str = "weight") -> Pointer:
+    return _present(operands.weight(i, name))
 
 
 def _present(pointer: Pointer | None) -> Pointer:
@@ -229,6 +242,7 @@ CALLS: Mapping[str, Emit] = {
     "gate": gate,
     "layer_norm": layer_norm,
     "mul": mul,
+    "reorder": reorder,
     "rms_norm": rms_norm,
     "select_rows": select_rows,
     "soft_cap": soft_cap,

@@ -17,7 +17,7 @@ from ingot.targets.cpu.kind import KIND
 from tests.support import samples
 from tests.support.core import core
 from tests.targets.cpu.experts import integer_mixtures, mixtures, routers
-from tests.targets.cpu.latent_cases import concats, head_linears, latents
+from tests.targets.cpu.latent_cases import concats, head_linears, latents, reorders
 from tests.targets.cpu.matrices import MATRICES, integers
 from tests.targets.cpu.native import TARGETS, runnable
 from tests.targets.cpu.segment_cases import segments_of
@@ -128,7 +128,7 @@ def floats(kind: str) -> Iterator[tuple[str, Case]]:
     dtype = DTYPES[kind]
     for make in (linears, gated, norms, ropes, elementwise, gathers, routers, mixtures):
         yield from make(dtype)
-    for make in (head_linears, concats):
+    for make in (head_linears, concats, reorders):
         yield from make(dtype)
     for make in (heads, products_of_heads, attentions, latents):
         yield from make(dtype, dtype)

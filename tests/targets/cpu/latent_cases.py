@@ -40,6 +40,16 @@ def concats(dtype: DType) -> Iterator[tuple[str, Case]]:
         yield f"concat-{left}-{right}", partial(case, heads=heads, left=left, right=right)
 
 
+def reorders(dtype: DType) -> Iterator[tuple[str, Case]]:
+    def case(s: Sketch, size: int) -> None:
+        order = s.weight("order", torch.randperm(size, generator=s.drawn("order")).float())
+        s.call("reorder", s.rows("x", size, form=dtype), order, form=dtype)
+        s.call("reorder", s.rows("wide", size), order, form=dtype)
+
+    for size in (20, 300):
+        yield f"reorder-{size}", partial(case, size=size)
+
+
 def latents(dtype: DType, kept: DType) -> Iterator[tuple[str, Case]]:
     """Heads that fill a tile of rows and that do not; sizes off the vectors; pages of 1 to 4 key
     groups; the sizes of published models."""

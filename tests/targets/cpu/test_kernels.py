@@ -19,7 +19,14 @@ from tests.targets.cpu.steps import Step
 from tests.targets.cpu.units import Unit, parts_of
 
 MOST_ROWS = 70
-EXACT = {"cast", "concat", "embedding", "kv_write", "select_rows"}  # they copy, or round once
+EXACT = {
+    "cast",
+    "concat",
+    "embedding",
+    "kv_write",
+    "reorder",
+    "select_rows",
+}  # they copy, or round once
 
 
 def tolerance(kernel: CpuWork, dtype: torch.dtype) -> tuple[float, float]:

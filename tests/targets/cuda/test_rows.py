@@ -104,6 +104,11 @@ def concat(s: Sketch, width: int, dtype: DType) -> str:
     return s.call("concat", x, y, form=dtype, shape=(3, width + 20))
 
 
+def reorder(s: Sketch, width: int, dtype: DType) -> str:
+    order = torch.randperm(width, generator=torch.Generator().manual_seed(1)).float()
+    return s.call("reorder", s.rows("x", width, form=dtype), s.weight("order", order), form=dtype)
+
+
 def cast(s: Sketch, width: int, dtype: DType) -> str:
     return s.call("cast", s.rows("x", width), form=dtype)
 
@@ -133,6 +138,7 @@ BUILDS: Mapping[str, Build] = {
     "soft_cap": soft_cap,
     "cast": cast,
     "concat": concat,
+    "reorder": reorder,
 }
 WIDTHS = {
     "embedding int8": 96,

@@ -27,7 +27,7 @@ from ingot.models.checkpoints.formats.floats import (
     signed,
     unpacked,
 )
-from ingot.models.checkpoints.formats.gptq import TWO, reordered
+from ingot.models.checkpoints.formats.gptq import TWO
 from ingot.models.checkpoints.formats.parts import (
     Infos,
     MatrixParts,
@@ -38,6 +38,7 @@ from ingot.models.checkpoints.formats.parts import (
 from ingot.models.checkpoints.formats.quantized import (
     Array,
     Decoded,
+    Order,
     QuantizedTensor,
     View,
     quantized,
@@ -61,12 +62,14 @@ class Scheme:
     """Scheme of quantized weights: keys of `weights` in a config group.
 
     `group` is the columns that share a scale, 0 for a whole row; `alike` the rows, 0 for all.
+    `ordered` says that the columns of a group need not be neighbours.
     """
 
     bits: int
     symmetric: bool
     alike: int
     group: int
+    ordered: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +79,6 @@ class PackedIntegers:
     values: TensorInfo
     scales: TensorInfo
     zeros: TensorInfo | None
-    order: TensorInfo | None
     columns: int
     bits: int
     group: int
@@ -91,10 +93,6 @@ class PackedIntegers:
         return storage_of(self.bits, self.columns, self.group, zeros=self.zeros is not None)
 
     def rows(self, view: View, first: int, last: int) -> Decoded:
-        if self.order and not np.array_equal(
-            view(self.order), np.arange(self.columns) // self.group
-        ):
-            raise reordered(self.order.name)
         values = view(self.values)[first:last]
         if self.values.dtype == "I32":
             values = signed(unpacked(values, self.bits, 1), self.bits)[:, : self.columns]
@@ -148,8 +146,6 @@ def _scheme(settings: QuantizationKeys, form: str) -> Scheme:
 def read_scheme(weights: QuantizationKeys) -> Scheme:
     """The scheme of one config group."""
     strategy = weights.choice("strategy", tuple(STRATEGIES), "tensor")
-    if weights.get("actorder") in ("group", True):
-        raise weights.wrong("actorder", "static, or none")
     alike, group = STRATEGIES[strategy]
     if strategy in ("group", "tensor_group"):
         group = weights.integer("group_size")
@@ -158,7 +154,8 @@ def read_scheme(weights: QuantizationKeys) -> Scheme:
         if not isinstance(size, list) or len(size) != 2:
             raise weights.wrong("block_structure", "two whole numbers")
         alike, group = size
-    return Scheme(weights.integer("num_bits"), weights.flag("symmetric", True), alike, group)
+    bits, symmetric = weights.integer("num_bits"), weights.flag("symmetric", True)
+    return Scheme(bits, symmetric, alike, group, weights.get("actorder") in ("group", True))
 
 
 STRATEGIES = {
@@ -198,11 +195,15 @@ def _integers(stem: str, parts: Infos, scheme: Scheme) -> QuantizedTensor:
         faults.append(fault_of(zeros, stored, ("I32",) if packed else ("I8",)))
     elif not scheme.symmetric:
         faults.append(f"no {stem}{ZEROS} although symmetric is false")
+    if groups := parts.get(".weight_g_idx"):
+        faults.append(fault_of(groups, (columns,), ("I32",)))
+    elif scheme.ordered:
+        faults.append(f"no {stem}.weight_g_idx although actorder is group")
     if wrong := misshapen(*faults):
         raise wrong
-    order = parts.get(".weight_g_idx")
-    encoding = PackedIntegers(values, scales, zeros, order, columns, scheme.bits, group)
-    return quantized(f"{stem}.weight", (rows, columns), tuple(parts.values()), encoding)
+    encoding = PackedIntegers(values, scales, zeros, columns, scheme.bits, group)
+    order = Order(groups, group) if groups else None
+    return quantized(f"{stem}.weight", (rows, columns), tuple(parts.values()), encoding, order)
 
 
 def _float8(stem: str, parts: Infos, scheme: Scheme) -> QuantizedTensor:

@@ -6,7 +6,7 @@ Of a matrix [O, K] in groups of G columns and b bits, with n = 32 / b integers i
     qzeros   int32 [K / G, O / n]   word c has outputs n c .. n c + n - 1; the version `gptq`
                                     stores zero - 1, and `gptq_v2` zero
     scales   float [K / G, O]
-    g_idx    int32 [K]              the group of each input
+    g_idx    int32 [K]              the group of each input; with desc_act any
 
 A number is (integer - zero) * scale. Symmetric models have the zero 2^(b - 1) everywhere.
 """
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ingot.artifact.formats import Storage
-from ingot.errors import CheckpointError, Noting, OnFault, UnsupportedModelError
+from ingot.errors import CheckpointError, Noting, OnFault
 from ingot.models.checkpoints.formats.floats import FLOATS, scales_of, signed, unpacked
 from ingot.models.checkpoints.formats.parts import (
     Infos,
@@ -31,6 +31,7 @@ from ingot.models.checkpoints.formats.parts import (
 from ingot.models.checkpoints.formats.quantized import (
     Array,
     Decoded,
+    Order,
     QuantizedTensor,
     View,
     quantized,
@@ -52,7 +53,6 @@ class Gptq:
     qweight: TensorInfo
     scales: TensorInfo
     qzeros: TensorInfo | None
-    g_idx: TensorInfo | None
     bits: int
     group: int
     symmetric: bool
@@ -71,7 +71,6 @@ class Gptq:
         return storage_of(self.bits, self.columns, self.group, zeros=not self.symmetric)
 
     def rows(self, view: View, first: int, last: int) -> Decoded:
-        self._check_order(view)
         words = np.ascontiguousarray(view(self.qweight)[:, first:last])
         values = signed(unpacked(words, self.bits, 0).T, self.bits)
         scales = scales_of(view, self.scales, (slice(None), slice(first, last))).T
@@ -94,37 +93,20 @@ class Gptq:
             hint="check sym and checkpoint_format in the quantization_config of config.json",
         )
 
-    def _check_order(self, view: View) -> None:
-        if self.g_idx is None:
-            return
-        order = view(self.g_idx)
-        if not np.array_equal(order, np.arange(self.columns) // self.group):
-            raise reordered(self.g_idx.name)
-
-
-def reordered(name: str) -> CheckpointError:
-    """The error of a matrix whose groups are not neighbours."""
-    return CheckpointError(
-        f"the tensor {name} puts columns into groups in an order of their activations (desc_act)",
-        hint="supported: groups of neighbouring columns; quantize with desc_act false, or take the "
-        "original model and --quantize int4",
-    )
-
 
 def find(settings: QuantizationKeys, infos: Infos, on_fault: OnFault) -> Iterator[QuantizedTensor]:
     """The matrices of a checkpoint."""
     bits = settings.choice("bits", BITS)
     group = settings.integer("group_size")
     form = settings.choice("checkpoint_format", tuple(VERSIONS), "gptq")
-    if settings.flag("desc_act", False) and group != -1:
-        raise UnsupportedModelError(
-            "quantization_config has desc_act: columns are in an order of their activations",
-            hint="supported: desc_act false; take such a model, or the original one and "
-            "--quantize int4",
-        )
-    symmetric = settings.flag("sym", True)
+    symmetric, ordered = settings.flag("sym", True), settings.flag("desc_act", False)
     for stem, parts in LAYOUT.matrices(infos, on_fault):
         with Noting(on_fault):
+            if ordered and ".g_idx" not in parts:
+                raise CheckpointError(
+                    f"the checkpoint has no {stem}.g_idx, although desc_act is true",
+                    hint="set desc_act in config.json to false, or fetch the checkpoint again",
+                )
             yield _matrix(stem, parts, bits, group, symmetric, VERSIONS[form])
 
 
@@ -148,12 +130,13 @@ def _matrix(
         faults.append(fault_of(qzeros, (groups, -(-outputs // each)), ("I32",)))
     elif not symmetric:
         faults.append(f"no {stem}.qzeros although sym is false")
-    if order := parts.get(".g_idx"):
-        faults.append(fault_of(order, (columns,), ("I32",)))
+    if g_idx := parts.get(".g_idx"):
+        faults.append(fault_of(g_idx, (columns,), ("I32",)))
     if wrong := misshapen(*faults):
         raise wrong
-    encoding = Gptq(qweight, scales, qzeros, order, bits, group, symmetric, added)
-    return quantized(f"{stem}.weight", (outputs, columns), tuple(parts.values()), encoding)
+    order = Order(g_idx, group) if g_idx else None
+    encoding = Gptq(qweight, scales, qzeros, bits, group, symmetric, added)
+    return quantized(f"{stem}.weight", (outputs, columns), tuple(parts.values()), encoding, order)
 
 
 TWO = "a quantized matrix has two dimensions: fetch the checkpoint again"

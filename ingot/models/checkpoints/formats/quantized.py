@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingot.artifact.formats import Storage
+from ingot.errors import CheckpointError
 from ingot.models.checkpoints.mapped_file import TensorInfo
 
 Array = NDArray[Any]
@@ -91,6 +92,48 @@ class Decoded:
             change(out[..., inside:], by_group[..., whole:], out=out[..., inside:])
 
 
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Order of the columns of a matrix whose groups are not neighbours, as act-order leaves them.
+
+    GPTQ rounds the columns with the largest inputs first. A group has the columns that are rounded
+    one after the other, wherever they stand.
+
+    Attributes:
+        of_columns: the tensor that tells the group of each column, int32 [K].
+        group: the columns of a group.
+    """
+
+    of_columns: TensorInfo
+    group: int
+
+    def columns(self, view: View) -> Array | None:
+        """The columns [K], those of a group as neighbours; None where they stand so already.
+
+        Raises CheckpointError for groups of other sizes.
+        """
+        groups = view(self.of_columns)
+        expected = np.arange(len(groups)) // self.group
+        if np.array_equal(groups, expected):
+            return None
+        order: Array = np.argsort(groups, kind="stable")
+        if np.array_equal(groups[order], expected):
+            return order
+        found, counts = np.unique(groups, return_counts=True)
+        fault = next(
+            (
+                f"{n} columns to group {i}"
+                for i, n in zip(found, counts, strict=True)
+                if n != self.group
+            ),
+            f"columns to group {found[-1]}, of {len(found)}",
+        )
+        raise CheckpointError(
+            f"the tensor {self.of_columns.name} gives {fault}; a group has {self.group}",
+            hint="the checkpoint is damaged: fetch it again",
+        )
+
+
 class MatrixEncoding(Protocol):
     """Encoding of one matrix in tensors of a checkpoint."""
 
@@ -107,8 +150,9 @@ class MatrixEncoding(Protocol):
     def rows(self, view: View, first: int, last: int) -> Decoded:
         """Rows first..last along the first dimension of the matrix.
 
-        With a storage, values are integers in the range of its bits, and every group is a multiple
-        of the storage's. Raises CheckpointError for stored values that the format does not allow.
+        Columns come as they are stored, whatever the order of their groups is. With a storage,
+        values are integers in the range of its bits, and every group is a multiple of the
+        storage's. Raises CheckpointError for stored values that the format does not allow.
         """
         ...
 
@@ -130,17 +174,22 @@ class QuantizedTensor(EncodedTensor):
     """A matrix of a checkpoint that is stored quantized.
 
     `nearest` is the storage that is taken where none holds the numbers exactly and no option says
-    otherwise; None where one has to.
+    otherwise; None where one has to. `order` is that of columns whose groups may be no neighbours.
     """
 
     nearest: Storage | None = None
+    order: Order | None = None
 
 
 def quantized(
-    name: str, shape: tuple[int, ...], parts: tuple[TensorInfo, ...], encoding: MatrixEncoding
+    name: str,
+    shape: tuple[int, ...],
+    parts: tuple[TensorInfo, ...],
+    encoding: MatrixEncoding,
+    order: Order | None = None,
 ) -> QuantizedTensor:
     """A matrix with the given name."""
-    return QuantizedTensor(name, "F32", shape, 0, 0, parts, encoding)
+    return QuantizedTensor(name, "F32", shape, 0, 0, parts, encoding, order=order)
 
 
 GROUPS = (128, 64, 32)  # columns that share a scale, fastest first
@@ -159,7 +208,7 @@ def storage_of(bits: int, columns: int, group: int, *, zeros: bool = False) -> S
     if sizes:
         return Storage(kept, sizes[0], multipliers=False, zeros=zeros)
     # Kernels of int8 take groups that those of int4 do not.
-    return None if zeros or group % 4 else Storage(8, group, multipliers=False)
+    return None if group % 4 else Storage(8, group, multipliers=False, zeros=zeros)
 
 
 @dataclass(frozen=True, slots=True)

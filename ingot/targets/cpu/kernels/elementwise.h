@@ -48,6 +48,22 @@ void concat(Slice slice, Rows<const X> x, Rows<const Y> y, Rows<Out> out) {
   }
 }
 
+// out[r][c] = x[r][order[c]], where order has whole numbers
+template <int Columns, class T, class Out>
+[[gnu::noinline, gnu::noipa]]
+void reorder(Slice slice, Rows<const T> x, const float* order, Rows<Out> out) {
+  for (int row = slice.rows.begin; row < slice.rows.end; ++row) {
+    float wide[Columns];
+    for_columns<Columns>([&](int c, auto part) { store(wide + c, load(x[row] + c, part), part); });
+    for_columns<Columns>([&](int c, auto part) {
+      float picked[lanes] = {};
+      for (int i = 0; i < lanes && c + i < Columns; ++i)
+        picked[i] = wide[static_cast<int>(order[c + i])];
+      store(out[row] + c, load(picked), part);
+    });
+  }
+}
+
 template <int Columns, class T, class Out>
 [[gnu::noinline, gnu::noipa]]
 void mul(Slice slice, Rows<const T> x, float factor, Rows<Out> out) {

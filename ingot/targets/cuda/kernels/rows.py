@@ -131,6 +131,17 @@ def concat(
 
 
 @triton.jit
+def reorder(
+    x, order, out,
+    X_STRIDE: tl.constexpr, OUT_STRIDE: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """out[c] = x[order[c]], where order has whole numbers in float32."""
+    row, columns, mask = _place(COLUMNS, WIDTH)
+    source = tl.load(order + columns, mask=mask, other=0.0).to(tl.int32)
+    _put(out, _numbers(x, row, source, mask, X_STRIDE), row, columns, mask, OUT_STRIDE)
+
+
+@triton.jit
 def mul(
     x, out,
     X_STRIDE: tl.constexpr, OUT_STRIDE: tl.constexpr, WIDTH: tl.constexpr, FACTOR: tl.constexpr,

@@ -113,7 +113,6 @@ def test_a_matrix_of_another_shape_is_told_by_its_logical_one(
         ("gptq", {**GPTQ, "group_size": 40}, "groups of 40 do not divide"),
         ("gptq", {**GPTQ, "group_size": 0}, "groups of 0 do not divide"),
         ("gptq", {**GPTQ, "sym": "yes"}, "sym 'yes'"),
-        ("gptq", {**GPTQ, "desc_act": True}, "desc_act"),
         ("gptq", {**GPTQ, "checkpoint_format": "marlin"}, "checkpoint_format 'marlin'"),
         ("gptq", {**GPTQ, "quant_method": "hqq"}, "quant_method 'hqq'"),
         ("gptq", {**GPTQ, "quant_method": "bitsandbytes"}, "quant_method 'bitsandbytes'"),
@@ -134,7 +133,7 @@ def test_a_matrix_of_another_shape_is_told_by_its_logical_one(
         (
             "pack-quantized",
             scheme(4, "group", group_size=32, actorder="group") | {"format": "pack-quantized"},
-            "actorder 'group'",
+            "no model.layers.0.mlp.down_proj.weight_g_idx although actorder is group",
         ),
         (
             "pack-quantized",
@@ -169,15 +168,50 @@ def test_formats_are_not_mixed(whole: dict[str, Path], tmp_path: Path) -> None:
     checkpoint.close()
 
 
-def test_an_order_of_activations_is_refused_where_it_is_read(
-    whole: dict[str, Path], tmp_path: Path
+def moved(index: int, by: int) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Gives a column another group."""
+
+    def change_one(groups: torch.Tensor) -> torch.Tensor:
+        groups[index] += by
+        return groups
+
+    return change_one
+
+
+@pytest.mark.parametrize(
+    ("damage", "named"),
+    [
+        (moved(5, 1), "gives 31 columns to group 0; a group has 32"),
+        (moved(40, -1), "gives 33 columns to group 0; a group has 32"),
+        (moved(40, 1), "gives 31 columns to group 1; a group has 32"),
+        (moved(5, -1), "gives 1 columns to group -1; a group has 32"),
+        (lambda groups: groups + 1, "gives columns to group 2, of 2; a group has 32"),
+    ],
+)
+def test_an_order_gives_every_group_its_columns(
+    damage: Callable[[torch.Tensor], torch.Tensor],
+    named: str,
+    whole: dict[str, Path],
+    tmp_path: Path,
 ) -> None:
-    """Settings may say that there is none."""
     model_dir = Path(shutil.copytree(whole["gptq"], tmp_path / "model"))
-    checkpoint, _ = build(edit(model_dir, change(".g_idx", lambda t: t.flip(0))))
-    with checkpoint, pytest.raises(ModelDirError, match="desc_act") as caught:
-        checkpoint.read(f"{STEM}.weight")
-    again(caught.value, f"{STEM}.g_idx")
+    checkpoint, _ = build(edit(model_dir, change(".g_idx", damage)))
+    with checkpoint:
+        for read in (checkpoint.read, checkpoint.scaled, checkpoint.order):
+            with pytest.raises(ModelDirError, match=named) as caught:
+                read(f"{STEM}.weight")
+            again(caught.value, f"{STEM}.g_idx")
+
+
+def test_an_order_that_settings_promise_is_there(whole: dict[str, Path], tmp_path: Path) -> None:
+    model_dir = Path(shutil.copytree(whole["gptq"], tmp_path / "model"))
+    set_config(model_dir, {**GPTQ, "desc_act": True})
+    checkpoint, _ = build(model_dir)  # groups that are neighbours are an order, too
+    with checkpoint:
+        assert checkpoint.order(f"{STEM}.weight") is None
+    with pytest.raises(ModelDirError) as caught:
+        build(edit(model_dir, pop(".g_idx")))
+    again(caught.value, f"no {STEM}.g_idx, although desc_act is true")
 
 
 @pytest.mark.parametrize(
