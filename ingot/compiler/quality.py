@@ -13,15 +13,11 @@ from torch.fx import GraphModule
 
 from ingot.artifact.quality import Quality
 from ingot.compiler.quality_texts import ScoredText
-from ingot.compiler.quantization.graph_matrices import matrix_nodes
+from ingot.compiler.quantization.graph_matrices import EMBEDDING, matrix_nodes, shares_of_stacks
 from ingot.compiler.reference import ReadParameter
 from ingot.compiler.rounding import Rounded, SideBySide
-from ingot.ops import OPS
-from ingot.passes.graph import arguments, value
 
 DIGITS = 3
-EXPERTS = OPS["experts"].overload
-EMBEDDING = torch.ops.aten.embedding.default
 SIDE = 1024  # of the matrices whose product tells how fast this machine is
 NONE = -1
 
@@ -68,13 +64,12 @@ def seconds_of(setting: Setting, sizes: Mapping[str, int]) -> float:
     begun = time.perf_counter()
     torch.mm(tried, tried)
     a_second = 2 * SIDE**3 / (time.perf_counter() - begun)
-    parameters = 0.0
-    for name, node in matrix_nodes(setting.gm):
-        share = 1.0
-        if node.target is EXPERTS:
-            given = arguments(node)
-            share = given["top_k"] / value(given["shares"]).shape[-1]
-        parameters += share * sizes.get(name, 0) * (node.target is not EMBEDDING)
+    shares = shares_of_stacks(setting.gm)
+    parameters = sum(
+        shares.get(name, 1.0) * sizes.get(name, 0)
+        for name, node in matrix_nodes(setting.gm)
+        if node.target is not EMBEDDING
+    )
     return 2 * parameters * setting.positions * (1 + len(setting.ways)) / a_second
 
 

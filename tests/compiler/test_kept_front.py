@@ -10,6 +10,7 @@ import msgspec
 import pytest
 import torch
 
+import ingot
 from ingot.artifact import front_entry
 from ingot.artifact.codec import encode_plan
 from ingot.artifact.formats import Storage
@@ -215,3 +216,18 @@ def test_a_cache_that_takes_nothing_more_is_no_fault(
 
     monkeypatch.setattr(kept_front.Builds, "keep", full)
     assert front_of(model, Clock(silent)) is made
+
+
+@pytest.mark.parametrize("quantize", core("int4", further=["none"]))
+def test_a_model_with_experts_is_compiled_a_second_time(
+    quantize: str, cache: Path, tmp_path: Path
+) -> None:
+    """What rounds and measures it has the kept graph, whose nodes tell no shapes."""
+    model_dir = save_random("qwen3moe_unnormalised", tmp_path / "model", tokenizer=True)
+    weights = []
+    for name in ("first.ingot", "second.ingot"):
+        options = {"quantize": quantize, "targets": "cpu:portable", "max_model_len": 64}
+        made = ingot.compile(model_dir, tmp_path / name, **options)
+        weights.append([path.read_bytes() for path in made.artifact.rglob("*.safetensors")])
+    assert weights[0] and weights[0] == weights[1]
+    assert len(list(cache.glob(f"*{kept_front.SUFFIX}"))) == 1

@@ -31,7 +31,7 @@ from ingot.compiler.quantization.store import QuantizedWeights
 from ingot.compiler.reference import Interpreter
 from ingot.ops.scaled import Operand
 from ingot.ops.stacks import matrix_name
-from ingot.passes.graph import arguments, value
+from ingot.passes.graph import arguments
 
 TOKENS_A_COLUMN = 2  # for GPTQ of an expert: fewer give moments that are mostly chance
 FEWEST_TOKENS = 64  # for mean squares of an expert's own
@@ -114,7 +114,7 @@ class Calibrator(Interpreter):
             name = str(weight.target)
             if name in self.left:
                 inputs = Inputs(self.together.pop(name, MeanSquares()).found())
-                for index in range(value(weight).shape[0]):
+                for index in range(self.gm.get_parameter(name).shape[0]):
                     if matrix_name(name, index) not in self.weights:
                         self._round(name, matrix_name(name, index), inputs)
                 self.left.remove(name)
