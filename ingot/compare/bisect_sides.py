@@ -32,6 +32,7 @@ from ingot.compare.steps import Steps, room_for, steps_of
 from ingot.compare.stored import sources_of
 from ingot.compiler.interpret import Value
 from ingot.compiler.options import Progress, silent
+from ingot.compiler.orders import is_order
 from ingot.errors import IngotError, UsageError
 from ingot.ops.scaled import Scaled
 from ingot.runtime.goldens import read_golden
@@ -160,6 +161,8 @@ def _against_model(
     steps, cut = _steps(subject, prompts)
     kernels = run_kernels(subject.artifact, entry, steps)
     plan, target = kernels.plan, target_named(entry.name)
+    if any(is_order(weight.name) for weight in plan.of_kind("weight")):
+        reference.order_columns()
     values = model.values(steps)
     made = PlanValues.of(plan, model.weight, steps.whole, steps.num_pages)
     makers, lost = _makers(model, subject)

@@ -35,7 +35,7 @@ class ReferenceSide:
             hint = f"{HF}{name} is run by transformers, and needs no family. {error.hint}"
             raise UnsupportedModelError(error.found, hint=hint) from error
         longest = max_model_len or config.max_position_embeddings
-        module = registry.build(config, max_model_len=longest)
+        self.module = registry.build(config, max_model_len=longest)
         self.name = name
         self.what = "model directory, float32 reference"
         self.config = config
@@ -43,8 +43,15 @@ class ReferenceSide:
         self.max_model_len: int | None = longest
         self.eos_token_ids = config.eos_token_ids
         self.tokenizer = folder_tokenizer(model_dir, config.vocab_size)
-        self.checkpoint = Checkpoint.open(model_dir, config, module)
-        self.graph = export(module, config)
+        self.checkpoint = Checkpoint.open(model_dir, config, self.module)
+        self.graph = export(self.module, config)
+
+    def order_columns(self) -> None:
+        """From here on, columns of quantized matrices are in the order of their groups."""
+        from ingot.compiler.orders import register_orders, with_orders
+
+        checkpoint = self.checkpoint
+        with_orders(self.graph, register_orders(self.module, checkpoint, checkpoint.quantized))
 
     def logits(self, tokens: Sequence[int]) -> Float32:
         from ingot.compiler.reference import reference_logits

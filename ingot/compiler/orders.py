@@ -20,6 +20,11 @@ from ingot.passes.graph import call_op, value
 CONSTANT = "column_order"
 
 
+def is_order(name: str) -> bool:
+    """Whether the constant of that name is an order of columns."""
+    return name.endswith(f".{CONSTANT}")
+
+
 def register_orders(
     module: nn.Module, checkpoint: Checkpoint, kept: Iterable[str]
 ) -> dict[str, str]:

@@ -41,7 +41,7 @@ STRUCTURES: dict[str, tuple[str, dict[str, Any]]] = {
     "norms after each part": ("olmo3", BFLOAT16),
     "neighbours of a part": ("gpt_neox", BFLOAT16),
     "multipliers": ("granite", BFLOAT16),
-    "gptq": ("llama", BFLOAT16),
+    "gptq-ordered": ("llama", BFLOAT16),
     "awq": ("llama", BFLOAT16),
     "calibrated": ("llama", INT4),
 }

@@ -177,11 +177,13 @@ def test_the_key_changes_with_what_made_the_front(
     assert front_key(model) != before
 
 
-def test_the_key_changes_with_the_module_and_with_a_calibration(model: OpenModel) -> None:
+def test_the_key_changes_with_the_module_its_orders_and_a_calibration(model: OpenModel) -> None:
     keys = {front_key(model), front_key(module_with_more(model))}
     calibrated = replace(model, calibration=[[1, 2]])
     keys.add(front_key(calibrated))
-    assert len(keys) == 3
+    keys.add(front_key(replace(model, orders={"q.weight": "q.column_order"})))
+    keys.add(front_key(replace(model, orders={"q.weight": "k.column_order"})))
+    assert len(keys) == 5
     # The text itself decides about weights alone.
     assert {front_key(replace(model, options=replace(model.options, **{name: value})))
             for name, value in OTHERS.items()} == {front_key(model)}  # fmt: skip
