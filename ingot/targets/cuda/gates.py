@@ -219,8 +219,8 @@ def _few_bytes(kernel: GatedKernel, architecture: Architecture) -> Iterator[str]
     nbytes = weight_tile_bytes(constants)
     weights = WeightTiles(nbytes=nbytes, count=kernel.spec.num_stages) if nbytes else None
     flying = bytes_in_flight(kernel.binary, kernel.spec, architecture, weights)
-    of_int4 = constants.get("BITS") == 4 and int(constants["TILE_ROWS"]) > ROWS_OF_INT4
-    crowded = of_int4 or bool(constants.get("SCALED"))
+    in_nibbles = int(constants.get("BITS", 8)) < 8 and int(constants["TILE_ROWS"]) > ROWS_OF_INT4
+    crowded = in_nibbles or bool(constants.get("SCALED"))
     needed = int(bytes_needed(architecture) * (SHARE_OF_INTEGERS if crowded else 1))
     if flying < needed:
         yield (

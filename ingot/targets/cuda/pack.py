@@ -19,6 +19,7 @@ from ingot.targets.chunked_file import ChunkedFile
 from ingot.targets.cuda.weights import (
     UNIT,
     groups_of,
+    high_bits,
     is_stack,
     layout_of,
     least_multiplier,
@@ -39,7 +40,7 @@ def pack(path: Path, plan: Plan, read: Read, integers: ScaledWeights) -> None:
 
     `read` gives a source parameter on the CPU, in any floating dtype. The system may drop what it
     returned from memory once it is called again. `integers` gives the parameters that the plan has
-    in int8 and int4. Raises InternalError where sources do not add up to a weight, and
+    in integers. Raises InternalError where sources do not add up to a weight, and
     CheckpointError where the dtype of one ends before its numbers.
     """
     weights = plan.of_kind("weight")
@@ -89,8 +90,24 @@ def pack_values(matrix: Scaled, form: Format) -> Tensor:
     if form.bits == 8:
         return _by_lane(values.view(torch.uint8), min(UNIT, tile))
     halves: Tensor = values.view(torch.uint8).unflatten(-1, (-1, 2, tile // 2))
-    pairs = halves[..., 0, :] + 8 | halves[..., 1, :] << 4
+    low, high = halves.unbind(-2)
+    pairs = (low + (1 << form.bits - 1) & 15) | high << 4
     return _by_lane(pairs.flatten(-2), min(UNIT, tile // 2))
+
+
+def pack_high(matrix: Scaled, form: Format) -> Tensor:
+    """The high bits of a matrix -> uint8 [rows, tiles, bytes of a tile]."""
+    values, bits = matrix.values, high_bits(form)
+    tile, together = tile_columns(values.shape[-1], form), 4 // bits
+    values = torch.nn.functional.pad(values, (0, -values.shape[-1] % tile))
+    unsigned = (values + (1 << form.bits - 1)).view(torch.uint8) >> 4
+    low, high = unsigned.unflatten(-1, (-1, 2, tile // 2)).unbind(-2)
+    pairs = _by_lane((low | high << bits).flatten(-2), min(UNIT, tile // 2))
+    parts = pairs.unflatten(-1, (-1, together, tile // 2 // together)).unbind(-2)
+    packed = torch.zeros_like(parts[0])
+    for place, part in enumerate(parts):
+        packed |= part << 2 * bits * place
+    return packed
 
 
 def pack_multipliers(matrix: Scaled, form: Format) -> Tensor:
@@ -151,7 +168,7 @@ def _integers(weight: Buffer, integers: ScaledWeights) -> Iterator[Tensor]:
     """The bytes of a weight: its values in pieces, then the small parts, which are held back."""
     rows, columns = map(int, weight.shape)
     layout = layout_of(rows, columns, weight.format)
-    multipliers, zeros, scales = [], [], []
+    high, multipliers, zeros, scales = [], [], [], []
     at_once = max(1, PIECE_BYTES // columns)
     for source in weight.sources or (weight.name,):
         matrix = integers.matrix(source)
@@ -159,13 +176,15 @@ def _integers(weight: Buffer, integers: ScaledWeights) -> Iterator[Tensor]:
             piece = matrix[first : first + at_once]
             yield pack_values(piece, weight.format)
             scales.append(piece.scales.to(torch.float16))
+            if high_bits(weight.format):
+                high.append(pack_high(piece, weight.format))
             if weight.format.has_multipliers:
                 multipliers.append(pack_multipliers(piece, weight.format))
             if weight.format.zeros:
                 zeros.append(pack_zeros(piece, weight.format))
     written = rows * layout.row_bytes
-    starts = layout.multipliers, layout.zeros, layout.scales
-    for start, pieces in zip(starts, (multipliers, zeros, scales), strict=True):
+    starts = layout.high, layout.multipliers, layout.zeros, layout.scales
+    for start, pieces in zip(starts, (high, multipliers, zeros, scales), strict=True):
         yield _hole(start - written)
         written = start
         if pieces:

@@ -14,13 +14,13 @@ from ingot.targets.cuda.call import ONE, Call, Choice
 from ingot.targets.cuda.levels import FLOATS
 from ingot.targets.cuda.operands import Operands, Pointer, RowsOperand, Size, workspace
 from ingot.targets.cuda.tiles import CLASSES, FEW_ROWS, Splits, Tile, Tiling, tiling_of
-from ingot.targets.cuda.weights import fits, layout_of
+from ingot.targets.cuda.weights import fits, high_bits, layout_of
 from ingot.targets.work import where
 
 Constants = Mapping[str, Constant]
 Given = Mapping[str, Pointer | Size | None]
 
-MATRIX = ("w", "multipliers", "zeros", "scales")
+MATRIX = ("w", "high", "multipliers", "zeros", "scales")
 MULTIPLY = ("x", *MATRIX, "bias", "residual", "parts", "out", "rows")
 
 
@@ -199,8 +199,8 @@ def check_matrix(weight: Buffer) -> None:
     if not fits(columns, weight.format):
         raise CodegenError(
             f"weight {weight.name} has {columns} columns in the format {weight.format}",
-            hint="Products on CUDA take int8 and int4, float16 scales of whole rows or of blocks "
-            "of whole 32 columns, and multipliers in pairs.",
+            hint="Products on CUDA take int4, int5, int6 and int8, float16 scales of whole rows or "
+            "of blocks of whole 32 columns, and multipliers in pairs.",
         )
 
 
@@ -213,7 +213,9 @@ def matrix_of(weight: Buffer) -> tuple[dict[str, Pointer], Constants]:
     rows, columns = map(int, weight.shape[-2:])
     form = weight.format
     layout = layout_of(rows, columns, form)
-    pointers = {"w": _part(weight, 0, form.dtype)}
+    pointers = {"w": _part(weight, 0, "int4" if form.bits < 8 else form.dtype)}
+    if high_bits(form):
+        pointers["high"] = _part(weight, layout.high, "int4")
     if form.has_multipliers:
         pointers["multipliers"] = _part(weight, layout.multipliers, "int4")
     if form.zeros:

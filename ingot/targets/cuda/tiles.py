@@ -150,8 +150,9 @@ def fitted(
 
 
 def stored_as(form: Format) -> str:
-    """Storage of weights, for tiles: a key of DEFAULTS."""
-    return f"{'int' if form.is_scaled else 'float'}{form.bits}"
+    """Storage of weights, for tiles: a key of DEFAULTS. All that has nibbles is as int4."""
+    bits = 4 if form.bits < 8 else form.bits
+    return f"{'int' if form.is_scaled else 'float'}{bits}"
 
 
 def shape_class(splits: Splits, tile: int) -> str:

@@ -18,6 +18,7 @@ from ingot.ops.scaled import Operand, Scaled, stack
 from ingot.targets.cuda.weights import (
     UNIT,
     groups_of,
+    high_bits,
     is_stack,
     layout_of,
     least_multiplier,
@@ -63,8 +64,14 @@ def unpack(weight: Buffer, data: Tensor) -> Operand:
         values = _by_column(stored, min(UNIT, tile)).view(torch.int8)
     else:
         pairs = _by_column(stored, min(UNIT, tile // 2)).view(rows, -1, tile // 2)
-        high = _signed(pairs >> 4)
-        values = torch.cat(((pairs & 15).to(torch.int8) - 8, high), -1).flatten(1)
+        halves = torch.cat((pairs & 15, pairs >> 4), -1).to(torch.int8)
+        if high_bits(form):
+            halves += _high(data[layout.high :], rows, columns, form) << 4
+            halves -= 1 << form.bits - 1
+        else:
+            halves[..., : tile // 2] -= 8
+            halves[..., tile // 2 :] = _signed(halves[..., tile // 2 :])
+        values = halves.flatten(1)
     multipliers = _multipliers(data[layout.multipliers :], rows, columns, form)
     zeros = _zeros(data[layout.zeros :], rows, columns, form)
     scales = data[layout.scales :].contiguous().view(torch.float16).view(-1, rows).T.float()
@@ -72,6 +79,19 @@ def unpack(weight: Buffer, data: Tensor) -> Operand:
     return Scaled(
         values[:, :columns], multipliers, scales, zeros, block=form.block, group=form.group
     )
+
+
+def _high(data: Tensor, rows: int, columns: int, form: Format) -> Tensor:
+    """The high bits of a matrix, int8 [rows, tiles, columns of a tile], from the bytes that
+    begin with them."""
+    tile, bits = tile_columns(columns, form), high_bits(form)
+    tiles = -(-columns // tile)
+    stored = data[: rows * tiles * tile * bits // 8].view(tiles, rows, -1).transpose(0, 1)
+    parts = [stored >> 2 * bits * place for place in range(4 // bits)]
+    pairs = _by_column(torch.cat(parts, -1).flatten(1), min(UNIT, tile // 2))
+    pairs = pairs.view(rows, tiles, tile // 2)
+    mask = (1 << bits) - 1
+    return torch.cat((pairs & mask, pairs >> bits & mask), -1).to(torch.int8)
 
 
 def _multipliers(data: Tensor, rows: int, columns: int, form: Format) -> Tensor | None:

@@ -1,7 +1,7 @@
 """Layout of weights in their file.
 
 Numbers lie as they are, row after row. Integers with scales are one tensor of bytes with two to
-four parts, each from a multiple of 64 bytes on. Columns go in tiles, see `tile_columns`; zeros fill
+five parts, each from a multiple of 64 bytes on. Columns go in tiles, see `tile_columns`; zeros fill
 up the last, groups of which there are none have multipliers of zero, or of one beside zeros.
 
     values       rows of bytes. Their order is that in which the lanes of a matrix instruction take
@@ -10,6 +10,11 @@ up the last, groups of which there are none have multipliers of zero, or of one 
         int8     a number a byte
         int4     the first half of a tile in the low nibbles, as value + 8, the second in the high
                  ones, in two's complement
+        int5, 6  the low four bits of value + 16, or + 32, in the nibbles that int4 has
+    high         [tiles of a row][rows] bytes: the 1 or 2 high bits of these. With B of them and P
+                 bytes of a tile, byte p holds those of the values' bytes p, p + P, ... from the
+                 lowest bit on: B of the low nibble, B of the high one, so that a lane loads
+                 neighbours
     multipliers  [tiles of a row][rows][groups of a tile / 2] bytes: the groups of the first half of
                  the tile in the low nibbles; each value + 8, or beside zeros value - 1
     zeros        [blocks of a row][rows] int8; or beside multipliers, in their order, [tiles of a
@@ -41,6 +46,7 @@ class Layout:
     """Offsets of the parts of a packed matrix in bytes, and its size."""
 
     row_bytes: int
+    high: int
     multipliers: int
     zeros: int
     scales: int
@@ -51,13 +57,15 @@ def layout_of(rows: int, columns: int, form: Format) -> Layout:
     """The layout of a matrix [rows, columns]."""
     if not form.is_scaled:
         row_bytes = stored_bytes(form.dtype, columns)
-        return Layout(row_bytes, 0, 0, 0, row_bytes * rows)
+        return Layout(row_bytes, 0, 0, 0, 0, row_bytes * rows)
     tile = tile_columns(columns, form)
-    row_bytes = stored_bytes(form.dtype, -(-columns // tile) * tile)
-    multipliers, blocks = aligned(row_bytes * rows), form.blocks_of(columns)
+    whole, blocks = -(-columns // tile) * tile, form.blocks_of(columns)
+    row_bytes = stored_bytes("int8" if form.bits == 8 else "int4", whole)
+    high = aligned(row_bytes * rows)
+    multipliers = aligned(high + rows * whole * high_bits(form) // 8)
     zeros = aligned(multipliers + rows * groups_of(columns, form) // 2)
     scales = aligned(zeros + rows * zeros_of(columns, form))
-    return Layout(row_bytes, multipliers, zeros, scales, scales + 2 * rows * blocks)
+    return Layout(row_bytes, high, multipliers, zeros, scales, scales + 2 * rows * blocks)
 
 
 def stored_dtype(weight: Buffer) -> DType:
@@ -89,9 +97,9 @@ def fits(columns: int, form: Format) -> bool:
     """Returns whether products take a matrix with rows of so many columns in that format."""
     if not form.is_scaled:
         return form.dtype in FLOATS
-    if form.scale != "float16" or form.bits not in (4, 8) or form.is_two_level:
+    if form.scale != "float16" or form.bits not in (4, 5, 6, 8) or form.is_two_level:
         return False
-    return tile_columns(columns, form) > 0 and (form.bits == 4 or not form.has_multipliers)
+    return tile_columns(columns, form) > 0 and (form.bits < 8 or not form.has_multipliers)
 
 
 def tile_columns(columns: int, form: Format) -> int:
@@ -103,6 +111,11 @@ def tile_columns(columns: int, form: Format) -> int:
     is_whole = form.block >= columns and not form.has_multipliers
     fitting = [t for t in TILES if t % pair == 0 and (is_whole or form.block % t == 0)]
     return next((tile for tile in fitting if columns % tile == 0), (*fitting, 0)[0])
+
+
+def high_bits(form: Format) -> int:
+    """Bits of an integer that lie beside its nibble."""
+    return form.bits - 4 if form.bits < 8 else 0
 
 
 def groups_of(columns: int, form: Format) -> int:

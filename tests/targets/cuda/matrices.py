@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ingot.artifact.formats import Format
+from ingot.artifact.formats import INTEGERS, Format
 from ingot.compiler.interpret import Value
 from ingot.ops.dtypes import TORCH_DTYPES
 from ingot.ops.scaled import Scaled
@@ -25,13 +25,13 @@ def drawn(form: Format, outputs: int, columns: int, seed: int = 0) -> Value:
     def integers(low: int, high: int, count: int) -> Tensor:
         return torch.randint(low, high, (outputs, count), generator=rng).to(torch.int8)
 
-    values = integers(-bound if form.bits == 4 else 1 - bound, bound, columns)
+    values = integers(1 - bound if form.bits == 8 else -bound, bound, columns)
     groups = -(-columns // form.group)
     multipliers = integers(-8, 8, groups) if form.has_multipliers else None
     zeros = integers(-bound, bound, groups) if form.zeros else None
     largest = bound * (8 if form.has_multipliers else 1) * columns**0.5
     if multipliers is not None and zeros is not None:
-        multipliers += 9
+        multipliers = (multipliers + 8) % (1 << 8 - form.bits) + 1
         zeros, largest = zeros_beside(multipliers, zeros, form.bits), 2 * largest
     scales = samples.normal(rng, outputs, form.blocks_of(columns)) / largest
     widths = {"block": form.block, "group": form.group}
@@ -44,6 +44,10 @@ def int8(block: int) -> Format:
 
 def int4(group: int, block: int) -> Format:
     return Format("int4", block, group, "float16")
+
+
+def in_bits(bits: int, group: int, block: int) -> Format:
+    return Format(INTEGERS[bits], block, group, "float16")
 
 
 def with_zeros(form: Format) -> Format:

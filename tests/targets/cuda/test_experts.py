@@ -21,7 +21,7 @@ from ingot.targets.work import Work
 from tests.support import samples
 from tests.support.core import core
 from tests.targets.cpu.experts import CLAMPED, INTEGERS, PLAIN, ROUTERS, Experts
-from tests.targets.cuda.matrices import int4, int8, with_zeros
+from tests.targets.cuda.matrices import in_bits, int4, int8, with_zeros
 from tests.targets.cuda.mixing import MOST, Mixture, apart, routed
 from tests.targets.cuda.test_products import LOOSE
 from tests.targets.sketch import Sketch
@@ -44,6 +44,11 @@ FURTHER = (
     Mixture(ZEROS),
     Mixture(Experts(2, 2, 512, 512, format=int4(32, 32), down_format=int8(512))),
     Mixture(Experts(3, 2, 64, 64, format=int4(32, 32), down_format=int8(64))),
+    Mixture(
+        Experts(
+            3, 2, 96, 64, format=with_zeros(in_bits(5, 32, 128)), down_format=in_bits(6, 32, 32)
+        )
+    ),
     Mixture(PLAIN[0]),
     Mixture(PLAIN[1], "float32"),
     Mixture(PLAIN[2], "float16"),  # all are picked

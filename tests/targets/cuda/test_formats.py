@@ -25,7 +25,7 @@ INT4 = {"quantize": "int4", "group_size": 64}  # rows of 96 columns have a short
 LONGEST = 20  # tokens, on two pages
 # Relative error of logits against the CPU's, which rounds activations to int8 where weights are
 # integers, and keeps them in float32 between some ops where the GPU keeps bfloat16.
-AGAINST_CPU = {"none": 1e-2, "int8": 3e-2, "int4": 3e-2}
+AGAINST_CPU = {"none": 1e-2, "int8": 3e-2, "int6": 3e-2, "int5": 3e-2, "int4": 3e-2}
 CASES: list[tuple[str, dict[str, Any]]] = [
     ("llama", {**INT4, "kv_dtype": "int8", "dtype": "bfloat16"}),
     ("llama", {"quantize": "int8", "dtype": "bfloat16"}),
@@ -34,6 +34,10 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("mistral", {"kv_dtype": "int8", "dtype": "bfloat16"}),
     ("gemma2", {"quantize": "int8", "kv_dtype": "int8", "dtype": "bfloat16"}),
     ("gpt2", {**INT4, "kv_dtype": "int8", "dtype": "bfloat16"}),
+]
+HIGH: list[tuple[str, dict[str, Any]]] = [
+    ("llama", {"quantize": "int5", "dtype": "bfloat16"}),
+    ("qwen3moe_unnormalised", {"quantize": "int6", "dtype": "bfloat16"}),
 ]
 LATENT: list[tuple[str, dict[str, Any]]] = [
     ("deepseek_v2", {**INT4, "kv_dtype": "int8", "dtype": "bfloat16"}),
@@ -67,7 +71,7 @@ def on_the_cpu(path: Path, tokens: list[int]) -> Float32:
 
 @pytest.mark.cases(thorough=1)
 @pytest.mark.parametrize(
-    "family, options", core(further=[*CASES[:2], *LATENT[:1]], slow=[*CASES, *LATENT])
+    "family, options", core(further=[*CASES[:2], *LATENT[:1], *HIGH], slow=[*CASES, *LATENT])
 )
 def test_logits_are_those_of_the_cpu(tmp_path: Path, family: str, options: dict[str, Any]) -> None:
     path = compiled(tmp_path, family, options)

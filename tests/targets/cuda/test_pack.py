@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Mapping
 from dataclasses import replace
@@ -21,7 +22,7 @@ from ingot.targets.cuda.pack import pack
 from ingot.targets.cuda.unpack import unpack
 from ingot.targets.cuda.weights import fits, layout_of, nbytes_of, tile_columns
 from tests.support import samples
-from tests.targets.cuda.matrices import drawn, int4, int8, with_zeros
+from tests.targets.cuda.matrices import drawn, in_bits, int4, int8, with_zeros
 from tests.targets.sketch import Sketch
 
 FORMATS = (int8(200), int8(32), int4(32, 128), int4(32, 64), int4(64, 64), int4(96, 96))
@@ -33,6 +34,13 @@ ZEROS = (
     (with_zeros(int4(32, 128)), 256), (with_zeros(int4(32, 128)), 330),
     (with_zeros(int4(64, 128)), 200), (with_zeros(int4(16, 64)), 100),
 )  # fmt: skip
+# Further bits of values, beside the nibbles.
+HIGH = tuple(
+    (change(in_bits(bits, group, block)), columns)
+    for bits in (5, 6)
+    for change in (with_zeros, lambda form: form)
+    for group, block, columns in ((32, 128, 330), (32, 32, 96), (16, 64, 100), (128, 128, 256))
+)
 
 
 class Parameters(dict[str, Scaled]):
@@ -61,7 +69,7 @@ def unpacked(data: Tensor, rows: int, columns: int, form: Format) -> Scaled:
     at, tile = layout_of(rows, columns, form), tile_columns(columns, form)
     data_rows = data[: rows * at.row_bytes].view(rows, at.row_bytes)
     values = torch.empty(rows, columns, dtype=torch.int8)
-    half = tile * form.bits // 8
+    half = tile if form.bits == 8 else tile // 2
     unit = min(64, half)
     for column in range(columns):
         s, h, t, e = (column % unit // 16, column // 8 % 2, column // 2 % 4, column % 2)
@@ -69,6 +77,14 @@ def unpacked(data: Tensor, rows: int, columns: int, form: Format) -> Scaled:
         byte = data_rows[:, place + t * (unit // 4) + 4 * s + 2 * h + e]
         if form.bits == 4:
             byte = (byte >> 4 ^ 8 if column % tile >= half else byte & 15) - 8
+        elif form.bits < 8:
+            within = place % half + t * (unit // 4) + 4 * s + 2 * h + e
+            second = int(column % tile >= half)
+            bits, plane = form.bits - 4, tile * (form.bits - 4) // 8
+            first = at.high + column // tile * rows * plane + within % plane
+            beside = data[first : first + rows * plane : plane][:rows]
+            beside = beside >> 2 * bits * (within // plane) + bits * second
+            byte = (byte >> 4 * second & 15) + ((beside % (1 << bits)) << 4) - (8 << bits)
         values[:, column] = byte.view(torch.int8)
     blocks = form.blocks_of(columns)
     scales = data[at.scales : at.scales + 2 * rows * blocks].view(torch.float16)
@@ -100,7 +116,7 @@ def by_group(data: Tensor, rows: int, columns: int, form: Format) -> tuple[Tenso
 
 @pytest.mark.parametrize(
     ("form", "columns"),
-    [*((form, COLUMNS.get(form, 256)) for form in FORMATS), *SHORT, *ZEROS],
+    [*((form, COLUMNS.get(form, 256)) for form in FORMATS), *SHORT, *ZEROS, *HIGH],
     ids=str,
 )
 def test_integers(
@@ -167,7 +183,38 @@ def test_sources_that_do_not_add_up(tmp_path: Path, form: Format) -> None:
         written(tmp_path / "w", s.plan(), {"w": part}, {"w": part})  # type: ignore[dict-item]
 
 
-@pytest.mark.parametrize("form", FORMATS, ids=str)
+@pytest.mark.parametrize(
+    ("form", "digest"),
+    [
+        (int4(32, 128), "417483fd57d4ff17"),
+        (with_zeros(int4(32, 64)), "ef8787049543f50c"),
+        (int4(32, 32), "9df037c47e375ff5"),
+        (int8(64), "2dfb584c30ba57ad"),
+    ],
+    ids=str,
+)
+def test_the_bytes_of_int4_and_int8_stay(tmp_path: Path, form: Format, digest: str) -> None:
+    """Artifacts of earlier versions are read by today's kernels."""
+    rows, columns = 6, 192
+    at = torch.arange(rows * columns).view(rows, columns)
+    bound, groups = 2 ** (form.bits - 1), columns // form.group + (columns % form.group > 0)
+    small = torch.arange(rows * groups).view(rows, groups)
+    scales = torch.arange(1.0, rows * form.blocks_of(columns) + 1).view(rows, -1)
+    matrix = Scaled(
+        (at * 7 % (2 * bound - 1) - bound + 1).to(torch.int8),
+        (small % 15 + (1 if form.zeros else -8)).to(torch.int8) if form.has_multipliers else None,
+        scales,
+        (small % 7 - 3).to(torch.int8) if form.zeros else None,
+        block=form.block,
+        group=form.group,
+    )
+    s = Sketch()
+    s.add("w", form, (rows, columns), "weight")
+    _, data = written(tmp_path / "w", s.plan(), {}, {"w": matrix})["w"]
+    assert hashlib.sha256(data.numpy().tobytes()).hexdigest()[:16] == digest
+
+
+@pytest.mark.parametrize("form", [*FORMATS, *(form for form, _ in HIGH)], ids=str)
 def test_fits(form: Format) -> None:
     assert fits(COLUMNS.get(form, 256), form)
 
@@ -180,6 +227,8 @@ def test_fits(form: Format) -> None:
         (96, int8(24)),
         (96, int4(48, 96)),
         (192, int4(64, 192)),
+        (128, replace(in_bits(6, 16, 128), multiplier=8)),
+        (96, in_bits(5, 48, 96)),
         (64, Format("int32")),
     ],
 )

@@ -20,7 +20,7 @@ from ingot.targets.cuda.operands import Operands
 from ingot.targets.cuda.tiles import FEW_ROWS, splits_of
 from tests.support import samples
 from tests.support.core import core
-from tests.targets.cuda.matrices import drawn, int4, int8, with_zeros
+from tests.targets.cuda.matrices import drawn, in_bits, int4, int8, with_zeros
 from tests.targets.cuda.runs import expected, one_group, rows_of_one, run
 from tests.targets.sketch import Sketch
 
@@ -155,6 +155,17 @@ SHORT = (
     Case("linear", int4(64, 128), 200, 50),
     Case("linear", int4(16, 64), 192, 50),
 )
+HIGH = tuple(
+    case
+    for bits in (5, 6)
+    for case in (
+        Case("linear", with_zeros(in_bits(bits, 32, 128)), 640, 96),
+        Case("gated_linear", with_zeros(in_bits(bits, 32, 128)), 330, 100, "float16"),
+        Case("linear", in_bits(bits, 32, 32), 96, 50, "float32"),
+        Case("linear", in_bits(bits, 16, 64), 100, 50),
+        Case("linear_add_rms_norm", with_zeros(in_bits(bits, 128, 128)), 640, 50),
+    )
+)
 KERNELS = (
     Case("linear", BF16, 200, 50, with_bias=True),
     Case("linear", BF16, SPLIT, 50, with_bias=True, of_view=True),
@@ -198,8 +209,17 @@ LOOSE = {
 @pytest.mark.parametrize(
     "case",
     core(
-        *(*FORMATS[1::3], BOTH[0], *KERNELS[1::3], HALVES[0], SHORT[0], *ZEROS[:2], BOTH[1]),
-        further=[*FORMATS, *KERNELS, *HALVES, *SHORT, *ZEROS, *BOTH],
+        *(
+            *FORMATS[1::3],
+            BOTH[0],
+            *KERNELS[1::3],
+            HALVES[0],
+            SHORT[0],
+            *ZEROS[:2],
+            BOTH[1],
+            *HIGH[::5],
+        ),
+        further=[*FORMATS, *KERNELS, *HALVES, *SHORT, *ZEROS, *BOTH, *HIGH],
     ),
     ids=str,
 )

@@ -18,7 +18,7 @@ from ingot.ops.dtypes import TORCH_DTYPES
 from ingot.ops.registry import DEFAULT_TOLERANCE
 from ingot.targets.cuda.calls_rows import ACTIVATIONS, CALLS
 from tests.support import samples
-from tests.targets.cuda.matrices import drawn, int4, int8, with_zeros
+from tests.targets.cuda.matrices import drawn, in_bits, int4, int8, with_zeros
 from tests.targets.cuda.runs import expected, one_group, rows_of_one, run
 from tests.targets.sketch import Sketch
 
@@ -119,6 +119,8 @@ BUILDS: Mapping[str, Build] = {
     "embedding int4": embedding(int4(32, 64)),
     "embedding int4 plain": embedding(int4(32, 32)),
     "embedding int8 short": embedding(int8(128)),
+    "embedding int5": embedding(with_zeros(in_bits(5, 32, 128))),
+    "embedding int6": embedding(in_bits(6, 16, 64)),
     "embedding int4 short": embedding(int4(32, 128)),
     "embedding int4 zeros": embedding(with_zeros(int4(64, 64))),
     "embedding int8 zeros": embedding(with_zeros(int8(64))),
@@ -144,6 +146,8 @@ WIDTHS = {
     "embedding int8": 96,
     "embedding int4": 192,
     "embedding int4 plain": 96,
+    "embedding int5": 330,
+    "embedding int6": 100,
     "embedding int4 short": 330,
     "embedding int4 both": 192,
     "embedding int4 both short": 330,

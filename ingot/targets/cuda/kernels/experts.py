@@ -185,11 +185,11 @@ def _store_tile(
     """Has a tile of picks of one expert stored: of a split, or of all TOGETHER."""
     begin = tl.program_id(1) * TILE_OUTPUTS
     o = begin + tl.arange(0, TILE_OUTPUTS)
-    w, multipliers, zeros, scales = _places(stack, expert)
+    w, high, multipliers, zeros, scales = _places(stack, expert)
     store(
         made,
         Packed(
-            w, multipliers, zeros, scales, stack.first.ROW_BYTES,
+            w, high, multipliers, zeros, scales, stack.first.ROW_BYTES,
             stack.first.BITS, stack.first.BLOCK, stack.first.GROUP, stack.first.WITH_ZEROS,
         ),
         expert, pick, split, o, begin,
@@ -313,17 +313,19 @@ def _store_parts(made: SumParts, matrix: Packed, expert, pick, split, o, begin):
 def _places(stack: StackedOperand, expert):
     """Addresses of the parts of an expert's matrix."""
     w, multipliers, zeros = stack.first.w, stack.first.multipliers, stack.first.zeros
-    scales = stack.first.scales
+    high, scales = stack.first.high, stack.first.scales
     nbytes = expert.to(tl.int64) * stack.MATRIX_BYTES
     if stack.first.BITS > 8:
         w += expert.to(tl.int64) * (stack.MATRIX_BYTES * 8 // stack.first.BITS)
     else:
         w += nbytes
         scales += expert.to(tl.int64) * (stack.MATRIX_BYTES // 2)
+        if stack.first.BITS == 5 or stack.first.BITS == 6:
+            high += nbytes
         if stack.first.GROUP < stack.first.BLOCK:
             multipliers += nbytes
             if stack.first.WITH_ZEROS:
                 zeros += expert.to(tl.int64) * (stack.MATRIX_BYTES // 2)
         elif stack.first.WITH_ZEROS:
             zeros += nbytes
-    return w, multipliers, zeros, scales
+    return w, high, multipliers, zeros, scales

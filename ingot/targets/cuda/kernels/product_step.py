@@ -16,11 +16,12 @@ class Packed(NamedTuple):
     """A matrix as it is stored. Beside multipliers a zero is a pair of zeros, one in each byte."""
 
     w: tl.tensor
+    high: tl.tensor  # the bits of int5 and int6 beyond nibbles
     multipliers: tl.tensor
     zeros: tl.tensor
     scales: tl.tensor
     ROW_BYTES: tl.constexpr
-    BITS: tl.constexpr  # of a weight: 8 and 4 are integers with scales
+    BITS: tl.constexpr  # of a weight: up to 8 are integers with scales
     BLOCK: tl.constexpr  # columns that share a scale
     GROUP: tl.constexpr  # columns that share a multiplier and a zero
     WITH_ZEROS: tl.constexpr
@@ -98,6 +99,8 @@ def with_step(
             if matrix.WITH_ZEROS:
                 weights -= small.zeros.to(numbers.dtype)[:, None]
             dot = _dot(weights, numbers)
+        elif matrix.BITS > 4:
+            dot = _dot6(small, step, x, matrix, tile, WIDTH, cut)
         else:
             dot = _dot4(small, step, x, matrix, tile, WIDTH, cut)
         total += dot * small.scales.to(tl.float32)[:, None]
@@ -127,6 +130,51 @@ def _dot4(
     else:
         low, high = low - 8.0, high * 0.0625
     return _dot_on(_dot(low, x_low), high, x_high)
+
+
+@triton.jit
+def _dot6(
+    small: Small, step, x: Rows, matrix: Packed, tile: TileAt, WIDTH: tl.constexpr, cut: Cut
+):  # fmt: skip
+    """A tile of weights in 5 or 6 bits, times x. Nothing that is multiplied is rounded."""
+    HALF: tl.constexpr = cut.TILE_COLUMNS // 2
+    OUTPUTS: tl.constexpr = tile.o.shape[0]
+    HIGH: tl.constexpr = matrix.BITS - 4
+    MASK: tl.constexpr = (1 << HIGH) - 1
+    BOUND: tl.constexpr = 8 << HIGH
+    i = tl.arange(0, HALF)
+    x_low = _numbers(x, step * cut.TILE_COLUMNS + i, tile, cut)
+    x_high = _numbers(x, step * cut.TILE_COLUMNS + HALF + i, tile, cut)
+    pairs = _integers(matrix, step * HALF + i, tile, WIDTH, HALF)
+    bits = _high_bits(matrix, step, i, tile, WIDTH, HALF)
+    low = ((pairs & 15) | ((bits & MASK) << 4)).to(tl.int8).to(x_low.dtype)
+    high = ((pairs >> 4) | (((bits >> HIGH) & MASK) << 4)).to(tl.int8).to(x_low.dtype)
+    low, high = _in_order(low, OUTPUTS, HALF) - BOUND, _in_order(high, OUTPUTS, HALF) - BOUND
+    if matrix.GROUP < matrix.BLOCK:
+        GROUPS: tl.constexpr = HALF // matrix.GROUP
+        LEAST: tl.constexpr = 1.0 if matrix.WITH_ZEROS else -8.0  # multiplier, stored as 0
+        nibbles = tl.reshape(small.multipliers, OUTPUTS, GROUPS)
+        low *= _wide((nibbles & 15).to(low.dtype) + LEAST, OUTPUTS, GROUPS, matrix.GROUP)
+        high *= _wide((nibbles >> 4).to(low.dtype) + LEAST, OUTPUTS, GROUPS, matrix.GROUP)
+        if matrix.WITH_ZEROS:
+            zeros = tl.reshape(small.zeros, OUTPUTS, GROUPS)
+            low -= _wide(zeros.to(tl.int8).to(low.dtype), OUTPUTS, GROUPS, matrix.GROUP)
+            high -= _wide((zeros >> 8).to(low.dtype), OUTPUTS, GROUPS, matrix.GROUP)
+    elif matrix.WITH_ZEROS:
+        zero = small.zeros.to(x_low.dtype)[:, None]
+        low, high = low - zero, high - zero
+    return _dot_on(_dot(low, x_low), high, x_high)
+
+
+@triton.jit
+def _high_bits(matrix: Packed, step, i, tile: TileAt, WIDTH: tl.constexpr, HALF: tl.constexpr):
+    """What lies beside each byte of a tile, in the lowest bits."""
+    PAIR: tl.constexpr = 2 * (matrix.BITS - 4)
+    PLANE: tl.constexpr = HALF * PAIR // 8
+    row = (step * WIDTH + tile.o).to(tl.int64)[:, None] * PLANE
+    inside = (tile.o < WIDTH)[:, None] & (i >= 0)[None, :]
+    bits = tl.load(matrix.high + row + (i % PLANE)[None, :], mask=inside, other=0)
+    return bits >> (i // PLANE * PAIR).to(tl.uint8)[None, :]
 
 
 @triton.jit

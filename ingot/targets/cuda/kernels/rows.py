@@ -49,6 +49,15 @@ def scaled_rows(
     if table.BITS == 4:
         nibbles = (integers >> (half * 4)) & 15
         integers = tl.where(half == 0, nibbles, nibbles ^ 8) - 8
+    elif table.BITS < 8:
+        HIGH: tl.constexpr = table.BITS - 4
+        PLANE: tl.constexpr = TILE * HIGH // 8
+        byte = at % (TILE // 2)
+        place = ((columns // TILE).to(tl.int64) * HEIGHT + source) * PLANE + byte % PLANE
+        bits = tl.load(table.high + place, mask=mask, other=0).to(tl.int32)
+        bits = bits >> (byte // PLANE * (2 * HIGH) + half * HIGH)
+        nibbles = (integers >> (half * 4)) & 15
+        integers = (nibbles | ((bits & ((1 << HIGH) - 1)) << 4)) - (8 << HIGH)
     block = (columns // table.BLOCK).to(tl.int64)
     if table.GROUP < table.BLOCK:
         HALF_GROUPS: tl.constexpr = TILE // table.GROUP // 2
@@ -69,7 +78,7 @@ def scaled_rows(
 @triton.jit
 def _byte(columns, BITS: tl.constexpr, TILE: tl.constexpr):
     """The byte of a row that holds a column, and which nibble of it, 0 where it is no nibble."""
-    BYTES: tl.constexpr = TILE * BITS // 8
+    BYTES: tl.constexpr = TILE if BITS == 8 else TILE // 2
     UNIT: tl.constexpr = BYTES if BYTES < 64 else 64
     i = columns % UNIT
     place = i // 2 % 4 * (UNIT // 4) + i // 16 * 4 + i // 8 % 2 * 2 + i % 2
