@@ -209,4 +209,4 @@ def test_rows_of_integers_that_a_checkpoint_has_are_measured_too(
 def test_a_gpu_that_rounds_no_rows_chooses_none() -> None:
     found = front(bits=5.0, targets=("cuda:sm_90",))
     assert found.fine == frozenset() and "rows" not in found.choice
-    assert {stored.bits for stored in found.storage.values()} <= {4, 8}
+    assert {stored.bits for stored in found.storage.values()} & {5, 6}

@@ -36,12 +36,17 @@ def test_cpus_take_every_type_as_it_is(kind: str) -> None:
     assert holds(matrix("q", kind), kept(CPU, q=kind)["q"])
 
 
-@pytest.mark.parametrize("kind", ["Q5_0", "IQ4_NL", "Q4_1", "Q4_K", "Q6_K", "IQ4_XS"])
+@pytest.mark.parametrize("kind", ["Q4_0", "Q5_0", "Q8_0"])
+def test_gpus_take_types_without_minimums_and_second_scales_as_they_are(kind: str) -> None:
+    assert kept(CPU, CUDA, q=kind) == {"q": BY_NAME[kind].storage}
+
+
+@pytest.mark.parametrize("kind", ["IQ4_NL", "Q4_1", "Q4_K", "Q6_K", "IQ4_XS"])
 def test_targets_without_kernels_for_a_type_take_int8(kind: str) -> None:
     """It holds exactly what is a byte times a scale."""
     for targets in ((CUDA,), (CPU, CUDA)):
         assert kept(*targets, q=kind) == {"q": NEAREST}
-    assert holds(matrix("q", kind), NEAREST) == (kind in ("Q5_0", "IQ4_NL"))
+    assert holds(matrix("q", kind), NEAREST) == (kind == "IQ4_NL")
 
 
 def test_what_no_target_takes_is_refused() -> None:

@@ -76,7 +76,7 @@ OFTEN = (
     *("write-20-i8", "heads-64-i8", "heads-128", "attention-12", "attention-80"),
     *("attention-80-i8", "attention-quantize-64", "gate-silu-37", "gelu-37", "add-37", "mul-37"),
     *("attention-80-sinks", "attention-quantize-64-sinks", "attention-128"),
-    *("head-linear-20x27", "concat-20-37", "latent-36", "latent-20", "latent-window"),
+    *("head-linear-20x27", "concat-20-37", "reorder-20", "latent-36", "latent-20", "latent-window"),
     *("latent-quantize", "latent-20-i8", "latent-window-i8", "route-groups-24"),
     *("experts-3-1-200x27", "experts-33-4-36x20"),
     *("soft_cap-37", "cast-37", "embedding-37", "select-37", "tied"),
