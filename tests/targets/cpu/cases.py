@@ -128,13 +128,14 @@ def floats(kind: str) -> Iterator[tuple[str, Case]]:
     dtype = DTYPES[kind]
     for make in (linears, gated, norms, ropes, elementwise, gathers, routers, mixtures):
         yield from make(dtype)
-    for make in (head_linears, concats, reorders):
+    for make in (head_linears, concats):
         yield from make(dtype)
     for make in (heads, products_of_heads, attentions, latents):
         yield from make(dtype, dtype)
         # Every other one: these take longest to compile.
         for name, case in list(make(dtype, "int8"))[::2]:
             yield f"{name}-i8", case
+    yield from reorders(dtype)
 
 
 def matrix(s: Sketch, outputs: int, inputs: int, dtype: DType) -> str:

@@ -44,7 +44,6 @@ def reorders(dtype: DType) -> Iterator[tuple[str, Case]]:
     def case(s: Sketch, size: int) -> None:
         order = s.weight("order", torch.randperm(size, generator=s.drawn("order")).float())
         s.call("reorder", s.rows("x", size, form=dtype), order, form=dtype)
-        s.call("reorder", s.rows("wide", size), order, form=dtype)
 
     for size in (20, 300):
         yield f"reorder-{size}", partial(case, size=size)
