@@ -256,10 +256,10 @@ class Checkpoint:
         """The numbers of rows of an encoded matrix, decoded some rows at a time."""
 
         order = None if matrix.name in self._grouped else self._order(matrix)
+        places = slice(None) if order is None else np.argsort(order)
 
         def numbers(first: int, last: int) -> NDArray[np.float32]:
-            found = self._encoded(matrix, first, last).numbers()
-            return found if order is None else found[..., np.argsort(order)]
+            return self._encoded(matrix, first, last).numbers()[..., places]
 
         row_bytes = 4 * int(np.prod(source.shape[1:], dtype=np.int64))
         step = max(1, PIECE_BYTES // max(1, row_bytes))

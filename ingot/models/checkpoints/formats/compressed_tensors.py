@@ -197,7 +197,7 @@ def _integers(stem: str, parts: Infos, scheme: Scheme) -> QuantizedTensor:
         faults.append(f"no {stem}{ZEROS} although symmetric is false")
     if groups := parts.get(".weight_g_idx"):
         faults.append(fault_of(groups, (columns,), ("I32",)))
-    elif scheme.ordered:
+    elif scheme.ordered and scheme.group:
         faults.append(f"no {stem}.weight_g_idx although actorder is group")
     if wrong := misshapen(*faults):
         raise wrong

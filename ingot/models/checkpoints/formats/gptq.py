@@ -99,7 +99,8 @@ def find(settings: QuantizationKeys, infos: Infos, on_fault: OnFault) -> Iterato
     bits = settings.choice("bits", BITS)
     group = settings.integer("group_size")
     form = settings.choice("checkpoint_format", tuple(VERSIONS), "gptq")
-    symmetric, ordered = settings.flag("sym", True), settings.flag("desc_act", False)
+    symmetric = settings.flag("sym", True)
+    ordered = settings.flag("desc_act", False) and group != -1
     for stem, parts in LAYOUT.matrices(infos, on_fault):
         with Noting(on_fault):
             if ordered and ".g_idx" not in parts:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -212,6 +213,15 @@ def test_an_order_that_settings_promise_is_there(whole: dict[str, Path], tmp_pat
     with pytest.raises(ModelDirError) as caught:
         build(edit(model_dir, pop(".g_idx")))
     again(caught.value, f"no {STEM}.g_idx, although desc_act is true")
+
+
+def test_a_single_group_needs_no_order(tmp_path: Path) -> None:
+    layout = LAYOUTS["gptq-channel"]
+    model_dir = save_random("llama", tmp_path / "model")
+    rewrite(model_dir, replace(layout, config={**layout.config, "desc_act": True}))
+    checkpoint, _ = build(edit(model_dir, pop(".g_idx")))
+    with checkpoint:
+        assert checkpoint.order(f"{STEM}.weight") is None
 
 
 @pytest.mark.parametrize(
