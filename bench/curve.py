@@ -44,9 +44,11 @@ from ingot.version import __version__
 
 Values = dict[str, Any]
 
+KINDS = {"int8": 128, "int6": 32, "int5": 32, "int4": 32}  # and a group that suits them
 OURS: Mapping[str, Values] = {
     "int8-g32": {"quantize": "int8", "group_size": 32},
-    **{kind: {"quantize": kind} for kind in ("int8", "int6", "int5", "int4")},
+    **{f"{kind}-g{size}": {"quantize": kind, "group_size": size} for kind, size in KINDS.items()},
+    **{kind: {"quantize": kind} for kind in KINDS},
     **{
         f"auto-{bits:g}": {"quantize": "auto", "bits": bits}
         for bits in (4.4, 4.5, 5.0, 5.5, 6.0, 7.0, 8.0)
@@ -89,20 +91,11 @@ class Curve:
 
     def theirs(self, python: Path, names: Sequence[str]) -> Iterator[Values]:
         """Points of llama.cpp, by the Python of its environment."""
-        from bench.curve_importance import importance
-
-        np.savez(self.folder / "importance.npz", **importance(self.model))
         wanted = [(n, told) for n in names for told in (False, True) if not (told and n in UNTOLD)]
         texts = zip(self.texts.values(), map(str, self.bases), strict=True)
-        request = self.folder / "request.json"
-        request.write_text(json.dumps({
-            "model": str(self.model.resolve()), "folder": str(self.folder), "points": wanted,
-            "importance": str(self.folder / "importance.npz"),
-            "texts": [{"tokens": tokens, "base": base} for tokens, base in texts],
-        }))  # fmt: skip
-        command = [str(python), "-m", "bench.curve_llama", str(request)]
-        for line in _lines(command, self.folder / "llama.log"):
-            yield {"runtime": "llama.cpp", **json.loads(line)}
+        scored = [{"tokens": tokens, "base": base} for tokens, base in texts]
+        for point in _by_llama(python, self.model, wanted, self.folder, scored):
+            yield {"runtime": "llama.cpp", **point}
 
     def _compiled(self, options: Values) -> Any:
         # What is measured here need not be measured by the compile as well.
@@ -113,6 +106,33 @@ class Curve:
         with ingot.LLM(artifact) as llm:
             for tokens in self.texts.values():
                 yield llm.logits(tokens)
+
+
+def made_by_llama(python: Path, model: Path, names: Sequence[str], folder: Path) -> dict[str, Path]:
+    """Files of types of llama.cpp, made with an importance matrix where one changes something."""
+    points = [(name, name not in UNTOLD) for name in names]
+    made = _by_llama(python, model, points, folder, [])
+    return {point["name"]: Path(point["file"]) for point in made}
+
+
+def _by_llama(
+    python: Path,
+    model: Path,
+    points: Sequence[tuple[str, bool]],
+    folder: Path,
+    texts: Sequence[Values],
+) -> Iterator[Values]:
+    """What `bench.curve_llama` says of types, without or with an importance matrix."""
+    from bench.curve_importance import importance
+
+    np.savez(folder / "importance.npz", **importance(model))
+    request = folder / "request.json"
+    request.write_text(json.dumps({
+        "model": str(model.resolve()), "folder": str(folder), "points": points,
+        "importance": str(folder / "importance.npz"), "texts": texts,
+    }))  # fmt: skip
+    command = [str(python), "-m", "bench.curve_llama", str(request)]
+    yield from map(json.loads, _lines(command, folder / "llama.log"))
 
 
 def _lines(command: Sequence[str], log: Path) -> Iterator[str]:

@@ -41,10 +41,15 @@ def series(figures: Values) -> Iterator[tuple[str, list[Point]]]:
     points = [p for p in figures["points"] if p["name"] not in LEFT_OUT]
     ours = [p for p in points if p["runtime"] == "ingot"]
     theirs = [p for p in points if p["runtime"] != "ingot"]
-    yield "auto", _sorted(p for p in ours if p["name"].startswith(AUTO))
-    yield "one format", _sorted(p for p in ours if not p["name"].startswith(AUTO))
+    yield "chosen", _sorted(p for p in ours if not is_one_format(p["name"]))
+    yield "one format", _sorted(p for p in ours if is_one_format(p["name"]))
     yield "untold", _sorted(p for p in theirs if not p["importance"])
     yield "told", _sorted(p for p in theirs if p["importance"])
+
+
+def is_one_format(name: str) -> bool:
+    """Whether a point of ours has all matrices in one format: it names its group."""
+    return "-g" in name
 
 
 def _sorted(points: Any) -> list[Point]:
@@ -103,8 +108,8 @@ def _panel(axis: Any, name: str, lines: dict[str, list[Point]]) -> None:
     }
     for key, look in marks.items():
         axis.plot(*_places(lines[key]), linestyle="", markersize=5.5, zorder=2, **look)
-    axis.plot(*_places(lines["auto"]), color=OURS, marker="s", markersize=5.5, linewidth=1.6,
-              zorder=3, label="ingot, --quantize auto --bits")  # fmt: skip
+    axis.plot(*_places(lines["chosen"]), color=OURS, marker="s", markersize=5.5, linewidth=1.6,
+              zorder=3, label="ingot, formats by measurement")  # fmt: skip
     axis.set_xlabel("megabytes, all of an artifact or file", color=DIM, fontsize=9)
     axis.margins(x=0.14)
     axis.grid(color=GRID, which="both", zorder=0)
@@ -122,7 +127,7 @@ def _labels(axis: Any, lines: dict[str, list[Point]]) -> None:
     """Writes names beside points, where they hide neither each other nor points."""
     told = {name for name, _, _ in lines["told"]}
     alone = [point for point in lines["untold"] if point[0] not in told]
-    named = [(p, OURS) for p in (*lines["auto"], *lines["one format"])]
+    named = [(p, OURS) for p in (*lines["chosen"], *lines["one format"])]
     named += [(p, THEIRS) for p in (*lines["told"], *alone)]
     taken = _drawn(axis, lines)
     for (name, mb, kl), color in named:

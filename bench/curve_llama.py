@@ -4,7 +4,8 @@
 
 The request names the file, the types, the file of the importance matrix, the folder to write into,
 and for each text its tokens and the file of the base's logits. A line of JSON on stdout follows for
-each type, without and with the importance matrix. Only numpy and llama_cpp are needed.
+each type, without and with the importance matrix. Without texts nothing is scored, and the files
+stay. Only numpy and llama_cpp are needed.
 """
 
 from __future__ import annotations
@@ -78,9 +79,13 @@ def main(request: Path) -> None:
             quantized(source, out, kind, importance if with_importance else None)
         answer = {
             "name": kind, "importance": with_importance, "bytes": out.stat().st_size,
-            "version": llama_cpp.__version__, **scored(out, wanted["texts"]),
+            "version": llama_cpp.__version__,
         }  # fmt: skip
-        if kind != AS_IT_IS:
+        if wanted["texts"]:
+            answer |= scored(out, wanted["texts"])
+        else:
+            answer["file"] = str(out)
+        if wanted["texts"] and kind != AS_IT_IS:
             out.unlink()
         print(json.dumps(answer), file=answers)
 

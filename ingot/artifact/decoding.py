@@ -1,8 +1,8 @@
 """Decoders of JSON and of what it says, which threads share.
 
-msgspec learns a type when it first decodes one, without a lock and in Python code that lets other
-threads run. A second thread that decodes the same type meanwhile takes what is half learnt, and the
-process ends with SIGSEGV. So types are learnt one after the other.
+msgspec learns a type when it first decodes one, in Python code that lets other threads run. Before
+0.23 it has no lock there: a second thread that decodes the same type meanwhile takes what is half
+learnt, and the process ends with SIGSEGV. So types are learnt one after the other.
 """
 
 from __future__ import annotations

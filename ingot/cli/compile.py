@@ -77,10 +77,10 @@ ARGUMENTS: Arguments = (
     ),
     Argument(
         "--quantize",
-        "store weight matrices in integers of so many bits (default: none); embedding and head are "
-        "int8 in any case. auto measures what errors in each matrix cost, and stores each as pays "
-        "most for --bits or --max-bytes, or takes the fewest bytes for --max-kl (then 0.05 by "
-        "default)",
+        "store weight matrices in integers (default: none). What errors in each matrix cost is "
+        "measured, and each is stored as pays most: in all in the bytes that int8, int6, int5 or "
+        "int4 would take, or with auto for --bits or --max-bytes, or in the fewest bytes for "
+        "--max-kl (then 0.05 by default)",
         choices=("none", "auto", "int8", "int6", "int5", "int4"),
     ),
     Argument("--bits B", "of --quantize auto: the mean bits of a weight", float),
@@ -89,15 +89,16 @@ ARGUMENTS: Arguments = (
     ),
     Argument(
         "--activations",
-        "round the rows that integers multiply to int8 (the default), to int16, which doubles the "
-        "arithmetic of a prompt, or (auto, the default of --quantize auto) to int16 where int8 is "
-        "measured to cost much",
+        "round the rows that integers multiply to int8, to int16, which doubles the arithmetic of "
+        "a prompt, or (auto, the default without --group-size) to int16 where int8 is measured to "
+        "cost much",
         choices=("auto", "int8", "int16"),
     ),
     Argument(
         "--group-size N",
-        "columns that share a scale: 32, 64 or 128, or for int8 also channel, a whole row "
-        "(default: 128 for int8, else 32); the last group of a row has what is left",
+        "store all matrices alike, and measure nothing: so many columns share a scale, 32, 64 or "
+        "128, or for int8 also channel, a whole row; embedding and head are int8 then. With auto, "
+        "the groups to choose from",
     ),
     Argument(
         "--keep PATTERN=KIND",

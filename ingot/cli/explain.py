@@ -26,6 +26,10 @@ RESIDENT = (
     "Resident is what every token needs of the weights. The rest are experts, mapped and read when "
     "a token picks them."
 )
+ONE_FORMAT = (
+    "Matrices as --group-size stores them. Without it, measurement stores each as pays most, in "
+    "the same bytes."
+)
 ARGUMENTS: Arguments = (
     Argument("model MODEL_DIR|NAME", SOURCE.options["help"], nargs="?"),
     Argument("--supported", "list the architectures of config.json that are supported"),
@@ -203,7 +207,8 @@ def _matrices(ways: Sequence[Way]) -> str:
         (name, shape, *(stored.get(way.name, "-") for way in integers))
         for (name, shape, _), stored in found.items()
     ]
-    return table(rows, ("matrix", "shape", *(way.name for way in integers)))
+    listed = table(rows, ("matrix", "shape", *(way.name for way in integers)))
+    return f"{ONE_FORMAT}\n{listed}"
 
 
 def _sequences(count: int) -> str:

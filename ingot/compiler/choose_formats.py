@@ -59,12 +59,21 @@ def choose_formats(model: OpenModel, gm: GraphModule, clock: Clock) -> Formats:
     """
     _check_budget(model.options)
     activations = activations_of(model.options)
-    if model.resolved.automatic:
+    if model.options.quantize == AUTO:
         return Chooser(model, gm).automatic(clock, activations)
     storage = storage_of(model, gm)
-    if activations == AUTO and storage:
+    if model.resolved.automatic and _text(model):
+        return Chooser(model, gm).automatic(clock, activations, storage)
+    if model.options.activations == AUTO and storage:
         return Chooser(model, gm).rows_alone(clock, storage)
-    return Formats(storage, frozenset(storage) if activations == "int16" else frozenset())
+    words = "one format, since no text tells what errors cost" if model.resolved.automatic else ""
+    fine = frozenset(storage) if activations == "int16" else frozenset[str]()
+    return Formats(storage, fine, words)
+
+
+def _text(model: OpenModel) -> Sequence[Sequence[int]]:
+    """The text that tells what errors cost; empty where the tokenizer encodes none of it."""
+    return model.calibration or model.sample
 
 
 def _check_budget(options: CompileOptions) -> None:
@@ -88,12 +97,19 @@ class Chooser:
         self.matrices = matrices_in(gm)
         self.sizes = Sizes(model, self.matrices)
 
-    def automatic(self, clock: Clock, activations: str) -> Formats:
-        """Chooses the formats of matrices under the budget of the options."""
+    def automatic(
+        self, clock: Clock, activations: str, one_format: Mapping[str, Storage] | None = None
+    ) -> Formats:
+        """Chooses the formats of matrices in the bytes that they take in one format, or under the
+        budget of the options."""
         fixed = self._fixed()
         ways = {n: self._candidates(n) for n in self.matrices if n not in fixed}
         costs = self._measured(clock, ways, fixed)
-        choice = self._choice(self._items(ways, costs), fixed)
+        items = self._items(ways, costs)
+        if one_format is None:
+            choice = self._choice(items, fixed)
+        else:
+            choice = within_bytes(items, sum(self.sizes.of(n, one_format.get(n)) for n in ways))
         resolved = self.model.resolved
         storage = choose_storage(
             self.matrices,
@@ -137,7 +153,7 @@ class Chooser:
     def _measured(
         self, clock: Clock, ways: Mapping[str, Sequence[Way]], fixed: Mapping[str, Way]
     ) -> dict[str, Costs]:
-        text = self.model.calibration or self.model.sample
+        text = _text(self.model)
         if not text:
             raise UsageError(
                 "the tokenizer encodes none of the bundled text, so nothing tells what errors cost",

@@ -72,14 +72,17 @@ class CompileOptions:
         dtype: "float32", "bfloat16", "float16" (for GPUs alone), or "auto": that of the
             checkpoint, but bfloat16 instead of float16 where a target is no GPU. Of float16
             weights bfloat16 drops 3 bits, which float32 keeps.
-        quantize: "none", "int8", "int6", "int5" or "int4": how weight matrices are stored; or
-            "auto": each matrix as pays most, by what errors in it were measured to cost.
+        quantize: "none", or how much weight matrices may take: "int8", "int6", "int5" and "int4"
+            stand for the bytes of that one format, "auto" for a budget of its own. Each matrix is
+            stored as pays most, by what errors in it were measured to cost; with `group_size` all
+            are stored in the one format.
         bits: with "auto", the mean bits of a weight. max_bytes: of all weights instead. Without
             either, `max_kl` says what they may cost, by default 0.05.
         activations: what matrices in integers multiply: "int8", "int16", or "auto": int16 where
-            int8 was measured to cost much. "" is "auto" where `quantize` is, and else "int8".
+            int8 was measured to cost much. "" is "auto" where formats are chosen by measurement,
+            and else "int8".
         group_size: columns that share a scale: "32", "64", "128", or for int8 also "channel", a
-            whole row. "" is 128 for int8, and else 32. The last group of a row has what is left.
+            whole row. "" leaves that to measurement. The last group of a row has what is left.
         keep: exceptions, "PATTERN=none|bf16|int8|int6|int5|int4", by the names of the
             matrices of the model.
         calibrate: a text in UTF-8. Linears are rounded so that their results on it change least.
@@ -172,12 +175,17 @@ ACTIVATIONS = ("int8", "int16", AUTO)
 
 def activations_of(options: CompileOptions) -> str:
     """How rows are rounded that integers multiply: int8, int16, or auto."""
-    return options.activations or (AUTO if options.quantize == AUTO else "int8")
+    return options.activations or (AUTO if chooses_formats(options) else "int8")
+
+
+def chooses_formats(options: CompileOptions) -> bool:
+    """Returns whether measurement says how each matrix is stored, and not the options alone."""
+    return options.quantize == AUTO or (options.quantize != "none" and not options.group_size)
 
 
 def is_measured(options: CompileOptions) -> bool:
     """Returns whether formats depend on what rounding costs a model."""
-    return AUTO in (options.quantize, activations_of(options))
+    return chooses_formats(options) or activations_of(options) == AUTO
 
 
 def check_known(what: str, value: str, supported: Sequence[str]) -> None:

@@ -13,7 +13,7 @@ from ingot.artifact.formats import Format, Storage
 from ingot.artifact.quality import MAX_KL, Quality
 from ingot.compiler.model import OpenModel
 from ingot.compiler.needs import Use, ways_to_store
-from ingot.compiler.options import Better
+from ingot.compiler.options import AUTO, Better
 from ingot.compiler.quality import Setting, measure
 from ingot.compiler.quantization.graph_matrices import EXPERTS, weight_node
 from ingot.compiler.quantization.search import quantize_rows
@@ -52,7 +52,7 @@ def better_way(model: OpenModel, weight_bytes: int) -> Better | None:
     """The way to store a model that takes the fewest bytes more than so many; None where there is
     none, or nothing tells."""
     config, options = model.config, model.options
-    if isinstance(config, ForeignConfig) or model.resolved.automatic:
+    if isinstance(config, ForeignConfig) or options.quantize == AUTO:
         return None  # nothing tells the sizes, or the budget was asked for
     blueprint = registry.blueprint(config)
     ways = ways_to_store(config, blueprint, options, Use(), model.resolved.kept)

@@ -11,7 +11,13 @@ from ingot.artifact.formats import Storage
 from ingot.artifact.plan import Limits
 from ingot.artifact.target import Target
 from ingot.compiler.choose_targets import resolve_targets
-from ingot.compiler.options import ACTIVATIONS, AUTO, CompileOptions, check_known
+from ingot.compiler.options import (
+    ACTIVATIONS,
+    AUTO,
+    CompileOptions,
+    check_known,
+    chooses_formats,
+)
 from ingot.compiler.quantization.choose import Matrices, choose_storage
 from ingot.compiler.quantization.storage import Fits, base_storage, int8_storage
 from ingot.errors import UsageError
@@ -28,7 +34,8 @@ class Resolved:
     """Resolved options of a compile: every choice made.
 
     `keep` has the rules of `--keep`; `kept` says how the parameters are stored that the checkpoint
-    has in integers. `automatic` says that measurement tells how the others are.
+    has in integers. `automatic` says that measurement tells how the others are, in the bytes of
+    `storage` if there is one.
     """
 
     targets: tuple[Target, ...]
@@ -45,7 +52,7 @@ class Resolved:
     @property
     def stored_as(self) -> str:
         """Storage of weights in a word, such as `bfloat16-int4-g32`."""
-        if self.automatic:
+        if self.automatic and self.storage is None:
             return f"{self.dtype}-{AUTO}"
         storage = self.storage or next(iter(self.kept.values()), None)
         return self.dtype + (f"-{storage.label}" if storage else "")
@@ -85,7 +92,7 @@ def resolve(options: CompileOptions, config: AnyConfig) -> Resolved:
         int8=int8_storage(options),
         limits=resolve_limits(options, config),
         keep=options.keep,
-        automatic=options.quantize == AUTO,
+        automatic=chooses_formats(options),
     )
 
 

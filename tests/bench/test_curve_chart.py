@@ -22,6 +22,7 @@ FIGURES = {
     "points": [
         point("ingot", "auto-6", 12.34, 0.01),
         point("ingot", "auto-4.5", 10.0, 0.02),
+        point("ingot", "int5", 11.0, 0.015),
         point("ingot", "int8-g32", 15.0, 0.005),
         point("llama.cpp", "F16", 30.0, 0.0, importance=False),
         point("llama.cpp", "Q4_0", 9.0, 0.09, importance=False),
@@ -32,7 +33,7 @@ FIGURES = {
 
 def test_series_are_sorted_by_bytes_and_leave_the_file_itself_out():
     assert dict(series(FIGURES)) == {
-        "auto": [("4.5", 10.0, 0.02), ("6", 12.3, 0.01)],
+        "chosen": [("4.5", 10.0, 0.02), ("int5", 11.0, 0.015), ("6", 12.3, 0.01)],
         "one format": [("int8-g32", 15.0, 0.005)],
         "untold": [("Q4_0", 9.0, 0.09)],
         "told": [("Q4_0", 9.0, 0.04)],

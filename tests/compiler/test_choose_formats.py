@@ -136,6 +136,31 @@ def test_one_group_size_may_be_asked_for() -> None:
     assert {s.group for s in front(bits=5.0, group_size="64").storage.values()} == {64}
 
 
+@pytest.mark.parametrize("kind", ["int4", "int6", "int8"])
+def test_a_format_by_name_is_a_budget(kind: str) -> None:
+    """The bytes are those that one format takes, and what rounding costs is less."""
+    one = front(quantize=kind, group_size=128 if kind == "int8" else 32)
+    found = front(quantize=kind)
+    assert 0.97 * weight_bytes(one) < weight_bytes(found) < 1.01 * weight_bytes(one)
+    assert found.storage != one.storage and not one.choice
+    assert "expected to cost" in found.choice
+
+
+def test_without_text_a_format_by_name_is_one_format(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ingot.compiler.model.sample_sequences", lambda *a, **k: [])
+    found = front(quantize="int4")
+    labels = {stored.label for stored in found.storage.values()}
+    assert labels == {"int4-g32-zeros", "int8-g128"}
+    assert found.choice == "one format, since no text tells what errors cost"
+    assert not found.fine
+
+
+def test_rules_win_in_a_format_by_name() -> None:
+    found = front(quantize="int4", keep=(f"{DOWN.removesuffix('.weight')}=bf16",))
+    assert DOWN not in found.storage
+    assert len(found.storage) == len(front(quantize="int4").storage) - 1
+
+
 @pytest.mark.parametrize(
     ("options", "error", "hint"),
     [

@@ -23,6 +23,7 @@ from ingot.models.model_dir import ModelDir
 from ingot.targets.cpu.kind import CpuKind
 from ingot.targets.cuda.kind import CudaKind
 from tests.compiler.test_explain import change_config, save_huge_heads
+from tests.conftest import SHAKESPEARE
 from tests.support import dense_models, latent_models
 from tests.support.checkpoints import EMBED, NORM, Q, edit
 from tests.support.core import core
@@ -49,8 +50,26 @@ def options(way: Way, **more: object) -> CompileOptions:
     return CompileOptions(**dict(zip(names, way.options[1::2], strict=True)), **more)  # type: ignore[arg-type]
 
 
+GROUPS = {"int8": 128, "int6": 32, "int5": 32, "int4": 32}
+
+
+def in_one_format(way: str) -> dict[str, object]:
+    """Options with which nothing is measured, so that sizes are told exactly."""
+    return {"group_size": GROUPS[way]} if way in GROUPS else {}
+
+
+def told_of(model_dir: Path, name: str, **more: object) -> Way:
+    """What is told of a way to store a model that is supported."""
+    given = {"quantize": name, **in_one_format(name)} if name in GROUPS else {}
+    explanation = explain(model_dir, CompileOptions(**given, **more))  # type: ignore[arg-type]
+    assert explanation.supported
+    (told,) = (each for each in explanation.ways if each.name == name)
+    return told
+
+
 def check_way(model_dir: Path, way: Way, out: Path, **more: object) -> None:
     """A compile takes the way and makes what it says, or refuses it in the same words."""
+    more |= in_one_format(way.name)
     if way.refused:
         with pytest.raises(IngotError) as caught:
             compile_model(ModelDir.open(model_dir), out, options(way, **more))
@@ -91,10 +110,7 @@ EXPERTS = [
 @pytest.mark.parametrize(("name", "way", "kv"), core(*SOME, further=EXPERTS[:1], slow=EXPERTS))
 def test_sizes_are_those_of_the_files(name: str, way: str, kv: str, tmp_path: Path) -> None:
     model_dir = save_random(name, tmp_path / "model", "bfloat16", tokenizer=True)
-    explanation = explain(model_dir)
-    assert explanation.supported
-    (told,) = (each for each in explanation.ways if each.name == way)
-    check_way(model_dir, told, tmp_path / "a.ingot", kv_dtype=kv)
+    check_way(model_dir, told_of(model_dir, way), tmp_path / "a.ingot", kv_dtype=kv)
 
 
 @pytest.mark.parametrize(
@@ -103,18 +119,25 @@ def test_sizes_are_those_of_the_files(name: str, way: str, kv: str, tmp_path: Pa
 def test_rules_count_in_sizes(rule: str, refused: str, tmp_path: Path) -> None:
     keep = ("lm_head=int4", rule)
     model_dir = save_random("qwen3_tied", tmp_path / "model", "bfloat16", tokenizer=True)
-    explanation = explain(model_dir, CompileOptions(quantize="int8", keep=keep))
+    explanation = explain(model_dir, CompileOptions(quantize="int8", group_size=128, keep=keep))
     told = next(each for each in explanation.ways if each.name == "int8")
     assert refused in told.refused and bool(refused) == bool(told.refused)
     check_way(model_dir, told, tmp_path / "a.ingot", keep=keep)
+
+
+def test_what_measurement_chooses_takes_no_more(tmp_path: Path) -> None:
+    """Sizes are told for one format, and measured formats are chosen in its bytes."""
+    told = next(way for way in explain(SHAKESPEARE).ways if way.name == "int4")
+    report = compile_model(ModelDir.open(SHAKESPEARE), tmp_path / "a.ingot", options(told))
+    assert report.choice
+    assert 0.97 * told.weight_bytes < report.weight_bytes < 1.01 * told.weight_bytes
 
 
 @pytest.mark.parametrize("name, way", core(further=[EXPERTS[3][:2]], slow=[e[:2] for e in EXPERTS]))
 def test_sizes_of_experts_on_a_gpu(name: str, way: str, tmp_path: Path) -> None:
     targets = ("cuda:sm_90",)
     model_dir = save_random(name, tmp_path / "model", "bfloat16", tokenizer=True)
-    explanation = explain(model_dir, CompileOptions(targets=targets))
-    (told,) = (each for each in explanation.ways if each.name == way)
+    told = told_of(model_dir, way, targets=targets)
     check_way(model_dir, told, tmp_path / "a.ingot", targets=targets)
 
 
@@ -126,10 +149,9 @@ def test_sizes_of_every_case(index: int, name: str, tmp_path: Path) -> None:
     """Each in another way and for another kind of target than its neighbours."""
     target = ("cpu:portable", "cuda:sm_90")[index % 2]
     model_dir = save_random(name, tmp_path / "model", "float16", tokenizer=True)
-    explanation = explain(model_dir, CompileOptions(targets=(target,)))
-    assert explanation.supported
-    way = explanation.ways[index % len(explanation.ways)]
-    check_way(model_dir, way, tmp_path / "a.ingot", targets=(target,))
+    ways = explain(model_dir, CompileOptions(targets=(target,))).ways
+    told = told_of(model_dir, ways[index % len(ways)].name, targets=(target,))
+    check_way(model_dir, told, tmp_path / "a.ingot", targets=(target,))
 
 
 @pytest.mark.cases(thorough=1)

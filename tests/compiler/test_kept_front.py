@@ -27,7 +27,9 @@ from ingot.targets.target import kind_of
 from tests.support.core import core
 from tests.support.tiny_models import save_random
 
-OPTIONS = CompileOptions(targets="cpu:portable", quantize="int8", keep="*.layers.1.*=none")
+OPTIONS = CompileOptions(
+    targets="cpu:portable", quantize="int8", group_size=128, keep="*.layers.1.*=none"
+)
 
 
 def read(folder: Path, options: CompileOptions = OPTIONS) -> OpenModel:
@@ -117,7 +119,7 @@ def test_targets_make_the_same_of_what_comes_back(family: str, tmp_path: Path) -
 def test_another_front_is_made_of_a_graph_that_was_kept(kept: Path, folder: Path) -> None:
     """As goldens of one more number format are recorded: the graph says no shapes any more."""
     exact = front_of(read(folder), Clock(silent))
-    other = CompileOptions(targets="cpu:portable", quantize="int8")
+    other = CompileOptions(targets="cpu:portable", quantize="int8", group_size=128)
     assert not any("val" in node.meta for node in exact.reference.graph.nodes)
     front = front_of(read(folder, other), Clock(silent), exact.reference)
     assert set(front.storage.values()) == {Storage(8, 128)}
@@ -226,7 +228,8 @@ def test_a_model_with_experts_is_compiled_a_second_time(
     model_dir = save_random("qwen3moe_unnormalised", tmp_path / "model", tokenizer=True)
     weights = []
     for name in ("first.ingot", "second.ingot"):
-        options = {"quantize": quantize, "targets": "cpu:portable", "max_model_len": 64}
+        sizes = {} if quantize == "none" else {"group_size": 32}
+        options = {"quantize": quantize, **sizes, "targets": "cpu:portable", "max_model_len": 64}
         made = ingot.compile(model_dir, tmp_path / name, **options)
         weights.append([path.read_bytes() for path in made.artifact.rglob("*.safetensors")])
     assert weights[0] and weights[0] == weights[1]
