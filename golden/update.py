@@ -28,8 +28,8 @@ GOLDENS = FOLDER / "goldens.json"
 FORMATS = {
     "float32": ("--dtype", "float32"),
     "bfloat16": ("--dtype", "bfloat16"),
-    "int8": ("--quantize", "int8"),
-    "int4": ("--quantize", "int4"),
+    "int8-g128": ("--quantize", "int8", "--group-size", "128"),
+    "int4-g32": ("--quantize", "int4", "--group-size", "32"),
 }
 RECORD = (
     *("golden", "record", str(MODEL), "--output", str(GOLDENS), "--force"),

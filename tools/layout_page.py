@@ -60,7 +60,7 @@ def quotation(file: Path, pattern: str) -> str:
 def compile_bundled(folder: Path) -> None:
     """Leaves what each stage makes of the bundled model in files of the folder."""
     options = CompileOptions(
-        targets=("cpu:x86-64-v4",), quantize="int4", dump_dir=folder / "passes"
+        targets=("cpu:x86-64-v4",), quantize="int4", group_size=32, dump_dir=folder / "passes"
     )
     clock, out = Clock(silent), folder / "shakespeare.ingot"
     model = read_model(ModelDir.open(MODEL), options, clock)

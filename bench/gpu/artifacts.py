@@ -41,7 +41,8 @@ class Recipe:
 
 def _recipes() -> dict[str, Recipe]:
     formats: dict[str, dict[str, Any]] = {
-        "bf16": {}, "int8": {"quantize": "int8"}, "int4": {"quantize": "int4"},
+        "bf16": {}, "int8": {"quantize": "int8", "group_size": 128},
+        "int4": {"quantize": "int4", "group_size": 32},
         "kv8": {"kv_dtype": "int8"},
     }  # fmt: skip
     found = {

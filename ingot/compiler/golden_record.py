@@ -66,14 +66,17 @@ def record_golden(
         front, read = front_of(exact, clock), exact.checkpoint.read
         prompts = _continued(exact, front.reference, given_prompts(exact, options), options, clock)
         with ExitStack() as stack:
-            ways = [_way(model_dir, each, front, folder, stack, clock) for each in compiles]
-            with clock.stage("golden", ", ".join(name for name, _ in ways)):
+            ways: dict[str, list[Rounded]] = {}
+            for each in compiles:
+                name, way = _way(model_dir, each, front, folder, stack, clock)
+                ways.setdefault(name, []).append(way)
+            with clock.stage("golden", ", ".join(ways)):
                 golden = golden_outputs(
                     front.reference,
                     read,
                     prompts,
                     model_of(model_info(exact, front)),
-                    {name: [way] for name, way in ways},
+                    ways,
                 )
     return encode_golden(golden)
 

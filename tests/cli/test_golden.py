@@ -89,6 +89,20 @@ def test_a_recording_repeats_to_the_byte_and_another_seed_draws_others(
     assert drawn[0] != drawn[1] and ours[:2] == others[:2]
 
 
+def test_formats_of_one_name_have_the_loosest_tolerance(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Formats that were chosen by measurement may have the same coarsest one."""
+    monkeypatch.setattr(golden_record, "stored_format", lambda model, front: "int4-g32")
+    options = (*SMALL[:-1], "int4-g32,int8-g32")
+    kinds = {"both": options[-1], "coarse": "int4-g32", "fine": "int8-g32"}
+    for name, formats in kinds.items():
+        assert record(model, tmp_path / name, *options[:-1], formats) == 0
+    both, coarse, fine = (read(tmp_path / name).tolerances["int4-g32"] for name in kinds)
+    assert both == coarse
+    assert both.mean > 2 * fine.mean
+
+
 def test_tokens_are_drawn_as_likely_as_they_are() -> None:
     logits = torch.tensor([0.0, 2.0, 1.0, -1.0])
     rng = np.random.default_rng(0)
