@@ -31,21 +31,21 @@ def kept(*targets: Target, **kinds: str) -> dict[str, Storage]:
 
 
 @pytest.mark.parametrize("kind", [n for n, kind in BY_NAME.items() if kind.storage])
-def test_cpus_take_every_type_as_it_is(kind: str) -> None:
-    assert kept(CPU, q=kind) == {"q": BY_NAME[kind].storage}
+def test_targets_take_every_type_as_it_is(kind: str) -> None:
+    for targets in ((CPU,), (CUDA,), (CPU, CUDA)):
+        assert kept(*targets, q=kind) == {"q": BY_NAME[kind].storage}
     assert holds(matrix("q", kind), kept(CPU, q=kind)["q"])
-
-
-@pytest.mark.parametrize("kind", ["Q4_0", "Q5_0", "Q8_0"])
-def test_gpus_take_types_without_minimums_and_second_scales_as_they_are(kind: str) -> None:
-    assert kept(CPU, CUDA, q=kind) == {"q": BY_NAME[kind].storage}
 
 
 @pytest.mark.parametrize("kind", ["IQ4_NL", "Q4_1", "Q4_K", "Q6_K", "IQ4_XS"])
 def test_targets_without_kernels_for_a_type_take_int8(kind: str) -> None:
     """It holds exactly what is a byte times a scale."""
-    for targets in ((CUDA,), (CPU, CUDA)):
-        assert kept(*targets, q=kind) == {"q": NEAREST}
+
+    def of_one_level(columns: int, form: Format) -> bool:
+        return not form.is_two_level
+
+    quantized = {"q": matrix("q", kind)}
+    assert kept_storage(quantized, CompileOptions(), (), of_one_level) == {"q": NEAREST}
     assert holds(matrix("q", kind), NEAREST) == (kind == "IQ4_NL")
 
 

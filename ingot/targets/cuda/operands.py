@@ -19,7 +19,7 @@ TYPES: Mapping[str, str] = {
     "float64": "fp64",
     "int64": "i64",
     "int32": "i32",
-    "int16": "i16",  # two zeros
+    "int16": "i16",  # two zeros, or multipliers
     "int8": "i8",
     "int4": "u8",  # two numbers a byte
 }

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ingot.artifact.formats import Format
+from ingot.artifact.formats import CODED, Format
 from ingot.artifact.plan import Buffer, Plan, aligned
 from ingot.artifact.tensors import ALIGNMENT, PAGE, header, in_file
 from ingot.errors import CheckpointError, InternalError
@@ -23,10 +23,10 @@ from ingot.targets.cuda.weights import (
     is_stack,
     layout_of,
     least_multiplier,
+    least_value,
     nbytes_of,
     stored_dtype,
     tile_columns,
-    zeros_of,
 )
 from ingot.targets.stacks import modules_of
 from ingot.targets.target import Read, ScaledWeights
@@ -89,9 +89,10 @@ def pack_values(matrix: Scaled, form: Format) -> Tensor:
     values = torch.nn.functional.pad(values, (0, -values.shape[-1] % tile))
     if form.bits == 8:
         return _by_lane(values.view(torch.uint8), min(UNIT, tile))
-    halves: Tensor = values.view(torch.uint8).unflatten(-1, (-1, 2, tile // 2))
-    low, high = halves.unbind(-2)
-    pairs = (low + (1 << form.bits - 1) & 15) | high << 4
+    low, high = _unsigned(values, form).unflatten(-1, (-1, 2, tile // 2)).unbind(-2)
+    pairs = low & 15 | high << 4
+    if form.bits == 4 and not form.is_two_level:
+        pairs ^= 8 << 4  # two's complement
     return _by_lane(pairs.flatten(-2), min(UNIT, tile // 2))
 
 
@@ -100,8 +101,8 @@ def pack_high(matrix: Scaled, form: Format) -> Tensor:
     values, bits = matrix.values, high_bits(form)
     tile, together = tile_columns(values.shape[-1], form), 4 // bits
     values = torch.nn.functional.pad(values, (0, -values.shape[-1] % tile))
-    unsigned = (values + (1 << form.bits - 1)).view(torch.uint8) >> 4
-    low, high = unsigned.unflatten(-1, (-1, 2, tile // 2)).unbind(-2)
+    beyond = _unsigned(values, form) >> 4
+    low, high = beyond.unflatten(-1, (-1, 2, tile // 2)).unbind(-2)
     pairs = _by_lane((low | high << bits).flatten(-2), min(UNIT, tile // 2))
     parts = pairs.unflatten(-1, (-1, together, tile // 2 // together)).unbind(-2)
     packed = torch.zeros_like(parts[0])
@@ -111,7 +112,9 @@ def pack_high(matrix: Scaled, form: Format) -> Tensor:
 
 
 def pack_multipliers(matrix: Scaled, form: Format) -> Tensor:
-    """The multipliers of a matrix -> uint8 [rows, tiles, groups of a tile / 2]."""
+    """The multipliers of a matrix -> uint8 [rows, tiles, bytes of a tile]."""
+    if form.is_two_level:
+        return _of_pairs(matrix, form)[..., :2]
     assert matrix.multipliers is not None
     columns, multipliers = matrix.shape[-1], matrix.multipliers
     missing, least = groups_of(columns, form) - multipliers.shape[-1], least_multiplier(form)
@@ -122,13 +125,39 @@ def pack_multipliers(matrix: Scaled, form: Format) -> Tensor:
 
 def pack_zeros(matrix: Scaled, form: Format) -> Tensor:
     """The zeros of a matrix -> uint8 [rows, blocks], or where there are multipliers [rows, tiles,
-    groups of a tile]."""
+    bytes of a tile]."""
+    if form.is_two_level:
+        return _of_pairs(matrix, form)[..., 2:3]
     assert matrix.zeros is not None
     columns, zeros = matrix.shape[-1], matrix.zeros.view(torch.uint8)
     if not form.has_multipliers:
         return zeros
-    filled = torch.nn.functional.pad(zeros, (0, zeros_of(columns, form) - zeros.shape[-1]))
+    filled = torch.nn.functional.pad(zeros, (0, groups_of(columns, form) - zeros.shape[-1]))
     return _halves(filled, columns, form).transpose(-1, -2).flatten(-2)
+
+
+def pack_scales(matrix: Scaled) -> Tensor:
+    """The scales of a matrix, and its minimums -> float16 [rows, blocks], or twice as many."""
+    parts = [part for part in (matrix.scales, matrix.minimums) if part is not None]
+    return torch.cat(parts, -1).to(torch.float16)
+
+
+def _unsigned(values: Tensor, form: Format) -> Tensor:
+    """Values as they are stored, from 0 on: uint8."""
+    if form.codes:
+        return torch.searchsorted(torch.tensor(CODED, dtype=torch.int8), values).to(torch.uint8)
+    return (values - least_value(form)).view(torch.uint8)
+
+
+def _of_pairs(matrix: Scaled, form: Format) -> Tensor:
+    """What pairs of groups have from the lowest bit on, multipliers and then zeros -> uint8 [rows,
+    pairs, 4]."""
+    small = [part for part in (matrix.multipliers, matrix.zeros) if part is not None]
+    missing = groups_of(matrix.shape[-1], form) - small[0].shape[-1]
+    pairs = [torch.nn.functional.pad(part, (0, missing)).unflatten(-1, (-1, 2)) for part in small]
+    fields = torch.cat(pairs, -1).int() & (1 << form.multiplier) - 1
+    places = form.multiplier * torch.arange(fields.shape[-1], dtype=torch.int32)
+    return (fields << places).sum(-1, keepdim=True, dtype=torch.int32).view(torch.uint8)
 
 
 def _halves(groups: Tensor, columns: int, form: Format) -> Tensor:
@@ -175,7 +204,7 @@ def _integers(weight: Buffer, integers: ScaledWeights) -> Iterator[Tensor]:
         for first in range(0, matrix.values.shape[0], at_once):
             piece = matrix[first : first + at_once]
             yield pack_values(piece, weight.format)
-            scales.append(piece.scales.to(torch.float16))
+            scales.append(pack_scales(piece))
             if high_bits(weight.format):
                 high.append(pack_high(piece, weight.format))
             if weight.format.has_multipliers:

@@ -200,7 +200,8 @@ def check_matrix(weight: Buffer) -> None:
         raise CodegenError(
             f"weight {weight.name} has {columns} columns in the format {weight.format}",
             hint="Products on CUDA take int4, int5, int6 and int8, float16 scales of whole rows or "
-            "of blocks of whole 32 columns, and multipliers in pairs.",
+            "of blocks of whole 32 columns, and multipliers in pairs; minimums, codes and wider "
+            "multipliers as GGUF files have them.",
         )
 
 
@@ -217,9 +218,11 @@ def matrix_of(weight: Buffer) -> tuple[dict[str, Pointer], Constants]:
     if high_bits(form):
         pointers["high"] = _part(weight, layout.high, "int4")
     if form.has_multipliers:
-        pointers["multipliers"] = _part(weight, layout.multipliers, "int4")
+        kept = "int16" if form.is_two_level else "int4"
+        pointers["multipliers"] = _part(weight, layout.multipliers, kept)
     if form.zeros:
-        kept = "int16" if form.has_multipliers else "int8"
+        of_pairs = "int4" if form.is_two_level else "int16"
+        kept = of_pairs if form.has_multipliers else "int8"
         pointers["zeros"] = _part(weight, layout.zeros, kept)
     if form.is_scaled:
         pointers["scales"] = _part(weight, layout.scales, "float16")
@@ -229,6 +232,10 @@ def matrix_of(weight: Buffer) -> tuple[dict[str, Pointer], Constants]:
         "BLOCK": form.block,
         "GROUP": form.group,
         "WITH_ZEROS": form.zeros,
+        "TWO_LEVEL": form.is_two_level,
+        "MULTIPLIER": form.multiplier,
+        "WITH_MINIMUMS": form.minimums,
+        "WITH_CODES": form.codes,
     }
 
 

@@ -58,10 +58,18 @@ DEFAULTS: Mapping[str, tuple[Tiles, Tiles]] = {
     "float32": ((*_FEW_32, Tile(64, 64, 4, 3)), (*_FEW_32, Tile(32, 32, 4, 3))),
     "int8": _INTEGERS,
     "int4": _INTEGERS,
+    "minimums": _INTEGERS,
 }
 # What differs from them, by level, storage, kernel and class of rows: code for sm_120 takes more
-# registers, and the default would spill.
-OWN: Mapping[tuple[str, str, str, int], Tile] = {("sm_120", "int4", PLAIN, 0): Tile(32, 128, 8, 3)}
+# registers, the sums for minimums too, and the default would spill.
+OWN: Mapping[tuple[str, str, str, int], Tile] = dict.fromkeys(
+    (
+        ("sm_120", "int4", PLAIN, 0),
+        ("sm_120", "minimums", PLAIN, 0),
+        ("sm_80", "minimums", PLAIN, 0),
+    ),
+    Tile(32, 128, 8, 3),
+)
 
 
 class TileKey(NamedTuple):
@@ -150,7 +158,10 @@ def fitted(
 
 
 def stored_as(form: Format) -> str:
-    """Storage of weights, for tiles: a key of DEFAULTS. All that has nibbles is as int4."""
+    """Storage of weights, for tiles: a key of DEFAULTS. All that has nibbles is as int4, but for
+    what has minimums."""
+    if form.minimums:
+        return "minimums"
     bits = 4 if form.bits < 8 else form.bits
     return f"{'int' if form.is_scaled else 'float'}{bits}"
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ingot.artifact.formats import Format
+from ingot.artifact.formats import CODED, Format
 from ingot.artifact.plan import Buffer
 from ingot.ops.dtypes import TORCH_DTYPES
 from ingot.ops.scaled import Operand, Scaled, stack
@@ -22,9 +22,10 @@ from ingot.targets.cuda.weights import (
     is_stack,
     layout_of,
     least_multiplier,
+    least_value,
     nbytes_of,
     tile_columns,
-    zeros_of,
+    zero_bytes,
 )
 from ingot.targets.target import Packed, Weights
 
@@ -64,25 +65,30 @@ def unpack(weight: Buffer, data: Tensor) -> Operand:
         values = _by_column(stored, min(UNIT, tile)).view(torch.int8)
     else:
         pairs = _by_column(stored, min(UNIT, tile // 2)).view(rows, -1, tile // 2)
-        halves = torch.cat((pairs & 15, pairs >> 4), -1).to(torch.int8)
+        halves = torch.cat((pairs & 15, pairs >> 4), -1)
         if high_bits(form):
-            halves += _high(data[layout.high :], rows, columns, form) << 4
-            halves -= 1 << form.bits - 1
-        else:
-            halves[..., : tile // 2] -= 8
-            halves[..., tile // 2 :] = _signed(halves[..., tile // 2 :])
-        values = halves.flatten(1)
-    multipliers = _multipliers(data[layout.multipliers :], rows, columns, form)
-    zeros = _zeros(data[layout.zeros :], rows, columns, form)
+            halves |= _high(data[layout.high :], rows, columns, form) << 4
+        elif not form.is_two_level:
+            halves[..., tile // 2 :] ^= 8  # two's complement
+        values = _values(halves.flatten(1), form)
     scales = data[layout.scales :].contiguous().view(torch.float16).view(-1, rows).T.float()
-    scales = scales.contiguous()
+    scales, *minimums = scales.contiguous().split(form.blocks_of(columns), -1)
+    multipliers, zeros = _of_groups(data, rows, columns, form)
     return Scaled(
-        values[:, :columns], multipliers, scales, zeros, block=form.block, group=form.group
-    )
+        values[:, :columns], multipliers, scales, zeros, *minimums,
+        block=form.block, group=form.group,
+    )  # fmt: skip
+
+
+def _values(unsigned: Tensor, form: Format) -> Tensor:
+    """What is stored from 0 on, uint8, as values."""
+    if form.codes:
+        return torch.tensor(CODED, dtype=torch.int8)[unsigned.int()]
+    return unsigned.view(torch.int8) + least_value(form)
 
 
 def _high(data: Tensor, rows: int, columns: int, form: Format) -> Tensor:
-    """The high bits of a matrix, int8 [rows, tiles, columns of a tile], from the bytes that
+    """The high bits of a matrix, uint8 [rows, tiles, columns of a tile], from the bytes that
     begin with them."""
     tile, bits = tile_columns(columns, form), high_bits(form)
     tiles = -(-columns // tile)
@@ -91,7 +97,33 @@ def _high(data: Tensor, rows: int, columns: int, form: Format) -> Tensor:
     pairs = _by_column(torch.cat(parts, -1).flatten(1), min(UNIT, tile // 2))
     pairs = pairs.view(rows, tiles, tile // 2)
     mask = (1 << bits) - 1
-    return torch.cat((pairs & mask, pairs >> bits & mask), -1).to(torch.int8)
+    return torch.cat((pairs & mask, pairs >> bits & mask), -1)
+
+
+def _of_groups(
+    data: Tensor, rows: int, columns: int, form: Format
+) -> tuple[Tensor | None, Tensor | None]:
+    """The multipliers and the zeros of a matrix, int8 [rows, groups]."""
+    layout = layout_of(rows, columns, form)
+    multipliers, zeros = data[layout.multipliers :], data[layout.zeros :]
+    if form.is_two_level and form.has_multipliers:
+        return _of_pairs(multipliers, zeros, rows, columns, form)
+    return _multipliers(multipliers, rows, columns, form), _zeros(zeros, rows, columns, form)
+
+
+def _of_pairs(
+    low: Tensor, beyond: Tensor, rows: int, columns: int, form: Format
+) -> tuple[Tensor, Tensor | None]:
+    """The same where two groups share 16 bits, and if they have zeros a byte beyond these."""
+    count, width = groups_of(columns, form) // 2 * rows, form.multiplier
+    bits = low[: 2 * count].contiguous().view(torch.int16).int() & 0xFFFF
+    if form.zeros:
+        bits |= beyond[:count].int() << 16
+    places = width * torch.arange(4 if form.zeros else 2, dtype=torch.int32)
+    fields = (bits[:, None] >> places & (1 << width) - 1).to(torch.uint8).view(torch.int8)
+    by_row = fields.view(-1, rows, len(places) // 2, 2).permute(2, 1, 0, 3).flatten(2)
+    multipliers, *zeros = by_row[..., : -(-columns // form.group)]
+    return multipliers, next(iter(zeros), None)
 
 
 def _multipliers(data: Tensor, rows: int, columns: int, form: Format) -> Tensor | None:
@@ -109,7 +141,7 @@ def _zeros(data: Tensor, rows: int, columns: int, form: Format) -> Tensor | None
     """The zeros of a matrix, int8 [rows, groups], from the bytes that begin with them."""
     if not form.zeros:
         return None
-    stored = data[: rows * zeros_of(columns, form)].view(torch.int8)
+    stored = data[: rows * zero_bytes(columns, form)].view(torch.int8)
     if not form.has_multipliers:
         return stored.view(-1, rows).T.contiguous()
     half = tile_columns(columns, form) // form.group // 2
@@ -121,12 +153,6 @@ def _by_column(rows: Tensor, unit: int) -> Tensor:
     """Bytes in the order of memory -> in that of their columns."""
     lanes = rows.view(len(rows), -1, 4, unit // 16, 2, 2)
     return lanes.permute(0, 1, 3, 4, 2, 5).flatten(1)
-
-
-def _signed(nibbles: Tensor) -> Tensor:
-    """Nibbles in two's complement, uint8 -> int8."""
-    values = nibbles.to(torch.int8)
-    return torch.where(values > 7, values - 16, values)
 
 
 def unpack_state(state: Buffer, arrays: Sequence[Tensor]) -> Operand:

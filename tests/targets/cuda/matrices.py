@@ -2,17 +2,40 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 
-from ingot.artifact.formats import INTEGERS, Format
+from ingot.artifact.formats import Format
 from ingot.compiler.interpret import Value
 from ingot.ops.dtypes import TORCH_DTYPES
 from ingot.ops.scaled import Scaled
 from tests.support import samples
-from tests.targets.cpu.matrices import zeros_beside
+from tests.targets.cpu.matrices import (
+    drawn_rows,
+    in_bits,
+    in_codes,
+    int4,
+    int8,
+    with_bytes,
+    with_minimums,
+    with_zeros,
+    zeros_beside,
+)
+
+__all__ = ["drawn", "in_bits", "int4", "int8", "with_zeros"]
+
+# As the types of GGUF files have them, and columns of which the last block or tile is short.
+TWO_LEVELS = {
+    "Q4_1": (with_minimums(4, 32, 32), 96),
+    "Q5_1": (with_minimums(5, 32, 32), 160),
+    "Q4_K": (with_minimums(4, 32, 128), 330),
+    "Q5_K": (with_minimums(5, 32, 128), 576),
+    "Q6_K": (with_bytes(in_bits(6, 16, 128)), 330),
+    "Q3_K": (with_bytes(int4(16, 128)), 256),
+    "Q2_K": (with_minimums(4, 16, 128), 640),
+    "IQ4_NL": (in_codes(int4(32, 32)), 96),
+    "IQ4_XS": (with_bytes(in_codes(int4(32, 128))), 576),
+}
 
 
 def drawn(form: Format, outputs: int, columns: int, seed: int = 0) -> Value:
@@ -20,6 +43,8 @@ def drawn(form: Format, outputs: int, columns: int, seed: int = 0) -> Value:
     rng = torch.Generator().manual_seed(seed)
     if not form.is_scaled:
         return samples.weight(rng, outputs, columns, dtype=TORCH_DTYPES[form.dtype])
+    if form.is_two_level:
+        return drawn_rows(form, outputs, columns, rng)
     bound = 2 ** (form.bits - 1)
 
     def integers(low: int, high: int, count: int) -> Tensor:
@@ -36,19 +61,3 @@ def drawn(form: Format, outputs: int, columns: int, seed: int = 0) -> Value:
     scales = samples.normal(rng, outputs, form.blocks_of(columns)) / largest
     widths = {"block": form.block, "group": form.group}
     return Scaled(values, multipliers, scales.half().float(), zeros, **widths)
-
-
-def int8(block: int) -> Format:
-    return Format("int8", block, block, "float16")
-
-
-def int4(group: int, block: int) -> Format:
-    return Format("int4", block, group, "float16")
-
-
-def in_bits(bits: int, group: int, block: int) -> Format:
-    return Format(INTEGERS[bits], block, group, "float16")
-
-
-def with_zeros(form: Format) -> Format:
-    return replace(form, zeros=True)

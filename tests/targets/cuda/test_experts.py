@@ -21,7 +21,7 @@ from ingot.targets.work import Work
 from tests.support import samples
 from tests.support.core import core
 from tests.targets.cpu.experts import CLAMPED, INTEGERS, PLAIN, ROUTERS, Experts
-from tests.targets.cuda.matrices import in_bits, int4, int8, with_zeros
+from tests.targets.cuda.matrices import TWO_LEVELS, in_bits, int4, int8, with_zeros
 from tests.targets.cuda.mixing import MOST, Mixture, apart, routed
 from tests.targets.cuda.test_products import LOOSE
 from tests.targets.sketch import Sketch
@@ -39,7 +39,14 @@ ZEROS = Experts(2, 2, 32, 32, format=with_zeros(int4(32, 32)), down_format=with_
 BOTH = Experts(
     2, 2, 544, 40, format=with_zeros(int4(32, 128)), down_format=with_zeros(int4(32, 64))
 )  # fmt: skip
+# Parts of other widths, which the next matrix of a stack begins as far behind.
+LEVELS = Experts(
+    2, 2, 96, 80, format=TWO_LEVELS["Q5_K"][0], down_format=TWO_LEVELS["Q6_K"][0]
+)  # fmt: skip
 FURTHER = (
+    Mixture(
+        Experts(2, 2, 64, 96, format=TWO_LEVELS["IQ4_XS"][0], down_format=TWO_LEVELS["Q4_1"][0])
+    ),
     CUT,
     Mixture(ZEROS),
     Mixture(Experts(2, 2, 512, 512, format=int4(32, 32), down_format=int8(512))),
@@ -67,7 +74,7 @@ SLOW = [
 @pytest.mark.cases(thorough=4)
 @pytest.mark.parametrize(
     "case",
-    core(FIRST, CUT_FIRST, CUT_SECOND, Mixture(BOTH), further=FURTHER, slow=SLOW),
+    core(FIRST, CUT_FIRST, CUT_SECOND, Mixture(BOTH), Mixture(LEVELS), further=FURTHER, slow=SLOW),
     ids=str,
 )
 def test_mixture(case: Mixture) -> None:

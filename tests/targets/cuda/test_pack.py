@@ -12,17 +12,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from ingot.artifact.formats import Format
+from ingot.artifact.formats import CODED, Format
 from ingot.artifact.plan import Plan
 from ingot.artifact.tensors import TensorEntry, read_header
 from ingot.errors import CheckpointError, InternalError
-from ingot.ops.scaled import Scaled
+from ingot.models.gguf.types import BY_NAME
+from ingot.ops.scaled import PARTS, Scaled
 from ingot.targets.cuda import pack as packing
 from ingot.targets.cuda.pack import pack
 from ingot.targets.cuda.unpack import unpack
 from ingot.targets.cuda.weights import fits, layout_of, nbytes_of, tile_columns
 from tests.support import samples
-from tests.targets.cuda.matrices import drawn, in_bits, int4, int8, with_zeros
+from tests.targets.cuda.matrices import TWO_LEVELS, drawn, in_bits, int4, int8, with_zeros
 from tests.targets.sketch import Sketch
 
 FORMATS = (int8(200), int8(32), int4(32, 128), int4(32, 64), int4(64, 64), int4(96, 96))
@@ -75,27 +76,63 @@ def unpacked(data: Tensor, rows: int, columns: int, form: Format) -> Scaled:
         s, h, t, e = (column % unit // 16, column // 8 % 2, column // 2 % 4, column % 2)
         place = column // tile * half + column % half // unit * unit
         byte = data_rows[:, place + t * (unit // 4) + 4 * s + 2 * h + e]
-        if form.bits == 4:
+        if form.bits == 4 and not form.is_two_level:
             byte = (byte >> 4 ^ 8 if column % tile >= half else byte & 15) - 8
         elif form.bits < 8:
             within = place % half + t * (unit // 4) + 4 * s + 2 * h + e
             second = int(column % tile >= half)
-            bits, plane = form.bits - 4, tile * (form.bits - 4) // 8
-            first = at.high + column // tile * rows * plane + within % plane
-            beside = data[first : first + rows * plane : plane][:rows]
-            beside = beside >> 2 * bits * (within // plane) + bits * second
-            byte = (byte >> 4 * second & 15) + ((beside % (1 << bits)) << 4) - (8 << bits)
+            byte = byte >> 4 * second & 15
+            if form.bits > 4:
+                bits, plane = form.bits - 4, tile * (form.bits - 4) // 8
+                first = at.high + column // tile * rows * plane + within % plane
+                beside = data[first : first + rows * plane : plane][:rows]
+                beside = beside >> 2 * bits * (within // plane) + bits * second
+                byte = byte + ((beside % (1 << bits)) << 4)
+            byte = stood_for(byte, form)
         values[:, column] = byte.view(torch.int8)
     blocks = form.blocks_of(columns)
-    scales = data[at.scales : at.scales + 2 * rows * blocks].view(torch.float16)
+    scales = data[at.scales :][: 2 * rows * blocks].view(torch.float16)
     scales = scales.view(blocks, rows).T.float()
-    multipliers = zeros = None
-    if form.has_multipliers:
+    multipliers = zeros = minimums = None
+    if form.minimums:
+        minimums = data[at.scales :][2 * rows * blocks : 4 * rows * blocks].view(torch.float16)
+        minimums = minimums.view(blocks, rows).T.float()
+    if form.has_multipliers and form.is_two_level:
+        multipliers, zeros = by_pair(data, rows, columns, form)
+    elif form.has_multipliers:
         multipliers, zeros = by_group(data, rows, columns, form)
     elif form.zeros:
         found = data[at.zeros : at.zeros + rows * blocks].view(blocks, rows)
         zeros = found.T.view(torch.int8)
-    return Scaled(values, multipliers, scales, zeros, block=form.block, group=form.group)
+    widths = {"block": form.block, "group": form.group}
+    return Scaled(values, multipliers, scales, zeros, minimums, **widths)
+
+
+def stood_for(stored: Tensor, form: Format) -> Tensor:
+    """The value of a byte that is stored from 0 on."""
+    if form.codes:
+        return torch.tensor([CODED[int(each)] for each in stored], dtype=torch.int8)
+    return stored if form.minimums else stored - (1 << form.bits - 1)
+
+
+def by_pair(data: Tensor, rows: int, columns: int, form: Format) -> tuple[Tensor, Tensor | None]:
+    """The same of two levels, where what two groups have is one number in two places."""
+    at, pairs = layout_of(rows, columns, form), -(-columns // (2 * form.group))
+    whole = torch.zeros(2, rows, 2 * pairs, dtype=torch.int8)
+    for pair in range(pairs):
+        for row in range(rows):
+            place = pair * rows + row
+            number = int.from_bytes(bytes(data[at.multipliers + 2 * place :][:2]), "little")
+            if form.zeros:
+                number += int(data[at.zeros + place]) << 16
+            bits = f"{number:032b}"[::-1]
+            for n in range(4 if form.zeros else 2):
+                field = int(bits[n * form.multiplier : (n + 1) * form.multiplier][::-1], 2)
+                signed = field - 256 if field > 127 else field
+                whole[n // 2, row, 2 * pair + n % 2] = signed
+    there = -(-columns // form.group)
+    assert not whole[:, :, there:].any()
+    return whole[0, :, :there], whole[1, :, :there] if form.zeros else None
 
 
 def by_group(data: Tensor, rows: int, columns: int, form: Format) -> tuple[Tensor, Tensor | None]:
@@ -116,7 +153,13 @@ def by_group(data: Tensor, rows: int, columns: int, form: Format) -> tuple[Tenso
 
 @pytest.mark.parametrize(
     ("form", "columns"),
-    [*((form, COLUMNS.get(form, 256)) for form in FORMATS), *SHORT, *ZEROS, *HIGH],
+    [
+        *((form, COLUMNS.get(form, 256)) for form in FORMATS),
+        *SHORT,
+        *ZEROS,
+        *HIGH,
+        *TWO_LEVELS.values(),
+    ],
     ids=str,
 )
 def test_integers(
@@ -138,7 +181,7 @@ def test_integers(
     assert torch.equal(found.values, values)
     read = unpack(plan.buffer("w"), data[: nbytes_of(plan.buffer("w"))])
     assert isinstance(read, Scaled)
-    for part in ("values", "multipliers", "scales", "zeros"):
+    for part in PARTS:
         one, other = getattr(read, part), getattr(found, part)
         assert (one is None) == (other is None) and (one is None or torch.equal(one, other))
 
@@ -219,6 +262,15 @@ def test_fits(form: Format) -> None:
     assert fits(COLUMNS.get(form, 256), form)
 
 
+@pytest.mark.parametrize("kind", TWO_LEVELS)
+def test_types_of_gguf_files_fit_at_nearly_their_own_size(kind: str) -> None:
+    """Where no tile is short; all that is more fills up parts to 64 bytes."""
+    form, storage = TWO_LEVELS[kind][0], BY_NAME[kind].storage
+    assert storage is not None and storage.of(256) == form
+    assert fits(256, form)
+    assert form.nbytes((8, 256)) <= layout_of(8, 256, form).nbytes < form.nbytes((8, 256)) + 4 * 64
+
+
 @pytest.mark.parametrize(
     "columns, form",
     [
@@ -227,8 +279,16 @@ def test_fits(form: Format) -> None:
         (96, int8(24)),
         (96, int4(48, 96)),
         (192, int4(64, 192)),
-        (128, replace(in_bits(6, 16, 128), multiplier=8)),
         (96, in_bits(5, 48, 96)),
+        (128, replace(int4(32, 128), multiplier=6, zeros=True)),  # zeros that have no minimum
+        (128, replace(int4(32, 128), multiplier=8, zeros=True)),
+        (128, replace(int4(32, 128), minimums=True, zeros=True)),  # multipliers of 4 bits
+        (32, replace(int4(32, 32), minimums=True, zeros=True)),
+        (32, replace(int4(32, 32), minimums=True, codes=True)),
+        (32, replace(in_bits(5, 32, 32), codes=True)),
+        (32, replace(int8(32), minimums=True)),
+        (128, replace(int4(8, 128), multiplier=8)),  # two groups are less than a tile
+        (192, replace(int4(96, 192), multiplier=8)),
         (64, Format("int32")),
     ],
 )

@@ -20,7 +20,7 @@ from ingot.targets.cuda.operands import Operands
 from ingot.targets.cuda.tiles import FEW_ROWS, splits_of
 from tests.support import samples
 from tests.support.core import core
-from tests.targets.cuda.matrices import drawn, in_bits, int4, int8, with_zeros
+from tests.targets.cuda.matrices import TWO_LEVELS, drawn, in_bits, int4, int8, with_zeros
 from tests.targets.cuda.runs import expected, one_group, rows_of_one, run
 from tests.targets.sketch import Sketch
 
@@ -166,6 +166,19 @@ HIGH = tuple(
         Case("linear_add_rms_norm", with_zeros(in_bits(bits, 128, 128)), 640, 50),
     )
 )
+LEVELS = (
+    Case("linear", *TWO_LEVELS["Q4_K"], 50, "float32"),
+    Case("gated_linear", *TWO_LEVELS["Q6_K"], 100, "float16"),
+    Case("linear", *TWO_LEVELS["Q4_1"], 50, "float32"),
+    Case("linear", *TWO_LEVELS["IQ4_XS"], 50),
+    Case("linear_add_rms_norm", *TWO_LEVELS["Q5_K"], 50, with_bias=True),
+    Case("linear", *TWO_LEVELS["Q5_1"], 50, "float16"),
+    Case("linear", *TWO_LEVELS["Q3_K"], 50, "float32"),
+    Case("linear_add", *TWO_LEVELS["Q2_K"], 50),
+    Case("linear", *TWO_LEVELS["IQ4_NL"], 50, "float32"),
+    Case("gated_linear", TWO_LEVELS["Q4_K"][0], SPLIT, 100),
+    Case("linear", TWO_LEVELS["Q6_K"][0], SPLIT, 96, of_view=True),
+)
 KERNELS = (
     Case("linear", BF16, 200, 50, with_bias=True),
     Case("linear", BF16, SPLIT, 50, with_bias=True, of_view=True),
@@ -205,11 +218,12 @@ LOOSE = {
 }
 
 
-@pytest.mark.cases(core=6, thorough=13)
+@pytest.mark.cases(core=7, thorough=16)
 @pytest.mark.parametrize(
     "case",
     core(
         *(
+            LEVELS[0],
             *FORMATS[1::3],
             BOTH[0],
             *KERNELS[1::3],
@@ -217,9 +231,10 @@ LOOSE = {
             SHORT[0],
             *ZEROS[:2],
             BOTH[1],
+            *LEVELS[1:4],
             *HIGH[::5],
         ),
-        further=[*FORMATS, *KERNELS, *HALVES, *SHORT, *ZEROS, *BOTH, *HIGH],
+        further=[*FORMATS, *KERNELS, *HALVES, *SHORT, *ZEROS, *BOTH, *HIGH, *LEVELS],
     ),
     ids=str,
 )

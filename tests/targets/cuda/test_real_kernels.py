@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
 import pytest
 
+from ingot.artifact.architectures import ARCHITECTURES
 from ingot.artifact.formats import DTYPE_BITS, Format
 from ingot.artifact.plan import Plan
 from ingot.artifact.target import Target
@@ -17,6 +19,7 @@ from ingot.targets.cuda.operands import Operands
 from ingot.targets.work import Work
 from tests.support.core import core
 from tests.targets.cuda.known_faults import unexpected_faults
+from tests.targets.cuda.matrices import TWO_LEVELS
 from tests.targets.cuda.shapes import built_kernels, built_of, plan_of
 from tests.targets.cuda.test_products import Case
 from tests.targets.cuda.tiny import TARGETS
@@ -46,6 +49,7 @@ CASES = core(
 )
 # Scales and multipliers of integers do not count as under way, and grids are not round numbers.
 NEARLY = 0.9
+OF_NARROW_STEPS = "loads are of fewer bytes|no load of 16 bytes|bytes under way"
 FILLING = 32_000  # keys that are enough programs of attention for every card
 
 
@@ -120,3 +124,17 @@ def test_a_product_of_integers_with_zeros(tmp_path: Path, group: int) -> None:
     few, more, _ = map(product.spec, product.choices)
     built = built_kernels(tmp_path, target, few, more)
     assert unexpected_faults(built, tmp_path, target) == []
+
+
+@pytest.mark.cases(thorough=4)
+@pytest.mark.parametrize("target", TARGETS[:2], ids=case_id)
+@pytest.mark.parametrize("kind", core("Q4_K", "Q6_K", further=[], slow=TWO_LEVELS))
+@pytest.mark.thorough
+def test_a_product_of_two_levels(tmp_path: Path, kind: str, target: Target) -> None:
+    """Its steps have fewer columns than gates ask for, and nothing else is at fault."""
+    plan = Case("linear", TWO_LEVELS[kind][0], 1024, 4096).plan
+    operands = Operands(plan, ARCHITECTURES[target.level])
+    product, *_ = CALLS["linear"](operands, Work(plan, plan.groups[0]))
+    built = built_kernels(tmp_path, target, *map(product.spec, product.choices))
+    faults = unexpected_faults(built, tmp_path, target)
+    assert [fault for fault in faults if not re.search(OF_NARROW_STEPS, fault)] == []

@@ -23,14 +23,17 @@ from ingot.targets.cuda.tiles import (
     weight_tiles,
 )
 from ingot.targets.cuda.tuned import MEASURED, TUNED
-from tests.targets.cuda.matrices import int4, int8
+from tests.targets.cuda.matrices import TWO_LEVELS, int4, int8
 
 BF16, F32 = Format("bfloat16"), Format("float32")
 SM_80, SM_90 = ARCHITECTURES["sm_80"], ARCHITECTURES["sm_90"]
 by_architecture = pytest.mark.parametrize(
     "architecture", ARCHITECTURES.values(), ids=lambda each: each.level
 )
-FORMATS = (BF16, Format("float16"), F32, int8(4096), int8(32), int4(32, 128))
+FORMATS = (
+    BF16, Format("float16"), F32, int8(4096), int8(32), int4(32, 128),
+    *(TWO_LEVELS[kind][0] for kind in ("Q4_K", "Q6_K")),
+)  # fmt: skip
 
 
 def tiling(form: Format = BF16, architecture: Architecture = SM_90, row_bits: int = 16) -> Tiling:

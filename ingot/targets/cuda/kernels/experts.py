@@ -191,6 +191,8 @@ def _store_tile(
         Packed(
             w, high, multipliers, zeros, scales, stack.first.ROW_BYTES,
             stack.first.BITS, stack.first.BLOCK, stack.first.GROUP, stack.first.WITH_ZEROS,
+            stack.first.TWO_LEVEL, stack.first.MULTIPLIER, stack.first.WITH_MINIMUMS,
+            stack.first.WITH_CODES,
         ),
         expert, pick, split, o, begin,
     )  # fmt: skip
@@ -323,9 +325,11 @@ def _places(stack: StackedOperand, expert):
         if stack.first.BITS == 5 or stack.first.BITS == 6:
             high += nbytes
         if stack.first.GROUP < stack.first.BLOCK:
-            multipliers += nbytes
+            OF_MULTIPLIERS: tl.constexpr = 2 if stack.first.TWO_LEVEL else 1
+            OF_ZEROS: tl.constexpr = 1 if stack.first.TWO_LEVEL else 2
+            multipliers += expert.to(tl.int64) * (stack.MATRIX_BYTES // OF_MULTIPLIERS)
             if stack.first.WITH_ZEROS:
-                zeros += expert.to(tl.int64) * (stack.MATRIX_BYTES // 2)
+                zeros += expert.to(tl.int64) * (stack.MATRIX_BYTES // OF_ZEROS)
         elif stack.first.WITH_ZEROS:
             zeros += nbytes
     return w, high, multipliers, zeros, scales

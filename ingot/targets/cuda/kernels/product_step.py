@@ -9,22 +9,36 @@ from typing import NamedTuple
 import triton
 import triton.language as tl
 
+from ingot.artifact.formats import CODED
 from ingot.targets.cuda.kernels.operands import Rows
+
+# What codes stand for, a byte each: the first eight, and the others.
+_CODED = bytes(code & 255 for code in CODED)
+_FIRST_CODES = tl.constexpr(int.from_bytes(_CODED[:8], "little", signed=True))
+_OTHER_CODES = tl.constexpr(int.from_bytes(_CODED[8:], "little", signed=True))
 
 
 class Packed(NamedTuple):
-    """A matrix as it is stored. Beside multipliers a zero is a pair of zeros, one in each byte."""
+    """A matrix as it is stored, see `weights`.
+
+    Beside multipliers a zero is a pair of zeros, one in each byte. Where it has TWO_LEVELs of
+    scales, minimums or codes, a multiplier is a pair, too, and takes some bits of zeros.
+    """
 
     w: tl.tensor
     high: tl.tensor  # the bits of int5 and int6 beyond nibbles
     multipliers: tl.tensor
     zeros: tl.tensor
-    scales: tl.tensor
+    scales: tl.tensor  # minimums lie behind them
     ROW_BYTES: tl.constexpr
     BITS: tl.constexpr  # of a weight: up to 8 are integers with scales
     BLOCK: tl.constexpr  # columns that share a scale
     GROUP: tl.constexpr  # columns that share a multiplier and a zero
     WITH_ZEROS: tl.constexpr
+    TWO_LEVEL: tl.constexpr
+    MULTIPLIER: tl.constexpr  # bits of one
+    WITH_MINIMUMS: tl.constexpr
+    WITH_CODES: tl.constexpr
 
 
 class Cut(NamedTuple):
@@ -38,10 +52,11 @@ class Cut(NamedTuple):
 
 
 class Small(NamedTuple):
-    """What a tile of weights has beside them, as it lies in memory: scales [outputs], multipliers
-    and zeros; anything else for what its format does not have."""
+    """What a tile of weights has beside them, as it lies in memory: scales and minimums [outputs],
+    multipliers and zeros; anything else for what its format does not have."""
 
     scales: tl.tensor
+    minimums: tl.tensor
     multipliers: tl.tensor
     zeros: tl.tensor
 
@@ -59,12 +74,15 @@ class TileAt(NamedTuple):
 def small_of(matrix: Packed, tile: TileAt, step, WIDTH: tl.constexpr, cut: Cut):
     """The small parts of a tile of weights."""
     o = tile.o
-    scales, multipliers, zeros = o, o, o
+    scales, minimums, multipliers, zeros = o, o, o, o
     LAST: tl.constexpr = triton.cdiv(cut.DEPTH, cut.TILE_COLUMNS) - 1
     step = tl.minimum(step, LAST)  # beyond the last tile is the last once more
     if matrix.BITS <= 8:
         at = step * cut.TILE_COLUMNS // matrix.BLOCK * WIDTH + o
         scales = tl.load(matrix.scales + at, mask=o < WIDTH, other=0.0)
+        if matrix.WITH_MINIMUMS:
+            behind = at + triton.cdiv(cut.DEPTH, matrix.BLOCK) * WIDTH
+            minimums = tl.load(matrix.scales + behind, mask=o < WIDTH, other=0.0)
         if matrix.GROUP < matrix.BLOCK:
             PAIRS: tl.constexpr = cut.TILE_COLUMNS // matrix.GROUP // 2
             i = tile.begin * PAIRS + tl.arange(0, o.shape[0] * PAIRS)
@@ -74,7 +92,7 @@ def small_of(matrix: Packed, tile: TileAt, step, WIDTH: tl.constexpr, cut: Cut):
                 zeros = tl.load(matrix.zeros + first + i, mask=i < WIDTH * PAIRS, other=0)
         elif matrix.WITH_ZEROS:
             zeros = tl.load(matrix.zeros + at, mask=o < WIDTH, other=0)
-    return Small(scales, multipliers, zeros)
+    return Small(scales, minimums, multipliers, zeros)
 
 
 @triton.jit
@@ -91,6 +109,8 @@ def with_step(
         numbers = _numbers(x, k, tile, cut)
         weights = _columns(matrix.w, tile.o, k, WIDTH, cut.DEPTH, cut.DEPTH, cut.TILE_COLUMNS)
         total = _dot_on(total, weights, numbers)
+    elif matrix.TWO_LEVEL:
+        total = _with_two_levels(total, small, step, x, matrix, tile, WIDTH, cut)
     else:
         if matrix.BITS == 8:
             numbers = _numbers(x, k, tile, cut)
@@ -139,17 +159,10 @@ def _dot6(
     """A tile of weights in 5 or 6 bits, times x. Nothing that is multiplied is rounded."""
     HALF: tl.constexpr = cut.TILE_COLUMNS // 2
     OUTPUTS: tl.constexpr = tile.o.shape[0]
-    HIGH: tl.constexpr = matrix.BITS - 4
-    MASK: tl.constexpr = (1 << HIGH) - 1
-    BOUND: tl.constexpr = 8 << HIGH
     i = tl.arange(0, HALF)
     x_low = _numbers(x, step * cut.TILE_COLUMNS + i, tile, cut)
     x_high = _numbers(x, step * cut.TILE_COLUMNS + HALF + i, tile, cut)
-    pairs = _integers(matrix, step * HALF + i, tile, WIDTH, HALF)
-    bits = _high_bits(matrix, step, i, tile, WIDTH, HALF)
-    low = ((pairs & 15) | ((bits & MASK) << 4)).to(tl.int8).to(x_low.dtype)
-    high = ((pairs >> 4) | (((bits >> HIGH) & MASK) << 4)).to(tl.int8).to(x_low.dtype)
-    low, high = _in_order(low, OUTPUTS, HALF) - BOUND, _in_order(high, OUTPUTS, HALF) - BOUND
+    low, high = _unpacked(matrix, step, i, tile, x_low.dtype, WIDTH, HALF)
     if matrix.GROUP < matrix.BLOCK:
         GROUPS: tl.constexpr = HALF // matrix.GROUP
         LEAST: tl.constexpr = 1.0 if matrix.WITH_ZEROS else -8.0  # multiplier, stored as 0
@@ -164,6 +177,93 @@ def _dot6(
         zero = small.zeros.to(x_low.dtype)[:, None]
         low, high = low - zero, high - zero
     return _dot_on(_dot(low, x_low), high, x_high)
+
+
+@triton.jit
+def _with_two_levels(
+    total, small: Small, step, x: Rows, matrix: Packed, tile: TileAt, WIDTH: tl.constexpr, cut: Cut
+):  # fmt: skip
+    """The sum with a tile of weights whose halves are two groups, or are of one block.
+
+    16 bits do not hold an integer times its multiplier, so that comes after the product. What
+    minimums are multiplied with is a product, too: matrix instructions add up a row in the same
+    order however many there are, and a sum over threads does not.
+    """
+    HALF: tl.constexpr = cut.TILE_COLUMNS // 2
+    OUTPUTS: tl.constexpr = tile.o.shape[0]
+    i = tl.arange(0, HALF)
+    x_low = _numbers(x, step * cut.TILE_COLUMNS + i, tile, cut)
+    x_high = _numbers(x, step * cut.TILE_COLUMNS + HALF + i, tile, cut)
+    low, high = _unpacked(matrix, step, i, tile, x_low.dtype, WIDTH, HALF)
+    scales = small.scales.to(tl.float32)
+    first = tl.full([OUTPUTS], 1, tl.int32)
+    second = first
+    if matrix.GROUP < matrix.BLOCK:
+        pair = pair_of(small.multipliers, small.zeros, matrix)
+        total += _dot(low, x_low) * (scales * field_of(pair, 0, matrix))[:, None]
+        total += _dot(high, x_high) * (scales * field_of(pair, 1, matrix))[:, None]
+        if matrix.WITH_ZEROS:
+            first, second = field_of(pair, 2, matrix), field_of(pair, 3, matrix)
+    else:
+        total += _dot_on(_dot(low, x_low), high, x_high) * scales[:, None]
+    if matrix.WITH_MINIMUMS:
+        first = tl.broadcast_to(first.to(x_low.dtype)[:, None], OUTPUTS, HALF)
+        second = tl.broadcast_to(second.to(x_low.dtype)[:, None], OUTPUTS, HALF)
+        dot = _dot_on(_dot(first, x_low), second, x_high)
+        total -= dot * small.minimums.to(tl.float32)[:, None]
+    return total
+
+
+@triton.jit
+def pair_of(multipliers, zeros, matrix: Packed):
+    """The bits of what two groups have, of two levels: multipliers, and then zeros."""
+    bits = multipliers.to(tl.int32) & 0xFFFF
+    if matrix.WITH_ZEROS:
+        bits |= zeros.to(tl.int32) << 16
+    return bits
+
+
+@triton.jit
+def field_of(pair, place, matrix: Packed):
+    """The number at a place among these, int32; one of 8 bits has a sign."""
+    field = pair >> (place * matrix.MULTIPLIER)
+    if matrix.MULTIPLIER == 8:
+        field = field.to(tl.int8).to(tl.int32)
+    else:
+        field = field & ((1 << matrix.MULTIPLIER) - 1)
+    return field
+
+
+@triton.jit
+def _unpacked(
+    matrix: Packed, step, i, tile: TileAt,
+    dtype: tl.constexpr, WIDTH: tl.constexpr, HALF: tl.constexpr,
+):  # fmt: skip
+    """The halves of a tile of integers that are stored from 0 on, as numbers of a dtype."""
+    HIGH: tl.constexpr = matrix.BITS - 4
+    MASK: tl.constexpr = (1 << HIGH) - 1
+    OUTPUTS: tl.constexpr = tile.o.shape[0]
+    LEAST: tl.constexpr = 0 if matrix.WITH_MINIMUMS or matrix.WITH_CODES else 8 << HIGH
+    pairs = _integers(matrix, step * HALF + i, tile, WIDTH, HALF)
+    if HIGH > 0:
+        bits = _high_bits(matrix, step, i, tile, WIDTH, HALF)
+        low = ((pairs & 15) | ((bits & MASK) << 4)).to(tl.int8).to(dtype)
+        high = ((pairs >> 4) | (((bits >> HIGH) & MASK) << 4)).to(tl.int8).to(dtype)
+    else:
+        low, high = valued(pairs & 15, matrix).to(dtype), valued(pairs >> 4, matrix).to(dtype)
+    low, high = _in_order(low, OUTPUTS, HALF), _in_order(high, OUTPUTS, HALF)
+    if LEAST > 0:
+        low, high = low - LEAST, high - LEAST
+    return low, high
+
+
+@triton.jit
+def valued(stored, matrix: Packed):
+    """Stored nibbles as int8: codes as what they stand for, others as they are."""
+    if matrix.WITH_CODES:
+        codes = tl.where(stored < 8, _FIRST_CODES, _OTHER_CODES)
+        stored = codes >> ((stored & 7) * 8).to(tl.int64)
+    return stored.to(tl.int8)
 
 
 @triton.jit

@@ -5,7 +5,7 @@ import triton.language as tl
 
 from ingot.targets.cuda.kernels.math import activated, soft_capped
 from ingot.targets.cuda.kernels.operands import Rows
-from ingot.targets.cuda.kernels.product_step import Packed
+from ingot.targets.cuda.kernels.product_step import Packed, field_of, pair_of, valued
 
 
 @triton.jit
@@ -44,22 +44,15 @@ def scaled_rows(
     """out[row] = row indices[row] of a table of integers with scales, which has HEIGHT rows."""
     row, columns, mask = _place(COLUMNS, WIDTH)
     source = tl.load(indices + row).to(tl.int64)
-    at, half = _byte(columns, table.BITS, TILE)
-    integers = tl.load(table.w + source * table.ROW_BYTES + at, mask=mask, other=0).to(tl.int32)
-    if table.BITS == 4:
-        nibbles = (integers >> (half * 4)) & 15
-        integers = tl.where(half == 0, nibbles, nibbles ^ 8) - 8
-    elif table.BITS < 8:
-        HIGH: tl.constexpr = table.BITS - 4
-        PLANE: tl.constexpr = TILE * HIGH // 8
-        byte = at % (TILE // 2)
-        place = ((columns // TILE).to(tl.int64) * HEIGHT + source) * PLANE + byte % PLANE
-        bits = tl.load(table.high + place, mask=mask, other=0).to(tl.int32)
-        bits = bits >> (byte // PLANE * (2 * HIGH) + half * HIGH)
-        nibbles = (integers >> (half * 4)) & 15
-        integers = (nibbles | ((bits & ((1 << HIGH) - 1)) << 4)) - (8 << HIGH)
+    integers, half = _integers(table, source, columns, mask, HEIGHT, TILE)
     block = (columns // table.BLOCK).to(tl.int64)
-    if table.GROUP < table.BLOCK:
+    less = 0.0
+    if table.TWO_LEVEL:
+        integers, zeros = _two_levels(table, integers, source, columns, half, mask, HEIGHT, TILE)
+        if table.WITH_MINIMUMS:
+            behind = (tl.cdiv(WIDTH, table.BLOCK) + block) * HEIGHT + source
+            less = zeros * tl.load(table.scales + behind, mask=mask, other=0.0).to(tl.float32)
+    elif table.GROUP < table.BLOCK:
         HALF_GROUPS: tl.constexpr = TILE // table.GROUP // 2
         group = columns % (TILE // 2) // table.GROUP
         at = ((columns // TILE).to(tl.int64) * HEIGHT + source) * HALF_GROUPS + group
@@ -72,7 +65,55 @@ def scaled_rows(
         integers -= tl.load(table.zeros + block * HEIGHT + source, mask=mask, other=0)
     scale = tl.load(table.scales + block * HEIGHT + source, mask=mask, other=0.0)
     y = integers.to(tl.float32) * scale.to(tl.float32)
+    if table.WITH_MINIMUMS:
+        y -= less
     _put(out.at, y, row, columns, mask, out.STRIDE)
+
+
+@triton.jit
+def _integers(
+    table: Packed, source, columns, mask, HEIGHT: tl.constexpr, TILE: tl.constexpr
+):  # fmt: skip
+    """Some integers of a row, int32, and in which nibble of its byte each lies."""
+    at, half = _byte(columns, table.BITS, TILE)
+    integers = tl.load(table.w + source * table.ROW_BYTES + at, mask=mask, other=0).to(tl.int32)
+    LEAST: tl.constexpr = 0 if table.WITH_MINIMUMS or table.WITH_CODES else 1 << (table.BITS - 1)
+    if table.BITS == 4:
+        integers = (integers >> (half * 4)) & 15
+        if table.WITH_CODES:
+            integers = valued(integers, table).to(tl.int32)
+        elif not table.TWO_LEVEL:
+            integers = tl.where(half == 0, integers, integers ^ 8)
+        integers -= LEAST
+    elif table.BITS < 8:
+        HIGH: tl.constexpr = table.BITS - 4
+        PLANE: tl.constexpr = TILE * HIGH // 8
+        byte = at % (TILE // 2)
+        place = ((columns // TILE).to(tl.int64) * HEIGHT + source) * PLANE + byte % PLANE
+        bits = tl.load(table.high + place, mask=mask, other=0).to(tl.int32)
+        bits = bits >> (byte // PLANE * (2 * HIGH) + half * HIGH)
+        nibbles = (integers >> (half * 4)) & 15
+        integers = (nibbles | ((bits & ((1 << HIGH) - 1)) << 4)) - LEAST
+    return integers, half
+
+
+@triton.jit
+def _two_levels(
+    table: Packed, integers, source, columns, half, mask, HEIGHT: tl.constexpr, TILE: tl.constexpr
+):  # fmt: skip
+    """Integers times multipliers, and the zeros that minimums are multiplied with."""
+    zeros = tl.full(integers.shape, 1, tl.int32)
+    if table.GROUP < table.BLOCK:
+        at = (columns // TILE).to(tl.int64) * HEIGHT + source
+        pair = tl.load(table.multipliers + at, mask=mask, other=0)
+        beyond = pair
+        if table.WITH_ZEROS:
+            beyond = tl.load(table.zeros + at, mask=mask, other=0)
+        pair = pair_of(pair, beyond, table)
+        integers *= field_of(pair, half, table)
+        if table.WITH_ZEROS:
+            zeros = field_of(pair, 2 + half, table)
+    return integers, zeros
 
 
 @triton.jit
