@@ -65,6 +65,10 @@ KNOWN = (
     Known(OLD, (SM_80,), PRODUCT, spilled(9, 16)),
     Known(OLD, (SM_80,), PRODUCT, spilled(11, 24)),
     Known((*OLD, *LAST), (SM_100, SM_103), PRODUCT, under_way(32768)),
+    # Weights in Q6_K, and in Q3_K.
+    Known(OLDEST, (SM_80,), PRODUCT, spilled(8, 8)),
+    Known(NEXT, (SM_80,), PRODUCT, spilled(10, 16)),
+    Known(NEXT, (SM_80,), PRODUCT, spilled(8, 16)),
     # The gates of experts in a step of many rows.
     Known(LAST, (SM_80,), "experts.multiply_gated-", spilled(18, 72)),
     # Steps of several rows.
