@@ -61,15 +61,14 @@ DEFAULTS: Mapping[str, tuple[Tiles, Tiles]] = {
     "minimums": _INTEGERS,
 }
 # What differs from them, by level, storage, kernel and class of rows: code for sm_120 takes more
-# registers, the sums for minimums too, and the default would spill.
-OWN: Mapping[tuple[str, str, str, int], Tile] = dict.fromkeys(
-    (
-        ("sm_120", "int4", PLAIN, 0),
-        ("sm_120", "minimums", PLAIN, 0),
-        ("sm_80", "minimums", PLAIN, 0),
-    ),
-    Tile(32, 128, 8, 3),
-)
+# registers, the sums for minimums on sm_80 too, and the default would spill.
+OWN: Mapping[tuple[str, str, str, int], Tile] = {
+    ("sm_120", "int4", PLAIN, 0): Tile(32, 128, 8, 3),
+    ("sm_120", "minimums", PLAIN, 0): Tile(32, 128, 8, 3),
+    ("sm_80", "minimums", PLAIN, 0): Tile(32, 128, 8, 3),
+    ("sm_80", "minimums", GATED, FEW_ROWS): Tile(32, 64, 8, 4),
+    ("sm_80", "minimums", GATED, 0): Tile(32, 64, 8, 4),
+}
 
 
 class TileKey(NamedTuple):

@@ -15,14 +15,20 @@ from ingot.artifact.plan import Plan
 from ingot.artifact.target import Target
 from ingot.cli.inspect.gpu import gpu_kernels
 from ingot.targets.cuda.calls_products import CALLS
+from ingot.targets.cuda.generate import EMITTERS
 from ingot.targets.cuda.operands import Operands
 from ingot.targets.work import Work
 from tests.support.core import core
+from tests.targets.cpu.experts import Experts
 from tests.targets.cuda.known_faults import unexpected_faults
 from tests.targets.cuda.matrices import TWO_LEVELS
+from tests.targets.cuda.mixing import Mixture
+from tests.targets.cuda.runs import one_group
 from tests.targets.cuda.shapes import built_kernels, built_of, plan_of
 from tests.targets.cuda.test_products import Case
+from tests.targets.cuda.test_rows import embedding
 from tests.targets.cuda.tiny import TARGETS
+from tests.targets.sketch import Sketch
 
 SMALL, LARGE, MIXED = "qwen3-0.6b", "mistral-7b", "qwen3-30b-a3b-1"
 MOST_BYTES = 10**6  # of all binaries
@@ -49,7 +55,6 @@ CASES = core(
 )
 # Scales and multipliers of integers do not count as under way, and grids are not round numbers.
 NEARLY = 0.9
-OF_NARROW_STEPS = "loads are of fewer bytes|no load of 16 bytes|bytes under way"
 FILLING = 32_000  # keys that are enough programs of attention for every card
 
 
@@ -136,5 +141,28 @@ def test_a_product_of_two_levels(tmp_path: Path, kind: str, target: Target) -> N
     operands = Operands(plan, ARCHITECTURES[target.level])
     product, *_ = CALLS["linear"](operands, Work(plan, plan.groups[0]))
     built = built_kernels(tmp_path, target, *map(product.spec, product.choices))
-    faults = unexpected_faults(built, tmp_path, target)
-    assert [fault for fault in faults if not re.search(OF_NARROW_STEPS, fault)] == []
+    assert of_wide_steps(unexpected_faults(built, tmp_path, target)) == []
+
+
+def of_wide_steps(faults: list[str]) -> list[str]:
+    """Those that are not of loads of few bytes at a time."""
+    narrow = "loads are of fewer bytes|no load of 16 bytes|bytes under way"
+    return [fault for fault in faults if not re.search(narrow, fault)]
+
+
+@pytest.mark.thorough
+def test_experts_and_a_table_of_two_levels(tmp_path: Path) -> None:
+    """Their kernels are built, too."""
+    specs, target = [], TARGETS[1]
+    for kind in ("Q5_K", "Q6_K", "IQ4_XS"):
+        form, width = TWO_LEVELS[kind]
+        s = Sketch()
+        embedding(form)(s, width, "bfloat16")
+        plans = [one_group(s.plan(), "embedding")]
+        plans.append(Mixture(Experts(4, 2, 512, 1024, format=form)).sketch[0])
+        for plan, kernel in zip(plans, ("embedding", "expert_gate"), strict=True):
+            group = next(group for group in plan.groups if group.kernel == kernel)
+            for call in EMITTERS[kernel](Operands(plan), Work(plan, group)):
+                specs += [call.spec(choice) for choice in call.choices]
+    built = built_kernels(tmp_path, target, *{repr(spec): spec for spec in specs}.values())
+    assert of_wide_steps(unexpected_faults(built, tmp_path, target)) == []
