@@ -233,10 +233,12 @@ def test_sources_that_do_not_add_up(tmp_path: Path, form: Format) -> None:
         (with_zeros(int4(32, 64)), "ef8787049543f50c"),
         (int4(32, 32), "9df037c47e375ff5"),
         (int8(64), "2dfb584c30ba57ad"),
+        (with_zeros(in_bits(5, 32, 128)), "746a815e3a3917b3"),
+        (in_bits(6, 16, 64), "3ac0fb453654c1e5"),
     ],
     ids=str,
 )
-def test_the_bytes_of_int4_and_int8_stay(tmp_path: Path, form: Format, digest: str) -> None:
+def test_the_bytes_of_integers_stay(tmp_path: Path, form: Format, digest: str) -> None:
     """Artifacts of earlier versions are read by today's kernels."""
     rows, columns = 6, 192
     at = torch.arange(rows * columns).view(rows, columns)
