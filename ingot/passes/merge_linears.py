@@ -33,26 +33,30 @@ def merge_linears(gm: GraphModule, kept: Mapping[str, Storage] = MappingProxyTyp
 
     Linears with a bias and linears without one are merged apart, so that no bias of zeros, which
     would have no source in the checkpoint, is ever invented. So are those that a checkpoint stores
-    in different ways, as `kept` says. Linears that experts are picked by stay by themselves: they
-    are never integers.
+    in different ways, as `kept` says: their place counts, whatever becomes of it. Linears that
+    experts are picked by stay by themselves: they are never integers.
 
     Before:
         q = linear(x, Wq);  k = linear(x, Wk);  v = linear(x, Wv)
     After:
         y = linear(x, W), W = [Wq; Wk; Wv];  q = slice(y, 2, 0, Q);  k = slice(y, 2, Q, Q + K);  ...
     """
-    groups: dict[tuple[Node, bool, str, Storage | None], list[Node]] = defaultdict(list)
+    places: dict[tuple[Node, bool, str], list[Node]] = defaultdict(list)
     for node in op_calls(gm, "linear"):
         given = arguments(node)
         alone = len(given["weight"].users) == 1 and not routes(node)
         if given["weight"].op == "get_attr" and alone:
             module = origin(node).rpartition(".")[0]
-            stored = kept.get(str(given["weight"].target))
-            groups[given["x"], given["bias"] is not None, module, stored].append(node)
-    merged = [group for group in groups.values() if len(group) > 1]
-    for group in merged:
-        merge(gm, group)
-    return len(merged)
+            places[given["x"], given["bias"] is not None, module].append(node)
+    shared = [place for place in places.values() if len(place) > 1]
+    for place in shared:
+        alike: dict[Storage | None, list[Node]] = defaultdict(list)
+        for node in place:
+            alike[kept.get(str(arguments(node)["weight"].target))].append(node)
+        for group in alike.values():
+            if len(group) > 1:
+                merge(gm, group)
+    return len(shared)
 
 
 def merge(gm: GraphModule, group: list[Node]) -> None:

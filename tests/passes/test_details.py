@@ -3,12 +3,14 @@
 import pytest
 import torch
 
+from ingot.artifact.formats import Storage
 from ingot.artifact.programs import STEP
 from ingot.errors import PassError
 from ingot.passes.dump import op_counts
 from ingot.passes.graph import arguments, op_calls, origin, value
 from ingot.passes.invariants import typed
 from ingot.passes.lower_dtypes import lower_dtypes
+from ingot.passes.merge_linears import merge_linears
 from ingot.passes.runner import run
 from ingot.passes.stacked_name import stacked_name
 from ingot.passes.verification import Checker
@@ -158,6 +160,16 @@ def test_merged_weights_name_their_sources():
     assert merged == ["part", "part", "head"]
     parts = gm.graph.find_nodes(op="call_function", target=torch.ops.aten.slice.Tensor)
     assert [origin(n) for n in parts] == ["q", "k", "v", "gate", "up"]
+
+
+def test_linears_that_a_checkpoint_stores_in_different_ways_stay_apart():
+    """And their place counts, though none of them is merged there, as with gate and up."""
+    gm = before(lab(cases.projections), "merge_linears")
+    alike, other = Storage(4, 32), Storage(8, 32)
+    kept = {"q.weight": alike, "k.weight": alike, "v.weight": other, "gate.weight": other}
+    assert merge_linears(gm, kept) == 2
+    weights = [str(arguments(n)["weight"].target) for n in op_calls(gm, "linear")]
+    assert weights[:4] == ["q_k.weight", "v.weight", "gate.weight", "up.weight"]
 
 
 @pytest.mark.parametrize(
