@@ -145,7 +145,8 @@ def pack_scales(matrix: Scaled) -> Tensor:
 def _unsigned(values: Tensor, form: Format) -> Tensor:
     """Values as they are stored, from 0 on: uint8."""
     if form.codes:
-        return torch.searchsorted(torch.tensor(CODED, dtype=torch.int8), values).to(torch.uint8)
+        codes = torch.tensor(CODED, dtype=torch.int8)
+        return torch.searchsorted(codes, values, out_int32=True).to(torch.uint8)
     return (values - least_value(form)).view(torch.uint8)
 
 

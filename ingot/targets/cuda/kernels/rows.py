@@ -50,7 +50,7 @@ def scaled_rows(
     if table.TWO_LEVEL:
         integers, zeros = _two_levels(table, integers, source, columns, half, mask, HEIGHT, TILE)
         if table.WITH_MINIMUMS:
-            behind = (tl.cdiv(WIDTH, table.BLOCK) + block) * HEIGHT + source
+            behind = (triton.cdiv(WIDTH, table.BLOCK) + block) * HEIGHT + source
             less = zeros * tl.load(table.scales + behind, mask=mask, other=0.0).to(tl.float32)
     elif table.GROUP < table.BLOCK:
         HALF_GROUPS: tl.constexpr = TILE // table.GROUP // 2
