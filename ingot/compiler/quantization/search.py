@@ -28,16 +28,17 @@ from ingot.compiler.quantization.found import RANGES, Found, refuse_huge
 from ingot.compiler.torch_threads import torch_threads
 from ingot.ops.scaled import Scaled, whole_parts
 
-# Where starts put the largest magnitude of a group; what is beyond the range is clipped.
+# Where starts put the largest magnitude of a group; what is beyond the range is clipped. In 8 bits
+# errors of starts differ by chance, so many are tried, and clipping never pays.
 STARTS = {
-    8: (127.0, 126.0, 125.0, 124.0),
+    8: tuple(127.0 - n for n in range(16)),
     6: (-34.0, -33.0, -32.0, -31.0, -30.0, -29.0),
     5: (-17.5, -16.75, -16.0, -15.25, -14.5, -13.75),
     4: (-9.0, -8.5, -8.0, -7.5, -7.0, -6.5),
 }
 # Where errors weigh differently, what weighs little may be clipped far.
 WEIGHTED_STARTS = {
-    8: (*STARTS[8], 130.0, 135.0, 142.0, 150.0),
+    8: STARTS[8],
     6: (*STARTS[6], -36.0, -39.0, -43.0, -48.0),
     5: (*STARTS[5], -18.5, -20.0, -22.5, -25.5, -29.0),
     4: (*STARTS[4], -10.0, -11.0, -12.5, -14.5, -17.0),

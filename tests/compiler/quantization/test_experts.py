@@ -10,7 +10,7 @@ import torch
 from torch.fx import GraphModule
 
 from ingot.artifact.formats import Storage
-from ingot.compiler.quantization import calibrate
+from ingot.compiler.quantization import calibrate, search
 from ingot.compiler.quantization.calibrate import Calibrator
 from ingot.compiler.quantization.choose import choose_storage
 from ingot.compiler.quantization.gptq import gptq, inverse_factor, second_moments
@@ -94,6 +94,8 @@ def test_experts_are_rounded_for_their_own_tokens_if_these_are_enough(
 ) -> None:
     """And else for the inputs of all experts."""
     monkeypatch.setattr(calibrate, "FEWEST_TOKENS", 40)
+    # Of many starts another one may win by the last digit of a sum.
+    monkeypatch.setitem(search.WEIGHTED_STARTS, 8, (127.0,))
     walk = Watching(graph, weights, dict.fromkeys(STACKS, INT8), TOKENS, by_gptq=by_gptq)
     walk.run()
     ways = set()

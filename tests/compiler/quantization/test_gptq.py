@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from ingot.compiler.quantization import search
 from ingot.compiler.quantization.gptq import gptq, inverse_factor, second_moments
 from ingot.compiler.quantization.search import best_scales, quantize_rows, round_to
 from ingot.errors import CompileError
@@ -55,8 +56,12 @@ def column_by_column(factor: torch.Tensor, group: int) -> torch.Tensor:
     return rounded.T
 
 
-def test_what_a_column_loses_reaches_columns_far_behind_it() -> None:
+def test_what_a_column_loses_reaches_columns_far_behind_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Errors leave the 128 columns that are rounded together."""
+    for starts in (search.STARTS, search.WEIGHTED_STARTS):  # of many another one may win by chance
+        monkeypatch.setitem(starts, 8, (127.0, 126.0, 125.0, 124.0))
     x = inputs(3)
     x[:, 200:] = x[:, :56] + 0.01 * x[:, 200:]
     factor = inverse_factor(second_moments(x))
