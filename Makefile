@@ -133,6 +133,7 @@ docs: $(TOOLS)  ## Rewrite the pages that are generated from the code and from f
 	@$(PY) -m tools.step_page
 	@$(PY) -m tools.figures_page
 	@$(PY) -m tools.curve_page
+	@$(PY) -m tools.race_page
 	@$(PY) -m bench.gpu.predicted
 
 size: $(TOOLS)  ## Count lines a folder, passes and ops

@@ -63,7 +63,7 @@ def _table(head: str, rows: Iterable[str]) -> str:
 
 def _ours(points: list[Values]) -> Iterator[str]:
     for p in _by_bytes(p for p in points if p["runtime"] == "ingot"):
-        yield f"| {_option(p['name'])} | {_mb(p)} | {_kl(p)} | {_top(p)} | {_perplexity(p)} |"
+        yield f"| {option(p['name'])} | {_mb(p)} | {_kl(p)} | {_top(p)} | {_perplexity(p)} |"
 
 
 def _theirs(points: list[Values]) -> Iterator[str]:
@@ -82,7 +82,7 @@ def _by_bytes(points: Iterable[Values]) -> list[Values]:
     return sorted(points, key=lambda p: (-p["bytes"], p["name"]))
 
 
-def _option(name: str) -> str:
+def option(name: str) -> str:
     if name.startswith(AUTO):
         return f"`auto --bits {name.removeprefix(AUTO)}`"
     kind, _, group = name.partition("-g")

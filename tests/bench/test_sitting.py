@@ -51,7 +51,7 @@ def test_a_model_is_compiled_in_its_format_and_measured(tmp_path, scripts):
     found = Sitting(tmp_path, rounds=3).measure("qwen3-0.6b/int8")
     artifact = str(tmp_path / "qwen3-0.6b-int8.ingot")
     model = str(tmp_path / "qwen3-0.6b")
-    assert scripts[0] == ("compile_figures", model, artifact, "--quantize", "int8")
+    assert scripts[0] == ("compile_figures", model, artifact, *sitting.OPTIONS["int8"])
     assert ("ingot bench", artifact, "--batch", "16", "--rounds", "3") in scripts
     assert found["prefill"] == found["streams"] == {"tokens_per_second": 41.23, "share": 0.5}
     assert (found["first_token_seconds"], found["memory_mb"]) == (0.25, 60.0)

@@ -3,14 +3,16 @@ divergence.
 
 Costs in nats add up, and so do bytes. So this is a knapsack with one item a matrix, or one for
 those that become one matrix. The ways to store an item lie on a convex curve of cost over bytes;
-steps along all curves are taken in the order of what they save a byte.
+steps along all curves are taken in the order of what they save a byte. A step of an embedding can
+be larger than what is left when its turn comes. So the largest items are tried in each of their
+ways, and the others fill what these leave.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import pairwise, product
 from math import fsum
 
 from ingot.compiler.quantization.costs import Way
@@ -18,6 +20,7 @@ from ingot.compiler.quantization.costs import Way
 # Rounding rows may cost that share of what rounding the matrices costs, and so many nats anyway.
 SHARE_OF_ROWS = 0.1
 FREE_ROWS = 1e-3
+LARGEST = 2  # items that are tried in each way: an embedding, and a head
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,10 @@ class Item:
                 hull.pop()
             hull.append(way)
         return hull
+
+    def only(self, way: Way) -> Item:
+        """The same with one way to store it."""
+        return Item(self.names, {way: self.nbytes[way]}, {way: self.costs[way]})
 
     def saved(self, before: Way, after: Way) -> float:
         """Nats that a step saves a byte."""
@@ -91,12 +98,34 @@ def smallest(items: Sequence[Item]) -> Choice:
 
 def within_bytes(items: Sequence[Item], most: int) -> Choice:
     """The choice of least cost among those of at most so many bytes; the smallest if none is."""
-    return _fill(items, lambda filling, after: after <= most)
+
+    def rank(choice: Choice) -> tuple[int, float, int]:
+        return max(choice.nbytes - most, 0), choice.cost, choice.nbytes
+
+    filled = [_fill(tried, lambda _, after: after <= most) for tried in _around_largest(items)]
+    return min(filled, key=rank)
 
 
 def within_cost(items: Sequence[Item], most: float) -> Choice:
     """The choice of fewest bytes among those that cost at most so much; the finest if none does."""
-    return _fill(items, lambda filling, after: fsum(filling.costs()) > most)
+
+    def rank(choice: Choice) -> tuple[float, int]:
+        return choice.cost if choice.cost > most else 0.0, choice.nbytes
+
+    def costs_more(filling: _Filling, after: int) -> bool:
+        return fsum(filling.costs()) > most
+
+    return min((_fill(tried, costs_more) for tried in _around_largest(items)), key=rank)
+
+
+def _around_largest(items: Sequence[Item]) -> Iterator[list[Item]]:
+    """The items, in turn with each combination of ways of the largest."""
+    largest = sorted(range(len(items)), key=lambda i: (-max(items[i].nbytes.values()), i))[:LARGEST]
+    for ways in product(*(items[i].curve() for i in largest)):
+        tried = [*items]
+        for i, way in zip(largest, ways, strict=True):
+            tried[i] = items[i].only(way)
+        yield tried
 
 
 def _fill(items: Sequence[Item], goes_on: Callable[[_Filling, int], bool]) -> Choice:

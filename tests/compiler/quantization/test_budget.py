@@ -101,6 +101,17 @@ def test_what_saves_most_a_byte_comes_first() -> None:
     assert choice.ways == {"dull": WAYS[0], "keen": WAYS[1]}
 
 
+def test_a_large_step_is_taken_where_many_small_ones_would_leave_no_room() -> None:
+    """The small ones save a little more a byte, and yet less in all."""
+    small = [item(f"m{i}", (1, 1.05), (6, 0.0)) for i in range(10)]
+    given = [item("embedding", (10, 10.0), (60, 0.0)), *small]
+    bytes_of_small = within_bytes(given, 75)
+    assert bytes_of_small.ways["embedding"] == WAYS[1]
+    assert (bytes_of_small.nbytes, bytes_of_small.cost) == (75, pytest.approx(9 * 1.05))
+    fewest = within_cost(given, 9.5)
+    assert (fewest.nbytes, fewest.cost) == (75, pytest.approx(9 * 1.05))
+
+
 def test_ways_above_the_curve_are_never_taken() -> None:
     """Of four points, the second lies above the line between its neighbours."""
     assert item("m", (10, 4.0), (20, 3.9), (30, 1.0), (40, 1.0)).curve() == [WAYS[0], WAYS[2]]
