@@ -2,7 +2,7 @@
 
     python -m bench.race MODEL.gguf --name NAME --json docs/race.json --llama PYTHON
                          [--curve docs/quantization_curve.json] [--openvino PYTHON]
-                         [--rounds N] [--prompt N] [--tokens N]
+                         [--points int8,int4] [--rounds N] [--prompt N] [--tokens N]
 
 MODEL is a GGUF file in float whose curve `bench.curve` has measured under that name; the curve says
 what each point loses. llama.cpp runs its types, made with an importance matrix where one helps, and
@@ -62,10 +62,10 @@ class Course:
     def __init__(self, model: Path, lost: Mapping[tuple[str, str], float], folder: Path) -> None:
         self.model, self.lost, self.folder = model, lost, folder
 
-    def ours(self, options: Sequence[str]) -> Iterator[Point]:
-        """All our points of the curve."""
+    def ours(self, names: Sequence[str], options: Sequence[str]) -> Iterator[Point]:
+        """Our points with these names, as far as the curve has them."""
         for name, asked in OURS.items():
-            if ("ingot", name) in self.lost:
+            if name in names and ("ingot", name) in self.lost:
                 out = self.folder / f"{name}.ingot"
                 ingot.compile(self.model, out, quality=False, max_model_len=2 * LONGEST, **asked)
                 yield self._point("ingot", name, Path(sys.executable), "run_ingot.py", out, options)
@@ -145,6 +145,7 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--curve", type=Path, default=Path("docs/quantization_curve.json"))
     parser.add_argument("--llama", type=Path, required=True, help="a Python with llama-cpp-python")
     parser.add_argument("--openvino", type=Path, help="a Python with openvino-genai")
+    parser.add_argument("--points", default=",".join(OURS), help="of ours, by commas")
     parser.add_argument("--rounds", type=at_least(1), default=5)
     parser.add_argument("--prompt", type=at_least(1), default=512, help="tokens of the prompt")
     parser.add_argument("--tokens", type=at_least(2), default=32, help="tokens to generate")
@@ -159,7 +160,10 @@ def main(argv: Sequence[str]) -> int:
         options = [str(usable_processors()), str(args.prompt + args.tokens), "1"]
         with tempfile.TemporaryDirectory(prefix="ingot-race-") as folder:
             course = Course(args.model, lost(points), Path(folder))
-            entered = [*course.ours(options), *course.theirs(args.llama, args.openvino, options)]
+            entered = [
+                *course.ours(args.points.split(","), options),
+                *course.theirs(args.llama, args.openvino, options),
+            ]
             excuses = compete(
                 [point.contender for point in entered], rounds=args.rounds,
                 prompt_tokens=args.prompt, new_tokens=args.tokens, pause=PAUSE,
