@@ -18,7 +18,7 @@ FIGURES = ROOT / "docs" / "race.json"
 PAGE = ROOT / "docs" / "quantization.md"
 BEGIN, END = "<!-- race, written by `make docs` -->", "<!-- end of race -->"
 PLACE = re.compile(f"{BEGIN}.*?{END}", re.S)
-HEAD = "| | mean KL | prefill | ours | faster | decode | ours | faster |"
+HEAD = "| | mean KL | prefill, tok/s | ours | faster | decode, tok/s | ours | faster |"
 
 Values = dict[str, Any]
 
