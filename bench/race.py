@@ -95,6 +95,17 @@ def lost(points: Sequence[Values]) -> dict[tuple[str, str], float]:
     }
 
 
+def curve_of(figures: Figures, needed: Sequence[str]) -> dict[tuple[str, str], float]:
+    """What each point of a model loses. Raises ValueError where it has no curve, or a type of
+    llama.cpp that races is not on it."""
+    if figures.name not in figures.models:
+        raise ValueError(f"{figures.file} has no curve of {figures.name}")
+    found = lost(figures.models[figures.name]["points"])
+    if missing := [name for name in needed if ("llama.cpp", name) not in found]:
+        raise ValueError(f"the curve of {figures.name} lacks {', '.join(missing)} of llama.cpp")
+    return found
+
+
 def against(peer: Point, ours: Sequence[Point]) -> Values:
     """Our fastest points that lose no more than a peer's, for prompts and for decoding, and how
     much faster they are, round by round. Empty where we have none."""
@@ -156,10 +167,10 @@ def main(argv: Sequence[str]) -> int:
     """Measures and writes; 2 for wrong input."""
     args = arguments(argv)
     try:
-        points = Figures(args.curve, args.name).models[args.name]["points"]
+        points = curve_of(Figures(args.curve, args.name), THEIRS)
         options = [str(usable_processors()), str(args.prompt + args.tokens), "1"]
         with tempfile.TemporaryDirectory(prefix="ingot-race-") as folder:
-            course = Course(args.model, lost(points), Path(folder))
+            course = Course(args.model, points, Path(folder))
             entered = [
                 *course.ours(args.points.split(","), options),
                 *course.theirs(args.llama, args.openvino, options),
@@ -179,9 +190,6 @@ def main(argv: Sequence[str]) -> int:
             "prompt": args.prompt, "points": found,
         }  # fmt: skip
         args.json.write_text(json.dumps(models, indent=1) + "\n")
-    except KeyError:
-        print(f"error: {args.curve} has no curve of {args.name}", file=sys.stderr)
-        return 2
     except (IngotError, OSError, RuntimeError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

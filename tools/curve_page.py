@@ -20,7 +20,6 @@ FIGURES = ROOT / "docs" / "quantization_curve.json"
 PICTURE = FIGURES.with_suffix(".png")
 PAGE = ROOT / "docs" / "quantization.md"
 BEGIN, END = "<!-- curve, written by `make docs` -->", "<!-- end of curve -->"
-PLACE = re.compile(f"{BEGIN}.*?{END}", re.S)
 NONE = "–"
 
 Values = dict[str, Any]
@@ -33,10 +32,15 @@ def read() -> Values:
 
 def with_tables(page: str, models: Values) -> str:
     """The page with its tables as the file has them. Raises ValueError where it has no place."""
-    if not PLACE.search(page):
-        raise ValueError(f"the page has no place for tables: {BEGIN} ... {END}")
-    tables = "\n\n".join(_model(name, figures) for name, figures in models.items())
-    return PLACE.sub(lambda _: f"{BEGIN}\n\n{tables}\n\n{END}", page)
+    return between(page, BEGIN, END, [_model(name, each) for name, each in models.items()])
+
+
+def between(page: str, begin: str, end: str, tables: Iterable[str]) -> str:
+    """The page with tables between two marks. Raises ValueError where it has none."""
+    place = re.compile(f"{begin}.*?{end}", re.S)
+    if not place.search(page):
+        raise ValueError(f"the page has no place for tables: {begin} ... {end}")
+    return place.sub(lambda _: "\n\n".join([begin, *tables, end]), page)
 
 
 def _model(name: str, figures: Values) -> str:

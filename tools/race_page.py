@@ -6,18 +6,16 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from pathlib import Path
 from typing import Any
 
-from tools.curve_page import NONE, option
+from tools.curve_page import NONE, between, option
 
 ROOT = Path(__file__).resolve().parent.parent
 FIGURES = ROOT / "docs" / "race.json"
 PAGE = ROOT / "docs" / "quantization.md"
 BEGIN, END = "<!-- race, written by `make docs` -->", "<!-- end of race -->"
-PLACE = re.compile(f"{BEGIN}.*?{END}", re.S)
 HEAD = "| | mean KL | prefill, tok/s | ours | faster | decode, tok/s | ours | faster |"
 
 Values = dict[str, Any]
@@ -25,10 +23,7 @@ Values = dict[str, Any]
 
 def with_tables(page: str, models: Values) -> str:
     """The page with its tables as the file has them. Raises ValueError where it has no place."""
-    if not PLACE.search(page):
-        raise ValueError(f"the page has no place for tables: {BEGIN} ... {END}")
-    tables = "\n\n".join(_model(name, figures) for name, figures in models.items())
-    return PLACE.sub(lambda _: f"{BEGIN}\n\n{tables}\n\n{END}", page)
+    return between(page, BEGIN, END, [_model(name, each) for name, each in models.items()])
 
 
 def _model(name: str, figures: Values) -> str:

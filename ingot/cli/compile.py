@@ -78,8 +78,8 @@ ARGUMENTS: Arguments = (
     Argument(
         "--quantize",
         "store weight matrices in integers (default: none). What errors in each matrix cost is "
-        "measured, and each is stored as pays most: in all in the bytes that int8, int6, int5 or "
-        "int4 would take, or with auto for --bits or --max-bytes, or in the fewest bytes for "
+        "measured, and each is stored as pays most. int8, int6, int5 and int4 spend the bytes that "
+        "this one format would take. auto spends --bits or --max-bytes, or the fewest bytes for "
         "--max-kl (then 0.05 by default)",
         choices=("none", "auto", "int8", "int6", "int5", "int4"),
     ),

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from bench.curve import Figures
 from bench.peers import Contender
-from bench.race import Point, against, line, lost, main, raced
+from bench.race import Point, against, curve_of, line, lost, main, raced
 from tools.race_page import BEGIN, END, with_tables
 
 
@@ -81,3 +82,12 @@ def test_a_model_without_a_curve_is_told(tmp_path: Path, capsys: pytest.CaptureF
     assert main(["m.gguf", *given]) == 2
     assert f"{curve} has no curve of m" in capsys.readouterr().err
     assert not out.exists()
+
+
+def test_a_curve_without_a_type_that_races_is_told(tmp_path: Path):
+    file = tmp_path / "curve.json"
+    point = {"runtime": "llama.cpp", "name": "Q8_0", "kl": 0.005, "importance": False}
+    file.write_text(json.dumps({"m": {"points": [point]}}))
+    assert curve_of(Figures(file, "m"), ["Q8_0"]) == {("llama.cpp", "Q8_0"): 0.005}
+    with pytest.raises(ValueError, match=r"the curve of m lacks Q4_0 of llama\.cpp"):
+        curve_of(Figures(file, "m"), ["Q8_0", "Q4_0"])
