@@ -200,8 +200,8 @@ def check_matrix(weight: Buffer) -> None:
         raise CodegenError(
             f"weight {weight.name} has {columns} columns in the format {weight.format}",
             hint="Products on CUDA take int4, int5, int6 and int8, float16 scales of whole rows or "
-            "of blocks of whole 32 columns, and multipliers in pairs; minimums, codes and wider "
-            "multipliers as GGUF files have them.",
+            "of blocks of 16 or of whole 32 columns, and multipliers in pairs; minimums, codes and "
+            "wider multipliers as GGUF files have them.",
         )
 
 

@@ -1,8 +1,10 @@
 """Layout of weights in their file.
 
 Numbers lie as they are, row after row. Integers with scales are one tensor of bytes with two to
-five parts, each from a multiple of 64 bytes on. Columns go in tiles, see `tile_columns`; zeros fill
-up the last, groups of which there are none have multipliers of zero, or of one beside zeros.
+five parts, each from a multiple of 64 bytes on. Columns go in tiles, see `tile_columns`: parts of a
+block, or two blocks of 16 columns. Zeros fill up the last, groups of which there are none have
+multipliers of zero, or of one beside zeros, and for blocks of which there are none nothing is
+stored.
 
     values       rows of bytes. Their order is that in which the lanes of a matrix instruction take
                  them: with S = min(64, bytes of a tile) / 16, a unit of 16 S bytes is [4][S][2][2],
@@ -30,6 +32,7 @@ up the last, groups of which there are none have multipliers of zero, or of one 
 
 So what a tile of outputs needs for a step lies together in every part. In `int4-g32-b128-zeros` and
 tiles of 128 columns an output has 64 bytes of values, 2 of multipliers, 4 of zeros and 2 of scales.
+In `int8-b16-zeros` it has 32 bytes of values, and 2 of zeros and 4 of scales, each in two places.
 In Q4_K (`int4-g32-b128-m6-zeros-minimums`) and tiles of 64 columns it has 32 bytes of values, 2 of
 multipliers and 1 of zeros, and for every second tile a scale and a minimum of 2 each.
 
@@ -48,6 +51,7 @@ from ingot.targets.cuda.levels import FLOATS
 
 UNIT = 64  # bytes of the widest unit
 TILES = (128, 64, 32)  # columns that are multiplied at a time, parts of a block
+PAIRED = 16  # columns of a block that is half of a tile
 # Bits of multipliers of two levels, and whether zeros and minimums are beside them: what two groups
 # have fits 16 bits, or 24.
 OF_PAIRS = ((BYTE, False, False), (SIX_BITS, True, True))
@@ -129,13 +133,22 @@ def tile_columns(columns: int, form: Format) -> int:
     """Columns of integers that are multiplied before their scale is applied; 0 if none fit.
 
     The widest that fills up no row, or else the widest. Multipliers of two levels are applied with
-    the scale, to each half of a tile, so they take two groups.
+    the scale, to each half of a tile, so they take two groups. So are scales of blocks in pairs.
     """
+    if _has_pairs(columns, form):
+        return 2 * PAIRED
     pair = 2 * form.group if form.has_multipliers else 1
     tiles = TILES if pair == 1 or not form.is_two_level else {pair}.intersection(TILES)
     is_whole = form.block >= columns and not form.has_multipliers
     fitting = [t for t in tiles if t % pair == 0 and (is_whole or form.block % t == 0)]
     return next((tile for tile in fitting if columns % tile == 0), (*fitting, 0)[0])
+
+
+def _has_pairs(columns: int, form: Format) -> bool:
+    """Returns whether a tile is two blocks: to kernels, one that is wider than a block of a row
+    with several."""
+    alone = not (form.has_multipliers or form.is_two_level)
+    return alone and form.block == PAIRED and form.block < columns
 
 
 def high_bits(form: Format) -> int:

@@ -36,6 +36,17 @@ TWO_LEVELS = {
     "IQ4_NL": (in_codes(int4(32, 32)), 96),
     "IQ4_XS": (with_bytes(in_codes(int4(32, 128))), 576),
 }
+# Blocks that are half of a tile, and columns whose last tile is one block (80), a part of one (330)
+# or one and a part of the second (92).
+PAIRS = (
+    (int4(16, 16), 80),
+    (with_zeros(int4(16, 16)), 330),
+    (in_bits(5, 16, 16), 330),
+    (with_zeros(in_bits(6, 16, 16)), 80),
+    (int8(16), 330),
+    (with_zeros(int8(16)), 80),
+    (with_zeros(int8(16)), 92),
+)
 
 
 def drawn(form: Format, outputs: int, columns: int, seed: int = 0) -> Value:

@@ -43,12 +43,17 @@ BOTH = Experts(
 LEVELS = Experts(
     2, 2, 96, 80, format=TWO_LEVELS["Q5_K"][0], down_format=TWO_LEVELS["Q6_K"][0]
 )  # fmt: skip
+# Blocks in pairs: of stacks whose scales and zeros of a second block are those of one expert.
+OF_PAIRS = Experts(
+    2, 2, 80, 48, format=with_zeros(int8(16)), down_format=with_zeros(int4(16, 16))
+)  # fmt: skip
 FURTHER = (
     Mixture(
         Experts(2, 2, 64, 96, format=TWO_LEVELS["IQ4_XS"][0], down_format=TWO_LEVELS["Q4_1"][0])
     ),
     CUT,
     Mixture(ZEROS),
+    Mixture(OF_PAIRS),
     Mixture(Experts(2, 2, 512, 512, format=int4(32, 32), down_format=int8(512))),
     Mixture(Experts(3, 2, 64, 64, format=int4(32, 32), down_format=int8(64))),
     Mixture(
@@ -312,7 +317,7 @@ def test_rows_in_another_dtype_than_the_experts_are_refused() -> None:
     SMALL.case(s, "bfloat16")
     plan = apart(s.plan())
     wide = tuple(
-        replace(b, format=int8(16)) if b.name == "experts.down" else b for b in plan.buffers
+        replace(b, format=int8(8)) if b.name == "experts.down" else b for b in plan.buffers
     )
     plan = replace(plan, buffers=wide)
     with pytest.raises(CodegenError, match=r"experts\.down has 32 columns in the format"):

@@ -23,7 +23,7 @@ from ingot.targets.cuda.pack import pack
 from ingot.targets.cuda.unpack import unpack
 from ingot.targets.cuda.weights import fits, layout_of, nbytes_of, tile_columns
 from tests.support import samples
-from tests.targets.cuda.matrices import TWO_LEVELS, drawn, in_bits, int4, int8, with_zeros
+from tests.targets.cuda.matrices import PAIRS, TWO_LEVELS, drawn, in_bits, int4, int8, with_zeros
 from tests.targets.sketch import Sketch
 
 FORMATS = (int8(200), int8(32), int4(32, 128), int4(32, 64), int4(64, 64), int4(96, 96))
@@ -158,6 +158,7 @@ def by_group(data: Tensor, rows: int, columns: int, form: Format) -> tuple[Tenso
         *SHORT,
         *ZEROS,
         *HIGH,
+        *PAIRS,
         *TWO_LEVELS.values(),
     ],
     ids=str,
@@ -235,6 +236,8 @@ def test_sources_that_do_not_add_up(tmp_path: Path, form: Format) -> None:
         (int8(64), "2dfb584c30ba57ad"),
         (with_zeros(in_bits(5, 32, 128)), "746a815e3a3917b3"),
         (in_bits(6, 16, 64), "3ac0fb453654c1e5"),
+        (int8(16), "84ee0ca50ff87fd8"),
+        (with_zeros(int4(16, 16)), "de00933af584ac38"),
     ],
     ids=str,
 )
@@ -264,6 +267,20 @@ def test_fits(form: Format) -> None:
     assert fits(COLUMNS.get(form, 256), form)
 
 
+@pytest.mark.parametrize(("form", "columns"), PAIRS, ids=str)
+def test_blocks_in_pairs_fit_at_nearly_their_own_size(form: Format, columns: int) -> None:
+    """Scales of a last tile that is one block are those of one block."""
+    assert fits(columns, form)
+    whole = layout_of(8, columns + -columns % 32, form).nbytes
+    assert whole < form.nbytes((8, columns + -columns % 32)) + 4 * 64
+    assert layout_of(8, columns, form).nbytes <= whole
+
+
+def test_a_row_of_one_block_is_no_pair() -> None:
+    assert tile_columns(16, int8(16)) == 128
+    assert tile_columns(17, int8(16)) == 32
+
+
 @pytest.mark.parametrize("kind", TWO_LEVELS)
 def test_types_of_gguf_files_fit_at_nearly_their_own_size(kind: str) -> None:
     """Where no tile is short; all that is more fills up parts to 64 bytes."""
@@ -279,6 +296,10 @@ def test_types_of_gguf_files_fit_at_nearly_their_own_size(kind: str) -> None:
         (64, Format("int8", 32, 32)),  # float32 scales
         (96, int8(48)),
         (96, int8(24)),
+        (80, int8(20)),
+        (32, int4(8, 16)),
+        (32, replace(int4(16, 16), minimums=True)),
+        (32, replace(int4(16, 16), codes=True)),
         (96, int4(48, 96)),
         (192, int4(64, 192)),
         (96, in_bits(5, 48, 96)),

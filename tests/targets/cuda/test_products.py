@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from torch import Tensor
@@ -15,13 +17,24 @@ from ingot.compiler.interpret import Value
 from ingot.errors import CodegenError
 from ingot.ops.dtypes import TORCH_DTYPES
 from ingot.ops.registry import KernelTolerance
+from ingot.targets.cuda import interpreter
 from ingot.targets.cuda.calls_products import CALLS, product_parts
 from ingot.targets.cuda.operands import Operands
 from ingot.targets.cuda.tiles import FEW_ROWS, splits_of
+from ingot.targets.work import Work
 from tests.support import samples
 from tests.support.core import core
-from tests.targets.cuda.matrices import TWO_LEVELS, drawn, in_bits, int4, int8, with_zeros
-from tests.targets.cuda.runs import expected, one_group, rows_of_one, run
+from tests.targets.cuda.matrices import PAIRS, TWO_LEVELS, drawn, in_bits, int4, int8, with_zeros
+from tests.targets.cuda.runs import (
+    FENCE,
+    Memory,
+    expected,
+    launch,
+    one_group,
+    rows_of_one,
+    run,
+    sizes_of,
+)
 from tests.targets.sketch import Sketch
 
 F32, BF16, F16 = Format("float32"), Format("bfloat16"), Format("float16")
@@ -179,6 +192,19 @@ LEVELS = (
     Case("gated_linear", TWO_LEVELS["Q4_K"][0], SPLIT, 100),
     Case("linear", TWO_LEVELS["Q6_K"][0], SPLIT, 96, of_view=True),
 )
+# Blocks in pairs, also in splits, and a row of one block.
+OF_PAIRS = (
+    Case("linear", *PAIRS[5], 50),
+    Case("linear", *PAIRS[1], 50),
+    Case("gated_linear", *PAIRS[2], 100, "float16"),
+    Case("linear", *PAIRS[0], 50, "float32"),
+    Case("linear_add", *PAIRS[3], 50),
+    Case("linear", *PAIRS[4], 50, "float32"),
+    Case("gated_linear", *PAIRS[6], 100),
+    Case("linear_add_rms_norm", with_zeros(int8(16)), SPLIT, 50, with_bias=True),
+    Case("linear", int4(16, 16), SPLIT, 96, "float16", of_view=True),
+    Case("linear", int8(16), 16, 50),
+)
 KERNELS = (
     Case("linear", BF16, 200, 50, with_bias=True),
     Case("linear", BF16, SPLIT, 50, with_bias=True, of_view=True),
@@ -233,8 +259,9 @@ LOOSE = {
             BOTH[1],
             *LEVELS[1:4],
             *HIGH[::5],
+            *OF_PAIRS[:3],
         ),
-        further=[*FORMATS, *KERNELS, *HALVES, *SHORT, *ZEROS, *BOTH, *HIGH, *LEVELS],
+        further=[*FORMATS, *KERNELS, *HALVES, *SHORT, *ZEROS, *BOTH, *HIGH, *LEVELS, *OF_PAIRS],
     ),
     ids=str,
 )
@@ -248,6 +275,26 @@ def test_product(case: Case) -> None:
         torch.testing.assert_close(whole, right[name], rtol=tolerance.rtol, atol=tolerance.atol)
         for rows in ROWS:
             assert torch.equal(runs[rows][name], whole[:rows]), f"{name} of {rows} rows"
+
+
+def test_nothing_is_read_behind_the_first_block_of_a_pair(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a row ends with it: behind the scales of the others is no memory of the matrix."""
+    case = Case("linear", *PAIRS[5], 50)
+    plan, inputs = case.plan, rows_of_one(3)
+    memory = Memory.of(plan, inputs, case.weights, case.given(3))
+    array = memory.arrays["weight", 0]
+    begin = array.data_ptr() + FENCE
+    end, seen = begin + array.numel() - 2 * FENCE, []
+
+    def check(addresses: npt.NDArray[np.uint64], width: int) -> None:
+        near = addresses[(addresses >= begin - FENCE) & (addresses < end + FENCE)]
+        seen.extend([near, near + (width - 1)])
+
+    monkeypatch.setattr(interpreter, "launch", partial(interpreter.launch, check=check))
+    for call in CALLS["linear"](Operands(plan), Work(plan, plan.groups[0])):
+        launch(memory, call, sizes_of(plan, inputs))
+    whole = np.concatenate(seen)
+    assert (whole.min(), whole.max()) == (begin, end - 1)
 
 
 def test_head() -> None:
@@ -298,6 +345,7 @@ def test_another_order_of_splits_shows() -> None:
         (BF16, 64, "float32"),
         (F16, 64, "bfloat16"),
         (int8(24), 48, "bfloat16"),
+        (int8(20), 80, "bfloat16"),
         (int4(32, 32), 64, "int8"),
     ],
 )

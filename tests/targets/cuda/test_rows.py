@@ -18,7 +18,7 @@ from ingot.ops.dtypes import TORCH_DTYPES
 from ingot.ops.registry import DEFAULT_TOLERANCE
 from ingot.targets.cuda.calls_rows import ACTIVATIONS, CALLS
 from tests.support import samples
-from tests.targets.cuda.matrices import TWO_LEVELS, drawn, in_bits, int4, int8, with_zeros
+from tests.targets.cuda.matrices import PAIRS, TWO_LEVELS, drawn, in_bits, int4, int8, with_zeros
 from tests.targets.cuda.runs import expected, one_group, rows_of_one, run
 from tests.targets.sketch import Sketch
 
@@ -126,6 +126,7 @@ BUILDS: Mapping[str, Build] = {
     "embedding int8 zeros": embedding(with_zeros(int8(64))),
     "embedding int4 both": embedding(with_zeros(int4(32, 64))),
     "embedding int4 both short": embedding(with_zeros(int4(32, 128))),
+    **{f"embedding {form}": embedding(form) for form in dict(PAIRS)},
     **{f"embedding {kind}": embedding(form) for kind, (form, _) in TWO_LEVELS.items()},
     "select_rows": select_rows,
     "rms_norm": rms_norm,

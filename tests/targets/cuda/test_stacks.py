@@ -29,6 +29,7 @@ FORMATS = {
     "bfloat16": (Format("bfloat16"), Format("bfloat16")),
     "integers": (int4(32, 64), int8(36)),
     "zeros": (with_zeros(int4(32, 32)), with_zeros(int8(36))),
+    "blocks in pairs": (with_zeros(int4(16, 16)), with_zeros(int8(16))),
     "zeros and multipliers": (with_zeros(int4(32, 64)), with_zeros(int4(16, 64))),
 }
 

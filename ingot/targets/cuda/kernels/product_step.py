@@ -53,12 +53,15 @@ class Cut(NamedTuple):
 
 class Small(NamedTuple):
     """What a tile of weights has beside them, as it lies in memory: scales and minimums [outputs],
-    multipliers and zeros; anything else for what its format does not have."""
+    multipliers and zeros, and those of a second block; anything else for what its format does not
+    have."""
 
     scales: tl.tensor
     minimums: tl.tensor
     multipliers: tl.tensor
     zeros: tl.tensor
+    more_scales: tl.tensor
+    more_zeros: tl.tensor
 
 
 class TileAt(NamedTuple):
@@ -74,7 +77,7 @@ class TileAt(NamedTuple):
 def small_of(matrix: Packed, tile: TileAt, step, WIDTH: tl.constexpr, cut: Cut):
     """The small parts of a tile of weights."""
     o = tile.o
-    scales, minimums, multipliers, zeros = o, o, o, o
+    scales, minimums, multipliers, zeros, more_scales, more_zeros = o, o, o, o, o, o
     LAST: tl.constexpr = triton.cdiv(cut.DEPTH, cut.TILE_COLUMNS) - 1
     step = tl.minimum(step, LAST)  # beyond the last tile is the last once more
     if matrix.BITS <= 8:
@@ -92,7 +95,14 @@ def small_of(matrix: Packed, tile: TileAt, step, WIDTH: tl.constexpr, cut: Cut):
                 zeros = tl.load(matrix.zeros + first + i, mask=i < WIDTH * PAIRS, other=0)
         elif matrix.WITH_ZEROS:
             zeros = tl.load(matrix.zeros + at, mask=o < WIDTH, other=0)
-    return Small(scales, minimums, multipliers, zeros)
+        if matrix.BLOCK < cut.TILE_COLUMNS and matrix.BLOCK < cut.DEPTH:
+            at += WIDTH
+            BLOCKS: tl.constexpr = triton.cdiv(cut.DEPTH, matrix.BLOCK)
+            there = (o < WIDTH) & (at < BLOCKS * WIDTH)  # the last tile may have one block
+            more_scales = tl.load(matrix.scales + at, mask=there, other=0.0)
+            if matrix.WITH_ZEROS:
+                more_zeros = tl.load(matrix.zeros + at, mask=there, other=0)
+    return Small(scales, minimums, multipliers, zeros, more_scales, more_zeros)
 
 
 @triton.jit
@@ -111,6 +121,8 @@ def with_step(
         total = _dot_on(total, weights, numbers)
     elif matrix.TWO_LEVEL:
         total = _with_two_levels(total, small, step, x, matrix, tile, WIDTH, cut)
+    elif matrix.BLOCK < cut.TILE_COLUMNS and matrix.BLOCK < cut.DEPTH:
+        total = _with_two_blocks(total, small, step, x, matrix, tile, WIDTH, cut)
     else:
         if matrix.BITS == 8:
             numbers = _numbers(x, k, tile, cut)
@@ -215,6 +227,27 @@ def _with_two_levels(
 
 
 @triton.jit
+def _with_two_blocks(
+    total, small: Small, step, x: Rows, matrix: Packed, tile: TileAt, WIDTH: tl.constexpr, cut: Cut
+):  # fmt: skip
+    """The sum with a tile of weights whose halves are two blocks, each with a scale."""
+    HALF: tl.constexpr = cut.TILE_COLUMNS // 2
+    i = tl.arange(0, HALF)
+    x_low = _numbers(x, step * cut.TILE_COLUMNS + i, tile, cut)
+    x_high = _numbers(x, step * cut.TILE_COLUMNS + HALF + i, tile, cut)
+    if matrix.BITS == 8:
+        low, high = _apart(matrix, step, tile, x_low.dtype, WIDTH, HALF)
+    else:
+        low, high = _unpacked(matrix, step, i, tile, x_low.dtype, WIDTH, HALF)
+    if matrix.WITH_ZEROS:
+        low -= small.zeros.to(low.dtype)[:, None]
+        high -= small.more_zeros.to(high.dtype)[:, None]
+    total += _dot(low, x_low) * small.scales.to(tl.float32)[:, None]
+    total += _dot(high, x_high) * small.more_scales.to(tl.float32)[:, None]
+    return total
+
+
+@triton.jit
 def pair_of(multipliers, zeros, matrix: Packed):
     """The bits of what two groups have, of two levels: multipliers, and then zeros."""
     bits = multipliers.to(tl.int32) & 0xFFFF
@@ -250,11 +283,28 @@ def _unpacked(
         low = ((pairs & 15) | ((bits & MASK) << 4)).to(tl.int8).to(dtype)
         high = ((pairs >> 4) | (((bits >> HIGH) & MASK) << 4)).to(tl.int8).to(dtype)
     else:
+        if not matrix.TWO_LEVEL:
+            pairs ^= 0x80  # the second half is in two's complement
         low, high = valued(pairs & 15, matrix).to(dtype), valued(pairs >> 4, matrix).to(dtype)
     low, high = _in_order(low, OUTPUTS, HALF), _in_order(high, OUTPUTS, HALF)
     if LEAST > 0:
         low, high = low - LEAST, high - LEAST
     return low, high
+
+
+@triton.jit
+def _apart(
+    matrix: Packed, step, tile: TileAt,
+    dtype: tl.constexpr, WIDTH: tl.constexpr, HALF: tl.constexpr,
+):  # fmt: skip
+    """The halves of a tile of 32 int8, as numbers of a dtype. A lane has some of both."""
+    OUTPUTS: tl.constexpr = tile.o.shape[0]
+    places = step * (2 * HALF) + tl.arange(0, 2 * HALF)
+    integers = _integers(matrix, places, tile, WIDTH, 2 * HALF)
+    lanes = tl.reshape(integers, OUTPUTS, 4, 2, 2, 2)
+    low, high = tl.split(tl.permute(lanes, 0, 3, 1, 4, 2))
+    low, high = tl.reshape(low, OUTPUTS, HALF), tl.reshape(high, OUTPUTS, HALF)
+    return low.to(dtype), high.to(dtype)
 
 
 @triton.jit
