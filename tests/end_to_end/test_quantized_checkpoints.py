@@ -203,8 +203,8 @@ def test_there_is_nothing_to_dequantize_in_other_checkpoints(tmp_path: Path) -> 
 def test_a_gpu_refuses_blocks_that_it_does_not_multiply(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = LAYOUTS["gptq-8bit"].config | {"group_size": 16}
-    monkeypatch.setitem(LAYOUTS, "narrow", replace(LAYOUTS["gptq-8bit"], config=config, group=16))
-    with pytest.raises(IngotError, match="int8-b16") as caught:
+    config = LAYOUTS["gptq-8bit"].config | {"group_size": 8}
+    monkeypatch.setitem(LAYOUTS, "narrow", replace(LAYOUTS["gptq-8bit"], config=config, group=8))
+    with pytest.raises(IngotError, match="int8-b8") as caught:
         compiled_as("narrow", tmp_path, targets=("cuda:sm_90",))
     assert "--dequantize" in caught.value.hint
