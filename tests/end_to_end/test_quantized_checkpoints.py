@@ -44,6 +44,7 @@ LABELS = {
     "gptq-ordered-zeros": "int4-b32-zeros",
     "gptq-zeros": "int4-b32-zeros",
     "gptq-zeros-v1": "int4-b32-zeros",
+    "gptq-narrow": "int4-b16-zeros",
     "awq": "int4-b32-zeros",
     "pack-quantized": "int4-b32",
     "pack-quantized-zeros": "int4-b32-zeros",
@@ -72,7 +73,9 @@ def compiled_as(layout: str, folder: Path, **options: Any) -> Compiled:
     )
 
 
-@pytest.fixture(scope="module", params=core(further=("gptq-ordered", "awq"), slow=LAYOUTS))
+@pytest.fixture(
+    scope="module", params=core(further=("gptq-ordered", "awq", "gptq-narrow"), slow=LAYOUTS)
+)
 def compiled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Compiled:
     return compiled_as(request.param, tmp_path_factory.mktemp(request.param))
 

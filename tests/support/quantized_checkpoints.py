@@ -228,6 +228,7 @@ LAYOUTS: dict[str, Layout] = {
     "gptq-ordered-zeros": _gptq(sym=False, v2=True, ordered=True),
     "gptq-zeros": _gptq(sym=False, v2=True),
     "gptq-zeros-v1": _gptq(sym=False, lowest=1),
+    "gptq-narrow": _gptq(group=16, sym=False, v2=True),
     "awq": Layout(awq, _AWQ | {"version": "gemm"}, symmetric=False),
     "pack-quantized": _packed(),
     "pack-quantized-zeros": _packed(symmetric=False),

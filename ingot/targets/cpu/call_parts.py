@@ -11,7 +11,7 @@ from ingot.errors import CodegenError
 from ingot.targets.cpu.call import KernelCall
 from ingot.targets.cpu.kernel_table import QUANTIZED
 from ingot.targets.cpu.operands import CPP_TYPES, Operands, number
-from ingot.targets.cpu.weights import fits
+from ingot.targets.cpu.weights import blocks_together, fits
 from ingot.targets.cpu.work import CpuWork
 from ingot.targets.turns import turns_of
 from ingot.targets.work import where
@@ -117,7 +117,7 @@ def norm_weight(operands: Operands, i: Instruction, size: int) -> str:
 
 def packing(i: Instruction, weight: Buffer) -> tuple[int, str, int]:
     """Bits, group and block of a weight that is packed as weights.py says; beside the group, what
-    a block has besides its scales."""
+    a block has besides its scales. Blocks that lie together are one, of several groups."""
     form, columns = weight.format, int(weight.shape[-1])
     expect(i, fits(columns, form), f"weights in {form} in rows of {columns}")
     flags = {
@@ -125,9 +125,10 @@ def packing(i: Instruction, weight: Buffer) -> tuple[int, str, int]:
         "with_minimums": form.minimums,
         "with_codes": form.codes,
         "with_bytes": form.multiplier == BYTE,
+        "with_scales": blocks_together(form) > 1,
     }
     grouping = (str(form.group), *(name for name, is_so in flags.items() if is_so))
-    return form.bits, " | ".join(grouping), form.block
+    return form.bits, " | ".join(grouping), form.block * blocks_together(form)
 
 
 def scalars_of(i: Instruction | None, *attributes: str) -> tuple[str, ...]:

@@ -43,7 +43,9 @@ from ingot.targets.cpu.weights import (
     ZERO_POINTS,
     WeightLayout,
     block_bytes,
+    blocks_together,
     fits,
+    groups_together,
     multipliers_at,
     num_bytes,
     panel_bytes,
@@ -240,14 +242,16 @@ def pack_quantized(matrix: Scaled, form: Format) -> Tensor:
     rows, columns = matrix.values.shape
     if not fits(columns, form):
         raise ValueError(f"{columns} columns do not pack as {form}")
-    panels, blocks = -(-rows // PANEL_ROWS), form.blocks_of(columns)
-    packed = torch.empty((panels, blocks, block_bytes(form, form.block)), dtype=torch.uint8)
-    for at, scales in ((0, matrix.scales), (SCALE_BYTES, matrix.minimums)):
+    together = blocks_together(form)
+    size = form.block * together
+    panels, blocks = -(-rows // PANEL_ROWS), -(-columns // size)
+    packed = torch.empty((panels, blocks, block_bytes(form, size)), dtype=torch.uint8)
+    for first, scales in ((0, matrix.scales), (together, matrix.minimums)):
         if scales is not None:
-            place = packed[:, :, at : at + SCALE_BYTES].view(torch.float16)
-            place.copy_(_filled(scales).view(panels, PANEL_ROWS, blocks).transpose(1, 2))
+            place = packed[:, :, first * SCALE_BYTES : (first + together) * SCALE_BYTES]
+            _by_group(place.view(torch.float16), _filled(scales, blocks * together))
     _pack_groups(matrix, form, packed)
-    values = _filled(matrix.values, blocks * whole(form.block, STORED_TOGETHER[form.bits]))
+    values = _filled(matrix.values, blocks * whole(size, STORED_TOGETHER[form.bits]))
     quads = _bytes(_unsigned(values, form), form.bits).view(panels, PANEL_ROWS, blocks, -1)
     weights = packed[:, :, weights_at(form) :].view(torch.int32).unflatten(-1, (-1, PANEL_ROWS))
     for panel, source in zip(weights, quads.view(torch.int32), strict=True):
@@ -264,7 +268,7 @@ def _filled(rows: Tensor, columns: int = 0) -> Tensor:
 
 def _pack_groups(matrix: Scaled, form: Format, packed: Tensor) -> None:
     """Puts what groups have into the blocks of panels, uint8 [panels, blocks, bytes]."""
-    groups = packed.shape[1] * (form.block // form.group)
+    groups = packed.shape[1] * groups_together(form)
     first, second, end = multipliers_at(form), zeros_at(form), weights_at(form)
     own = packed[:, :, first:second]
     if matrix.multipliers is None:
@@ -288,7 +292,7 @@ def _by_row(places: Tensor, rows: Tensor) -> None:
 
 
 def _by_group(places: Tensor, rows: Tensor) -> None:
-    """Rows of bytes [R, n] into [panels, blocks, bytes]: first one of every row in a block."""
+    """Rows [R, n] into [panels, blocks, n * 32]: first one of every row in a block."""
     panels, blocks, _ = places.shape
     by_group = places.unflatten(-1, (-1, PANEL_ROWS))
     by_group.copy_(rows.view(panels, PANEL_ROWS, blocks, -1).permute(0, 2, 3, 1))

@@ -30,6 +30,7 @@ from ingot.targets.cpu.weights import (
     ZERO_POINTS,
     WeightLayout,
     block_bytes,
+    blocks_together,
     multipliers_at,
     num_bytes,
     panel_bytes,
@@ -95,13 +96,16 @@ def unpack_panels(numbers: Tensor, shape: Sequence[int]) -> Tensor:
 def unpack_quantized(data: Tensor, shape: Sequence[int], form: Format) -> Scaled:
     """The inverse of `pack_quantized`."""
     rows, columns = shape
-    blocks, size = form.blocks_of(columns), block_bytes(form, form.block)
+    together = blocks_together(form)
+    blocks, size = -(-columns // (form.block * together)), block_bytes(form, form.block * together)
     panels = data.view(-1, panel_bytes(columns, form))
     missing = blocks * size - panels.shape[1]
     packed = torch.nn.functional.pad(panels, (0, missing)).view(-1, blocks, size)
     scales, minimums = (
-        packed[:, :, at : at + SCALE_BYTES].contiguous().view(torch.float16).float()
-        for at in (0, SCALE_BYTES)
+        _by_group(
+            packed[:, :, first * SCALE_BYTES : (first + together) * SCALE_BYTES].view(torch.float16)
+        )
+        for first in (0, together)
     )
     groups = -(-columns // form.group)
     multipliers, zeros = (
@@ -113,7 +117,7 @@ def unpack_quantized(data: Tensor, shape: Sequence[int], form: Format) -> Scaled
     quads = packed[:, :, weights_at(form) :].unflatten(-1, (-1, PANEL_ROWS, QUAD))
     stored = quads.permute(0, 3, 1, 2, 4).flatten(0, 1).flatten(1)[:rows]
     values = _values(stored, form)[:, :columns]
-    scales, minimums = (s.transpose(1, 2).flatten(0, 1)[:rows] for s in (scales, minimums))
+    scales, minimums = (s[:rows, : form.blocks_of(columns)].float() for s in (scales, minimums))
     return Scaled(
         values,
         multipliers,
@@ -142,7 +146,7 @@ def _unpack_groups(packed: Tensor, form: Format) -> tuple[Tensor | None, Tensor 
 
 
 def _by_group(places: Tensor) -> Tensor:
-    """[panels, blocks, bytes], in which first come those of one group in every row -> [R, n]."""
+    """[panels, blocks, n * 32], in which first come those of one group in every row -> [R, n]."""
     by_group: Tensor = places.unflatten(-1, (-1, PANEL_ROWS))
     return by_group.permute(0, 3, 1, 2).flatten(2).flatten(0, 1)
 

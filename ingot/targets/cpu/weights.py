@@ -9,7 +9,8 @@ features in one sequential stream, a vector register at a time. All x86-64 level
 
 In integers it becomes panels of 32 rows, and a panel is ceil(K / block) blocks. A block has
 
-    scales        a line of 64 bytes: the float16 scales of the 32 rows
+    scales        a line of 64 bytes: the float16 scales of the 32 rows. Two blocks of 16 k in fewer
+                  than 8 bits lie together: first their scales, then their zeros, then 32 k
     minimums      if the format has them: another such line
     multipliers   if the block has several groups
         4 bits    a word of one or two bytes for every row, with the multipliers as nibbles in two's
@@ -140,9 +141,15 @@ def num_elements(weight: WeightLayout) -> int:
 
 
 def block_bytes(form: Format, columns: int) -> int:
-    """Bytes of a block of a panel of integers that has so many columns."""
+    """Bytes of a block of a panel of integers, or of those together, that has so many columns."""
     weights = PANEL_ROWS * whole(columns, STORED_TOGETHER[form.bits]) * form.bits // 8
     return weights_at(form) + weights
+
+
+def blocks_together(form: Format) -> int:
+    """Blocks of a format that lie together, as their weights share bytes."""
+    halves = form.bits < 8 and form.block == HALF_BLOCK and not form.is_two_level
+    return TOGETHER // HALF_BLOCK if halves else 1
 
 
 def zero_point(form: Format) -> int:
@@ -152,27 +159,32 @@ def zero_point(form: Format) -> int:
 
 def multipliers_at(form: Format) -> int:
     """Offset of the multipliers in a block."""
-    return SCALE_BYTES * (1 + form.minimums)
+    return SCALE_BYTES * (blocks_together(form) + form.minimums)
 
 
 def zeros_at(form: Format) -> int:
     """Offset of the zeros in a block."""
     bits = 2 * SIX_BITS if form.multiplier == SIX_BITS else form.multiplier
-    groups = form.block // form.group if form.has_multipliers else 0
-    return multipliers_at(form) + PANEL_ROWS * groups * bits // 8
+    multipliers = PANEL_ROWS * groups_together(form) * bits // 8
+    return multipliers_at(form) + multipliers * form.has_multipliers
 
 
 def weights_at(form: Format) -> int:
     """Offset of the weights in a block."""
     apart = form.zeros and not form.minimums
-    return zeros_at(form) + PANEL_ROWS * (form.block // form.group) * apart
+    return zeros_at(form) + PANEL_ROWS * groups_together(form) * apart
+
+
+def groups_together(form: Format) -> int:
+    """Groups of a block, or of those that lie together."""
+    return blocks_together(form) * form.block // form.group
 
 
 def panel_bytes(columns: int, form: Format) -> int:
     """Bytes of a panel of integers."""
-    before = form.blocks_of(columns) - 1
-    last = columns - before * form.block
-    return before * block_bytes(form, form.block) + block_bytes(form, last)
+    size = form.block * blocks_together(form)
+    before = -(-columns // size) - 1
+    return before * block_bytes(form, size) + block_bytes(form, columns - before * size)
 
 
 def packed_bytes(rows: int, columns: int, form: Format) -> int:
@@ -190,7 +202,7 @@ def fits(columns: int, form: Format) -> bool:
     if form.bits not in ZERO_POINTS or form.block not in (n * form.group for n in _groups(form)):
         return False
     together = STORED_TOGETHER[form.bits]
-    if form.multiplier != NIBBLE and form.block % together == 0:
+    if blocks_together(form) > 1 or (form.multiplier != NIBBLE and form.block % together == 0):
         together = HALF_BLOCK
     return form.group % together == 0 or form.group >= columns
 

@@ -89,7 +89,8 @@ OFTEN = (
     *("int4-g32-b128-zeros-72x330-fine", "int4-g64-b128-zeros-256x256-fine"),
     *("experts-5-3-96x72-int4-b32-zeros", "int4-b32-minimums-72x288"),
     *("int4-g32-b128-m6-zeros-minimums-72x330", "int4-g16-b128-m6-zeros-minimums-40x330"),
-    *("int6-g16-b128-m8-72x330", "int4-g32-b128-m8-codes-72x640"),
+    *("int6-g16-b128-m8-72x330", "int4-g32-b128-m8-codes-72x640", "int4-b16-72x330"),
+    *("int4-b16-zeros-256x256", "int5-b16-zeros-72x330", "int4-b16-zeros-72x330-fine"),
 )
 TABLE_ROWS = 83  # of a table that a product shares: its last panel is not filled
 

@@ -171,6 +171,7 @@ INTEGERS = (
         format=with_minimums(4, 32, 128),
         down_format=with_bytes(in_bits(6, 16, 128)),
     ),
+    Experts(3, 2, 100, 48, format=int4(16, 16), down_format=with_zeros(int4(16, 16))),
 )
 
 

@@ -233,6 +233,13 @@ MATRICES = (
     Matrix(with_bytes(in_bits(4, 16, 128)), 256, 40),
     Matrix(in_codes(int4(32, 32)), 288, 40),
     Matrix(with_bytes(in_codes(int4(32, 128))), 640, 72),
+    Matrix(int4(16, 16), 330, 72, extended=True, capped=True),
+    Matrix(int4(16, 16), 16, 40),
+    Matrix(with_zeros(int4(16, 16)), 256, 256, result_block=128, is_heads=True),
+    Matrix(with_zeros(int4(16, 16)), 1000, 40),
+    Matrix(in_bits(6, 16, 16), 336, 40),
+    Matrix(with_zeros(in_bits(5, 16, 16)), 330, 72),
+    Matrix(with_zeros(int4(16, 16)), 330, 72, fine=True),
 )
 
 

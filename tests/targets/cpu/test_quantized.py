@@ -11,7 +11,7 @@ import torch
 from ingot.artifact.formats import CODED
 from ingot.ops.scaled import Scaled
 from ingot.targets.cpu.pack import pack_quantized
-from ingot.targets.cpu.weights import STORED_TOGETHER, whole
+from ingot.targets.cpu.weights import STORED_TOGETHER, blocks_together, whole
 from tests.targets.cpu.cases import MORE, TARGETS_OF, at_levels, unit
 from tests.targets.cpu.matrices import (
     MATRICES,
@@ -181,14 +181,15 @@ def fill_with_noise(m: Matrix, kernels: Unit, places: dict[str, np.ndarray]) -> 
     rng = torch.Generator().manual_seed(m.inputs)
     bounds = (0, 8) if m.form.minimums else (-8, 8)
     noise = torch.randint(*bounds, (m.outputs, stored - m.inputs), generator=rng).to(torch.int8)
-    one_scale = m.form.block == m.inputs
+    one_scale = m.form.block == m.inputs and blocks_together(m.form) == 1
     form = replace(m.form, block=stored, group=stored) if one_scale else m.form
     values = torch.cat((given.values, noise), 1)
-    groups = -(-stored // form.group)
+    groups, blocks = -(-stored // form.group), form.blocks_of(stored)
+    counts = {"multipliers": groups, "zeros": groups, "scales": blocks}
     small = {
-        name: torch.nn.functional.pad(part, (0, groups - part.shape[1]), value=1)
+        name: torch.nn.functional.pad(part, (0, counts[name] - part.shape[1]), value=1)
         for name, part in given.parts().items()
-        if name in ("multipliers", "zeros")
+        if name in counts
     }
     filled = replace(given, values=values, **small, block=form.block, group=form.group)
     data = places[f"{m.name}.weight"]

@@ -18,7 +18,8 @@ from tests.targets.cpu.matrices import MATRICES, Matrix, int4
 def unpack(packed: Tensor, m: Matrix) -> Scaled:
     """A matrix, read byte by byte as the page says it lies."""
     form = m.form
-    raw, size = packed.numpy(), block_bytes(form, form.block)
+    raw, pair = packed.numpy(), 2 if form.bits < 8 and form.block == 16 else 1
+    size = block_bytes(form, form.block * pair)
     values = np.zeros((m.outputs, m.inputs), np.int16)
     multipliers = np.zeros((m.outputs, m.groups), np.int8)
     scales = np.zeros((m.outputs, form.blocks_of(m.inputs)), np.float32)
@@ -26,14 +27,14 @@ def unpack(packed: Tensor, m: Matrix) -> Scaled:
     minimums = np.zeros_like(scales)
     less, groups = 0 if form.minimums else 1 << (form.bits - 1), form.block // form.group
     word = groups * (form.multiplier + form.multiplier * form.minimums) // 8 * (groups > 1)
-    first = 64 * (1 + form.minimums)
-    weights_at = first + 32 * (word + groups * (form.zeros and not form.minimums))
+    first = 64 * (pair + form.minimums)
+    weights_at = first + 32 * (word + pair * groups * (form.zeros and not form.minimums))
     for row in range(m.outputs):
         for k in range(m.inputs):
             block, inside = divmod(k, form.block)
-            at = row // 32 * (len(raw) // -(-m.outputs // 32)) + block * size
-            scales[row, block] = raw[at : at + 64].view(np.float16)[row % 32]
-            group = inside // form.group
+            at = row // 32 * (len(raw) // -(-m.outputs // 32)) + block // pair * size
+            scales[row, block] = raw[at + block % pair * 64 :][:64].view(np.float16)[row % 32]
+            group = inside // form.group + block % pair
             place = row, k // form.group
             if form.minimums:
                 minimums[row, block] = raw[at + 64 : at + 128].view(np.float16)[row % 32]
@@ -51,7 +52,9 @@ def unpack(packed: Tensor, m: Matrix) -> Scaled:
                 if form.zeros:
                     taken_off = int(raw[at + first + 32 * (word + group) + row % 32])
                     zeros[place] = taken_off - (128 + less * factor if word else less)
-            values[row, k] = stored_value(raw[at + weights_at + row % 32 * 4 :], form.bits, inside)
+            values[row, k] = stored_value(
+                raw[at + weights_at + row % 32 * 4 :], form.bits, k % (form.block * pair)
+            )
     values = np.array(CODED, np.int16)[values] if form.codes else values - less
     found = torch.from_numpy(multipliers) if form.has_multipliers else None
     own = torch.from_numpy(zeros) if form.zeros else None

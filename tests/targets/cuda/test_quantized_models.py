@@ -4,7 +4,6 @@ simulated device."""
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,12 +19,8 @@ from tests.support.tiny_models import save_random
 from tests.targets.cuda.simulation import TARGET, compile_sketch, simulated
 
 LIMIT = 1e-2  # of logits: bfloat16 activations, and no others are rounded
-# Groups of 16 columns, which are stored in int8 with zeros.
-NARROW = replace(
-    LAYOUTS["gptq-zeros"], group=16, config=LAYOUTS["gptq-zeros"].config | {"group_size": 16}
-)
 CASES = core(
-    further=[("llama", "awq"), ("llama", "narrow")],
+    further=[("llama", "awq"), ("llama", "gptq-narrow")],
     slow=[("qwen3moe_unnormalised", "awq"), ("llama", "gptq-zeros"), ("llama", "gptq-8bit")],
 )
 
@@ -34,7 +29,7 @@ CASES = core(
 def test_logits_are_those_of_the_numbers(name: str, layout: str, tmp_path: Path) -> None:
     """By `transformers`, and to the bit the same in chunks, which take other kernels."""
     model_dir = save_random(name, tmp_path / "model", "bfloat16", tokenizer=True)
-    known = rewrite(model_dir, NARROW if layout == "narrow" else LAYOUTS[layout])
+    known = rewrite(model_dir, LAYOUTS[layout])
     numbers = Path(shutil.copytree(model_dir, tmp_path / "numbers"))
     as_numbers(numbers, known)
     told = explain(model_dir, CompileOptions(targets=(TARGET,)))
@@ -46,7 +41,7 @@ def test_logits_are_those_of_the_numbers(name: str, layout: str, tmp_path: Path)
     with simulated(path) as llm, torch.no_grad():
         formats = {str(b.format) for b in llm.artifact.plan.of_kind("weight")}
         got, chunks = llm.logits(tokens), llm.logits(tokens, chunk_tokens=7)
-    assert ("int8-b16-zeros" in formats) is (layout == "narrow")
+    assert ("int4-b16-zeros" in formats) is (layout == "gptq-narrow")
     assert any(each.endswith("-zeros") for each in formats) is (layout != "gptq-8bit")
     assert relative_error(got, judged_logits(judge(numbers), tokens)) <= LIMIT
     assert got.tobytes() == chunks.tobytes()

@@ -202,7 +202,8 @@ def storage_of(bits: int, columns: int, group: int, *, zeros: bool = False) -> S
     groups, which costs less precision. The last part of a whole row may be short.
     """
     kept = 4 if bits <= 4 else 8
-    sizes = [size for size in GROUPS if group % size == 0]
+    narrowest = (16,) if kept < 8 else ()
+    sizes = [size for size in (*GROUPS, *narrowest) if group % size == 0]
     if group == columns:
         sizes.append(GROUPS[0])
     if sizes:

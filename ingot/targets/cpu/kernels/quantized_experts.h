@@ -12,7 +12,7 @@ struct QuantizedHalf {
   using Linear = QuantizedLinear<bits, group, block, Inputs, Outputs, X>;
   using Weights = typename Linear::Panels;
   static constexpr int columns = quantized_columns, outputs = Outputs, count = Weights::count;
-  static constexpr int job_rows = Linear::block_rows, blocks = Linear::In::count;
+  static constexpr int job_rows = Linear::block_rows, row_scales = Linear::row_scales;
   static constexpr std::ptrdiff_t bytes = count * Weights::panel_bytes;
 
   struct Source {
@@ -21,13 +21,13 @@ struct QuantizedHalf {
   };
   struct Memory {
     alignas(64) X rows[job_rows * Inputs];
-    alignas(64) float scales[job_rows * blocks];
+    alignas(64) float scales[job_rows * row_scales];
     typename Linear::Own own;
   };
 
   static void gather(const Source& from, int row, int to, Memory& memory) {
     std::memcpy(memory.rows + to * Inputs, from.x[row], Inputs * sizeof(X));
-    std::memcpy(memory.scales + to * blocks, from.scales[row], blocks * sizeof(float));
+    std::memcpy(memory.scales + to * row_scales, from.scales[row], row_scales * sizeof(float));
   }
   static void start(int rows, Memory& memory) {
     Linear::start(operands(memory), rows, memory.own);
@@ -88,7 +88,7 @@ void quantized_expert_sum(Slice slice, Rows<const X> x, Rows<const float> scales
   using Half = QuantizedHalf<bits, group, block, Inputs, Outputs / 2, X>;
   const SumProduct<Half, Experts, Picks, stride> product{
       {reinterpret_cast<const char*>(weight)},
-      {{x.data, Inputs}, {scales.data, Half::blocks}}, shares, bias, out};
+      {{x.data, Inputs}, {scales.data, Half::row_scales}}, shares, bias, out};
   product.run(slice);
 }
 

@@ -125,10 +125,11 @@ class QuantizedLinear {
   // Sums start once for each span of the whole blocks, and of the last one; in an unpacked product,
   // once for each block.
   static constexpr int depth = In::last == stored<bits>(In::last) ? 0 : In::last;
+  static constexpr int row_scales = (Inputs + Panels::Block::scaled - 1) / Panels::Block::scaled;
   template <int starts>
-  using WholeRows = QuantizedRows<planes, Inputs, In::count, In::whole * starts>;
+  using WholeRows = QuantizedRows<planes, Inputs, row_scales, In::whole * starts>;
   template <int starts>
-  using LastRows = QuantizedRows<planes, Inputs, In::count, starts, depth>;
+  using LastRows = QuantizedRows<planes, Inputs, row_scales, starts, depth>;
 
   struct Operands {
     WholeRows<Stored::starts> whole;
@@ -136,7 +137,7 @@ class QuantizedLinear {
   };
 
   // A row of x with its scales and starts.
-  static constexpr int row_bytes = planes * (Inputs + In::count * 4) + In::count * 4;
+  static constexpr int row_bytes = planes * (Inputs + In::count * 4) + row_scales * 4;
   static constexpr bool two_level = Panels::Block::two_level;
   static constexpr bool tiled = amx::has_bytes && !two_level &&
                                 fits_tiles(In::whole > 0 ? block : In::last) &&
@@ -151,8 +152,9 @@ class QuantizedLinear {
   // Nibbles that keep their multipliers are as fast as bytes, unless groups are half a line.
   static constexpr bool worth_unpacking = !two_level || bits > 4 || Stored::together > 1;
   static constexpr bool unpackable = bits < 8 && fast_bytes && !tiled && worth_unpacking;
-  static constexpr int whole_starts = two_level ? Stored::starts : 1;  // of rows of unpacked blocks
-  static constexpr int last_starts = two_level ? Last::starts : 1;
+  static constexpr bool by_span = keeps_spans<typename Panels::Block>;  // in unpacked blocks
+  static constexpr int whole_starts = by_span ? Stored::starts : 1;  // of rows of unpacked blocks
+  static constexpr int last_starts = by_span ? Last::starts : 1;
   static constexpr bool needs_starts = !tiled || keeps_zeros<typename Panels::Block>;
   static constexpr int chunk = tiled ? 1 : unpacked_bytes / (block * quantized_columns) + 1;
   static constexpr Start after_whole = In::whole > 0 ? Start::resume : Start::zero;
@@ -170,7 +172,7 @@ class QuantizedLinear {
   static Operands operands(const X* x, const float* scales, const Own& own) {
     const auto* values = reinterpret_cast<const std::int8_t*>(x);
     return {{values, scales, own.starts},
-            {values + In::whole * block, scales + In::whole, own.last}};
+            {values + In::whole * block, scales + In::whole * Stored::scales, own.last}};
   }
 
   static bool takes_tiles(int rows) {
@@ -194,12 +196,13 @@ class QuantizedLinear {
     if constexpr (Stored::paired) {
       fill_pairs<before_last, Stored::span>(x.whole.values, rows, memory.starts);
       fill_pairs<left, Last::span>(x.last.values, rows, memory.last);
-    } else if (unpacks(rows) && !two_level) {
-      fill_starts<unpacked, before_last, block>(x.whole.values, rows, memory.starts);
-      fill_starts<unpacked, left, In::last>(x.last.values, rows, memory.last);
-    } else {
+    } else if (!unpacks(rows) || two_level) {
       fill_starts<zero_point, before_last, Stored::span>(x.whole.values, rows, memory.starts);
       fill_starts<zero_point, left, Last::span, Last::spans>(x.last.values, rows, memory.last);
+    } else {
+      constexpr int span = by_span ? Stored::span : block, rest = by_span ? Last::span : In::last;
+      fill_starts<unpacked, before_last, span>(x.whole.values, rows, memory.starts);
+      fill_starts<unpacked, left, rest, last_starts>(x.last.values, rows, memory.last);
     }
   }
 

@@ -1,9 +1,9 @@
 // Weights in 4 to 8 bits, as they are packed.
 //
 // A panel has 32 columns and ceil(K / block) blocks of k. A block holds the 32 float16 scales in
-// one line of 64 bytes; then, if it has minimums, these in another; then, if it has several groups,
-// their multipliers; then, if it has zeros, these; and then its weights. So a thread reads its
-// columns in one sequential stream:
+// one line of 64 bytes, or such a line for each group if these have scales of their own; then, if it
+// has minimums, these in another; then, if its groups share the scale, their multipliers; then, if
+// it has zeros, these; and then its weights. So a thread reads its columns in one sequential stream:
 //   multipliers
 //     of 4 bits   [32 columns], each a word of block / group nibbles in two's complement, the first
 //                 group in the lowest; where there are zeros, less 9
@@ -63,7 +63,8 @@ template <int bits>
 
 // What a block has besides scales, as flags of the number that says the k of a group.
 inline constexpr int with_zeros = 1 << 24, with_minimums = 1 << 25, with_codes = 1 << 26,
-                     with_bytes = 1 << 27;  // multipliers of 8 bits
+                     with_bytes = 1 << 27,  // multipliers of 8 bits
+                     with_scales = 1 << 28;  // of every group, in place of multipliers
 
 // The integers that codes stand for, plus 128.
 alignas(16) inline constexpr std::uint8_t coded[16] = {1,   24,  45,  63,  79,  93,  106, 118,
@@ -71,7 +72,7 @@ alignas(16) inline constexpr std::uint8_t coded[16] = {1,   24,  45,  63,  79,  
 
 // One block of one panel, of which there are the first `depth` k. A weight is its integer, times
 // the multiplier of its group of k, less its zero, times the scale of the block. If a group is a
-// whole block, there are no multipliers. With minimums, a zero is taken off times the minimum of
+// whole block, or has a scale of its own, there are no multipliers. With minimums, a zero is taken off times the minimum of
 // the block, and not times its scale; where there are none, it is 1.
 template <int bits_, int grouping, int block, int depth = block>
 struct PackedBlock {
@@ -82,17 +83,20 @@ struct PackedBlock {
   static constexpr int stored_depth = stored<bits>(depth);
   static constexpr int group = grouping % with_zeros;
   static constexpr int groups = block / group;
-  static constexpr bool multiplied = groups > 1;
+  static constexpr bool scales_apart = grouping & with_scales;
+  static constexpr bool multiplied = groups > 1 && !scales_apart;
+  static constexpr int scaled = scales_apart ? group : block;  // k that share a scale
   static constexpr bool six_bits = multiplied && has_minimums, in_bytes = grouping & with_bytes;
   // Whether there is what kernels for int8 do not know: a weight of this is no byte times a scale.
   static constexpr bool two_level = has_minimums || has_codes || in_bytes;
-  static_assert(group == stored<bits>(group) || depth <= group || (two_level && group == 16),
+  static_assert(group == stored<bits>(group) || depth <= group || two_level || group == 16,
                 "see the layout above");
   static_assert(block % group == 0 && depth <= block, "see the layout above");
   static_assert(groups == 1 || (bits < 8 && (groups == 2 || groups == 4 || two_level)),
                 "see the layout above");
+  static_assert(!scales_apart || !two_level, "see the layout above");
   using Word = std::conditional_t<groups == 4, std::uint16_t, std::uint8_t>;
-  static constexpr int multipliers_at = scale_bytes * (1 + has_minimums);
+  static constexpr int multipliers_at = scale_bytes * (block / scaled + has_minimums);
   static constexpr int zeros_at =
       multipliers_at + quantized_columns * (six_bits     ? groups / 4 * six_bits_bytes
                                             : in_bytes   ? groups
@@ -106,7 +110,7 @@ struct PackedBlock {
   const std::uint8_t* data;
 
   const std::uint8_t* weights() const { return data + weights_at; }
-  vf scales(int vector) const { return halves(0, vector); }
+  vf scales(int vector, int index = 0) const { return halves(index * scale_bytes, vector); }
   vf minimums(int vector) const { return halves(scale_bytes, vector); }
   // The multipliers of a vector of columns, in group index + next. Two with the same index, which is
   // even then, share their work.
@@ -136,9 +140,11 @@ struct PackedBlock {
     return load_words(data + zeros_at + index * quantized_columns + vector * lanes);
   }
 
-  float scale(int column) const { return lane(scales(column / lanes), column); }
+  float scale(int column, int k) const {
+    return lane(scales(column / lanes, k / scaled), column);
+  }
   int multiplier(int column, int index) const {
-    if constexpr (groups == 1) return 1;
+    if constexpr (!multiplied) return 1;
     if constexpr (two_level) return lane(multipliers(column / lanes, index), column);
     Word word;
     std::memcpy(&word, data + multipliers_at + column * sizeof word, sizeof word);
@@ -155,11 +161,11 @@ struct PackedBlock {
     const int index = k / group, stored = stored_value(column, k);
     if constexpr (has_zeros) {
       const int whole = stored * multiplier(column, index) - zero(column, index);
-      return static_cast<float>(whole) * scale(column);
+      return static_cast<float>(whole) * scale(column, k);
     }
     const int offset = has_minimums ? 0 : has_codes ? 128 : 1 << (bits - 1);
     const int value = (has_codes ? coded[stored] : stored) - offset;
-    const float scaled = static_cast<float>(multiplier(column, index)) * scale(column);
+    const float scaled = static_cast<float>(multiplier(column, index)) * scale(column, k);
     const float product = scaled * static_cast<float>(value);
     if constexpr (!has_minimums) return product;
     return product - static_cast<float>(minimum_zero(column, index)) *

@@ -1,7 +1,8 @@
 // Tiles of out = x W^T in integers: some rows of x times one panel of W, over a range of blocks.
 //
 // For each block, in ascending order: sum += float(d) * (scale of x * scale of w). Here d, the sum
-// of multiplier * (x . w) - zero * (sum of x) over the block's groups, is an exact integer. With
+// of multiplier * (x . w) - zero * (sum of x) over the block's groups, is an exact integer. Groups
+// with scales of their own each have such a sum, one after the other, and x has scales for them. With
 // minimums it has no zeros, and sum += float(m) * (scale of x * minimum of w) follows, where m is
 // the sum of -zero * (sum of x). So levels are free in how they compute d and m, and the one float32
 // of an element fixes the bits.
@@ -195,17 +196,18 @@ struct StoredBlocks {
   static constexpr int bits = bits_, packed_bits = bits, group = Block::group;
   static constexpr bool multiplied = Block::multiplied, has_zeros = Block::has_zeros;
   static constexpr bool has_minimums = Block::has_minimums, has_codes = Block::has_codes;
+  static constexpr int scales = (depth + Block::scaled - 1) / Block::scaled;  // of a column and of x
   static constexpr int dot_bits = has_codes ? 8 : bits;
   static constexpr int span_of_last = group < stored<bits>(group) ? group : stored_together<bits>;
-  static constexpr int span = !multiplied      ? stored<bits>(depth)
-                              : depth == block ? group
-                                               : span_of_last;
+  static constexpr int span = Block::groups == 1 ? stored<bits>(depth)
+                              : depth == block   ? group
+                                                 : span_of_last;
   static constexpr int spans = stored<bits>(depth) / span;
   // Starts of a block: with minimums and multipliers those of two spans are one, in its halves.
   static constexpr bool paired = multiplied && has_minimums;
   static constexpr int starts = paired ? (spans + 1) / 2 : spans;
   // Spans whose quads lie in the same lines.
-  static constexpr int together = multiplied && span < stored<bits>(span) ? 2 : 1;
+  static constexpr int together = span < stored<bits>(span) ? 2 : 1;
 
   const std::uint8_t* panel;
 
@@ -246,15 +248,17 @@ template <int First, int Height, int Width, class X, class Blocks>
   }
 }
 
-// part = what sums over span `at` begin with.
-template <int First, class Blocks, int Height, int Width, class X, class Packed>
-[[gnu::always_inline]] inline void start_sums(const X& x, const Packed& packed, int at,
+// part = what sums over span s of block `index` begin with.
+template <int First, class Blocks, int Height, int Width, class X>
+[[gnu::always_inline]] inline void start_sums(const X& x, const Blocks& blocks, int index, int s,
                                               vi (&part)[Height][Width]) {
   constexpr int bits = Blocks::dot_bits;
+  const int at = index * Blocks::spans + s;
   if constexpr (Blocks::has_zeros && !Blocks::multiplied) {
+    const auto packed = blocks.packed(index);
     vi zeros[Width];
     for (int v = 0; v < Width; ++v)
-      zeros[v] = add(packed.zeros(First + v, 0), splat_int(-offset_removed<bits>));
+      zeros[v] = add(packed.zeros(First + v, s), splat_int(-offset_removed<bits>));
     for_tile<Height, Width>(
         [&](int r, int v) { part[r][v] = multiply(splat_int(x.start(r, at)), zeros[v]); });
   } else {
@@ -266,32 +270,40 @@ template <int First, class Blocks, int Height, int Width, class X, class Packed>
   }
 }
 
+// Calls take(sums of span s of block `index`, s, i) for its spans, of vectors First ..
+// First + Width - 1. Of spans whose quads lie in the same lines, i counts from 0.
+template <int First, int Height, int Width, class X, class Blocks, class Fetch, class Take>
+[[gnu::always_inline]] inline void for_spans(const X& x, const Blocks& blocks, int index,
+                                             Fetch& fetch, Take take) {
+  constexpr int span = Blocks::span, spans = Blocks::spans, sums = Blocks::together;
+  const std::uint8_t* quads = blocks.quads(index) + First * lanes * 4;
+  constexpr int step_bytes = quad_bytes * span * sums * Blocks::bits / 32;
+  for (int s = 0; s < spans; s += sums, quads += step_bytes) {
+    vi part[sums][Height][Width];
+    for (int i = 0; i < sums; ++i) start_sums<First>(x, blocks, index, s + i, part[i]);
+    dot_products<Blocks, span * sums>(quads, x, (index * spans + s) * span, fetch, part);
+    for (int i = 0; i < sums; ++i) take(part[i], s, i);
+  }
+}
+
 // acc = d over block `index`, of vectors First .. First + Width - 1.
 template <int First, int Height, int Width, class X, class Blocks, class Fetch>
 [[gnu::always_inline]] inline void block_sums(const X& x, const Blocks& blocks, int index,
                                               Fetch& fetch, vi (&acc)[Height][Width]) {
-  constexpr int span = Blocks::span, spans = Blocks::spans, sums = Blocks::together;
   constexpr bool zeros_follow = Blocks::has_zeros && Blocks::multiplied;
   const auto packed = blocks.packed(index);
-  const std::uint8_t* quads = blocks.quads(index) + First * lanes * 4;
-  constexpr int step_bytes = quad_bytes * span * sums * Blocks::bits / 32;
-  for (int s = 0; s < spans; s += sums, quads += step_bytes) {
-    const int at = index * spans + s;
-    vi part[sums][Height][Width];
-    for (int i = 0; i < sums; ++i) start_sums<First, Blocks>(x, packed, at + i, part[i]);
-    dot_products<Blocks, span * sums>(quads, x, at * span, fetch, part);
-    for (int i = 0; i < sums; ++i) {
-      vi multiplier[Width];
-      if constexpr (Blocks::multiplied)
-        for (int v = 0; v < Width; ++v)
-          multiplier[v] = packed.multipliers(First + v, s * span / Blocks::group, i);
-      for_tile<Height, Width>([&](int r, int v) {
-        vi& sum = part[i][r][v];
-        if constexpr (Blocks::multiplied) sum = multiply(sum, multiplier[v]);
-        acc[r][v] = s + i == 0 ? sum : add(acc[r][v], sum);
-      });
-    }
-  }
+  const auto take = [&](vi(&part)[Height][Width], int s, int i) __attribute__((always_inline)) {
+    vi multiplier[Width];
+    if constexpr (Blocks::multiplied)
+      for (int v = 0; v < Width; ++v)
+        multiplier[v] = packed.multipliers(First + v, s * Blocks::span / Blocks::group, i);
+    for_tile<Height, Width>([&](int r, int v) {
+      vi& sum = part[r][v];
+      if constexpr (Blocks::multiplied) sum = multiply(sum, multiplier[v]);
+      acc[r][v] = s + i == 0 ? sum : add(acc[r][v], sum);
+    });
+  };
+  for_spans<First, Height, Width>(x, blocks, index, fetch, take);
   if constexpr (zeros_follow) take_zeros_off<First>(x, blocks, index, acc);
 }
 
@@ -333,6 +345,23 @@ template <int Planes, int Height, int Width, class X>
   });
 }
 
+// total += the sums of block `index`, whose groups have scales of their own.
+template <int First, int Height, int Width, class X, class Blocks, class Fetch>
+[[gnu::always_inline]] inline void add_groups(const X& x, const Blocks& blocks, int index,
+                                              Fetch& fetch, vf (&total)[Height][Width]) {
+  constexpr int planes = X::planes, groups = Blocks::Block::groups;
+  const auto packed = blocks.packed(index);
+  const auto take = [&](vi(&part)[planes * Height][Width], int s, int i)
+      __attribute__((always_inline)) {
+    const int group = s + i;
+    if (group >= Blocks::scales) return;
+    vf scales[Width];
+    for (int v = 0; v < Width; ++v) scales[v] = packed.scales(First + v, group);
+    add_scaled<planes>(x, index * groups + group, scales, part, total);
+  };
+  for_spans<First, planes * Height, Width>(x, blocks, index, fetch, take);
+}
+
 // sums[Height] of vectors First .. First + Width - 1, over blocks `range`. Start::resume continues
 // sums in memory; a float32 loses nothing there.
 template <int Height, int First, int Width, class X, class Blocks, class Fetch>
@@ -345,6 +374,10 @@ inline Fetch quantized_register_tile(const X& x, const Blocks& blocks, Range ran
   for (int index = range.begin; index < range.end; ++index) {
     const auto packed = blocks.packed(index);
     fetch.head(packed.data);
+    if constexpr (Blocks::Block::scales_apart) {
+      add_groups<First>(x, blocks, index, fetch, total);
+      continue;
+    }
     vi acc[X::planes * Height][Width];
     block_sums<First>(x, blocks, index, fetch, acc);
     vf scales[Width];

@@ -1,12 +1,15 @@
 // Unpacks int4, int5 and int6 to int8 once for many rows, on levels where products in int8 are as
 // fast. A weight times its group's multiplier lies in -64 .. 64, one less its zero in -15 .. 15, and
 // one with both in -127 .. 127. Where there are two levels these do not fit: the bytes are the stored
-// integers, and what codes stand for.
+// integers, and what codes stand for. Those and groups with scales of their own keep their spans.
 #pragma once
 
 #include "quantized_tile.h"
 
 namespace ingot {
+
+template <class Block>
+inline constexpr bool keeps_spans = Block::two_level || Block::scales_apart;
 
 // The parts of a block that are unpacked one after the other: 32 k of one vector of columns each.
 template <class Block>
@@ -18,7 +21,7 @@ template <class Block>
 class UnpackFactors {
  public:
   explicit UnpackFactors(Block from) : from_(from) {
-    if constexpr (Block::groups > 1 && !Block::two_level)
+    if constexpr (Block::multiplied && !Block::two_level)
 #pragma GCC unroll 4
       for (int group = 0; group < Block::groups; ++group)
 #pragma GCC unroll 4
@@ -34,7 +37,7 @@ class UnpackFactors {
     if constexpr (Block::two_level) return splat_int(0);
     if constexpr (Block::has_zeros)
       return add(middle, multiply(from_.zeros(vector, k / Block::group), splat_int(-0x01010101)));
-    else if constexpr (Block::groups > 1)
+    else if constexpr (Block::multiplied)
       return add_in_words(middle, multiply_in_words(factor(vector, k), splat_int(-0x08070808)));
     else
       return splat_int(0x01010101 * (128 - (1 << (Block::bits - 1))));
@@ -57,13 +60,13 @@ template <bool is_signed, class Block>
   const std::uint8_t* quads = from.weights() + k / 32 * bits * quad_bytes + vector * lanes * 4;
   std::uint8_t* low = to + k / 4 * quad_bytes + vector * lanes * 4;
   std::uint8_t* high = low + unpacked_half * quad_bytes;
-  const vi offset = factors.offset(vector, k);
-  const auto bytes = [&](vi nibbles) {
+  const vi offsets[2] = {factors.offset(vector, k), factors.offset(vector, k + 16)};
+  const auto bytes = [&](vi nibbles, int half) {
     if constexpr (Block::has_codes) return look_up(coded, nibbles);
     if constexpr (Block::two_level) return nibbles;
-    if constexpr (Block::groups > 1)
+    if constexpr (Block::multiplied)
       nibbles = multiply_in_words(nibbles, factors.factor(vector, k));
-    const vi sum = add_in_words(nibbles, offset);
+    const vi sum = add_in_words(nibbles, offsets[half]);
     return is_signed ? less_128(sum) : sum;
   };
   vi above[bits - 4 + 1];  // one more, as no array is empty
@@ -78,8 +81,8 @@ template <bool is_signed, class Block>
       first = either(first, bits_above<bits>(above[above_line<bits>(i)], i));
       second = either(second, bits_above<bits>(above[above_line<bits>(i + 4)], i + 4));
     }
-    store_quads(low + at, bytes(first));
-    store_quads(high + at, bytes(second));
+    store_quads(low + at, bytes(first, 0));
+    store_quads(high + at, bytes(second, 1));
   }
 }
 
@@ -95,12 +98,12 @@ template <class Stored, int depth>
 struct UnpackedBlocks {
   using Block = typename Stored::Block;
   static constexpr int bits = 8, dot_bits = 8, packed_bits = Stored::bits;
-  static constexpr int size = stored<4>(depth), span = Block::two_level ? Stored::span : size;
+  static constexpr int size = stored<4>(depth), span = keeps_spans<Block> ? Stored::span : size;
   static constexpr int spans = size / span, together = 1, group = span;
   static constexpr bool multiplied = Block::two_level && Stored::multiplied;
   static constexpr bool has_minimums = Block::has_minimums, has_zeros = false, has_codes = false;
   static constexpr bool paired = Stored::paired;
-  static constexpr int starts = Stored::starts;
+  static constexpr int starts = Stored::starts, scales = Stored::scales;
 
   Stored packed_blocks;
   const std::uint8_t* data;

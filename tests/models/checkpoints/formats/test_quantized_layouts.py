@@ -130,8 +130,10 @@ def test_a_group_of_zeros_needs_no_scale(tmp_path: Path) -> None:
         (4, 192, 192, True, Storage(4, 64, multipliers=False, zeros=True)),
         (4, 200, 200, False, Storage(4, 128, multipliers=False)),  # the last 72 are a short one
         (8, 200, 200, True, Storage(8, 128, multipliers=False, zeros=True)),
-        (4, 160, 16, False, Storage(8, 16, multipliers=False)),  # in int8, which takes any group
-        (4, 160, 16, True, Storage(8, 16, multipliers=False, zeros=True)),
+        (4, 160, 16, False, Storage(4, 16, multipliers=False)),
+        (4, 144, 48, True, Storage(4, 16, multipliers=False, zeros=True)),
+        (4, 160, 20, False, Storage(8, 20, multipliers=False)),  # in int8, which takes any group
+        (8, 144, 48, True, Storage(8, 48, multipliers=False, zeros=True)),
         (8, 60, 30, False, None),
     ],
 )
