@@ -125,6 +125,19 @@ class Tokenizer:
         found = sorted((each for each in spellings if each), key=lambda text: (-len(text), text))
         return re.compile("|".join(map(re.escape, found))) if found else None
 
+    @cached_property
+    def tags(self) -> Mapping[str, int]:
+        """Tokens that are no text, by what they spell: special ones, and those in angle brackets.
+
+        `encode` finds them in a text before all others. Grammars take the same ones for no text.
+        """
+        added = self.backend.get_added_tokens_decoder().items()
+        return {
+            token.content: i
+            for i, token in added
+            if token.special or (token.content.startswith("<") and token.content.endswith(">"))
+        }
+
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Tokens of a text, with the tokens that the model expects around every text.
 

@@ -59,7 +59,7 @@ class GrammarCompiler:
         """
         with self._lock:  # two threads would build it twice
             vocabulary = self._vocabulary
-        text = spelled(outputs)
+        text = spelled(outputs, self._tokenizer().tags)
         with self._lock:
             if (known := self._kept.get(text)) is not None:
                 self._kept.move_to_end(text)

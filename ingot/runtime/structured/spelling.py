@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,18 +19,36 @@ MAX_GBNF_CHARS = 32 << 10
 MAX_GBNF_RULES = 256
 
 
-def spelled(outputs: StructuredOutputsParams) -> str:
-    """The grammar. Raises GrammarError for one that cannot be read; not all faults show here."""
+def spelled(outputs: StructuredOutputsParams, tags: Mapping[str, int]) -> str:
+    """The grammar. Raises GrammarError for one that cannot be read; not all faults show here.
+
+    A choice that spells one of the tokenizer's `tags` has that token.
+    """
     from llguidance import LLMatcher
 
     if outputs.regex is not None:
         return LLMatcher.grammar_from_regex(outputs.regex)
     if outputs.choice is not None:
-        texts = (json.dumps(text, ensure_ascii=False) for text in outputs.choice)
+        texts = (literal(text, tags) for text in outputs.choice)
         return LLMatcher.grammar_from_lark(f"start: {' | '.join(texts)}")
     if outputs.grammar is not None:
         return LLMatcher.grammar_from_lark(as_lark(outputs.grammar))
     return _of_schema(outputs)
+
+
+def literal(text: str, tags: Mapping[str, int]) -> str:
+    """A text as a part of a rule of Lark, in which a tag that is a token is that token.
+
+    The library would spell a mark such as `<tool_call>` in bytes, which models never write.
+    """
+    # The longest first: of alternatives, a regular expression takes the first that matches.
+    marks = sorted(filter(text.__contains__, tags), key=len, reverse=True)
+    parts = re.split(f"({'|'.join(map(re.escape, marks))})", text) if marks else [text]
+    return " ".join(
+        f"<[{tags[part]}]>" if part in tags else json.dumps(part, ensure_ascii=False)
+        for part in parts
+        if part
+    )
 
 
 def _of_schema(outputs: StructuredOutputsParams) -> str:

@@ -7,12 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ingot.errors import GrammarError, RequestError
-from ingot.runtime.structured.spelling import WHITESPACE
+from ingot.runtime.structured.spelling import WHITESPACE, literal
 from ingot.serve.chat.formats import ToolFormat
+from ingot.serve.chat.reader import CLOSE, OPEN
 from ingot.serve.chat.style import Style
 from ingot.serve.chat.tools import check_tools, chosen_tools, forced
 
 MAX_CALLS = 16  # that are asked for at once
+TEXT = "/(?s:.*)/"
 ONE_LINE = " ?"  # white space in calls, as models are trained to write them
 
 
@@ -37,7 +39,7 @@ def structured_outputs(
     if tools and tool_choice != "none" and (forced(tool_choice) or (schema and style.format)):
         chosen = chosen_tools(tools, tool_choice)
         most = 1 if parallel_tool_calls is False else MAX_CALLS
-        ways |= _calls(style.format_of_calls, chosen, most)
+        ways |= _calls(style, chosen, most)
     if schema is not None and not forced(tool_choice):
         if not ways and not style.thinks:
             return {"json": schema}
@@ -78,19 +80,23 @@ def _start(style: Style, prompt: str, ways: Sequence[str]) -> str:
     body = " | ".join(ways)
     if not style.thinks:
         return f"start: {body}"
-    thought = "thought" if style.opened(prompt) else '("<think>" thought)?'
+    begin, end = (literal(tag, style.tags) for tag in (OPEN, CLOSE))
+    thought = "thought" if style.opened(prompt) else f"({begin} thought)?"
+    by_token = CLOSE in style.tags  # a text never has it, and so needs no suffix
     return "\n".join(
         (
             f"start: {thought} SPACE ({body})",
             "SPACE: /[ \\n]{0,4}/",
-            'thought[suffix="</think>"]: /(?s:.*)/',
+            f"thought: ANY {end}\nANY: {TEXT}" if by_token else f"thought[suffix={end}]: {TEXT}",
         )
     )
 
 
-def _calls(tool_format: ToolFormat, tools: Sequence[Any], most: int) -> dict[str, str]:
+def _calls(style: Style, tools: Sequence[Any], most: int) -> dict[str, str]:
     """The rules of one call, or of several."""
-    begin, between, end = map(_literal, (tool_format.begin, tool_format.between, tool_format.end))
+    tool_format = style.format_of_calls
+    marks = (tool_format.begin, tool_format.between, tool_format.end)
+    begin, between, end = (literal(mark, style.tags) for mark in marks)
     more = f" ({between} call){{0,{most - 1}}}" if most > 1 else ""
     names = [f"call_{place}" for place in range(len(tools))]
     rules = {"calls": f"{begin} call{more} {end}".strip(), "call": " | ".join(names)}
@@ -101,7 +107,7 @@ def _calls(tool_format: ToolFormat, tools: Sequence[Any], most: int) -> dict[str
 
 def _call(tool_format: ToolFormat, place: int, function: Mapping[str, Any]) -> Iterator[Any]:
     name = json.dumps(function["name"], ensure_ascii=False)
-    head = _literal(f'{{"name": {name}, "{tool_format.arguments}": ')
+    head = literal(f'{{"name": {name}, "{tool_format.arguments}": ', {})
     schema = {"type": "object", **(function.get("parameters") or {})}
     yield f"call_{place}", f'{head} arguments_{place} "}}"'
     yield f"arguments_{place}", f"%json {_schema_text(schema, ONE_LINE)}"
@@ -113,7 +119,3 @@ def _schema_text(schema: Mapping[str, Any], whitespace: str) -> str:
         raise GrammarError(f"x-guidance is {given!r:.80}", hint="Give an object, or leave it out.")
     options = {"whitespace_pattern": whitespace, **given}
     return json.dumps({**schema, "x-guidance": options}, ensure_ascii=False)
-
-
-def _literal(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False) if text else ""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import secrets
 import string
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from ingot.errors import UsageError
@@ -21,10 +22,12 @@ _LETTERS = string.ascii_letters + string.digits
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """`format`: of calls, where it is known. `thinks`: reasoning in tags may come first."""
+    """`format`: of calls, where it is known. `thinks`: reasoning in tags may come first.
+    `tags`: the tokenizer's, see `Tokenizer.tags`."""
 
     format: ToolFormat | None
     thinks: bool
+    tags: Mapping[str, int] = field(default_factory=dict)
 
     def params(self, tools: Sequence[Any] | None, tool_choice: Any) -> dict[str, Any]:
         """Sampling parameters that the parser of calls needs."""
@@ -61,8 +64,12 @@ class Style:
         return self.format or next(each for each in FORMATS if each.name == "hermes")
 
 
-def style_of(template: str | None, tool_call_parser: str = AUTO) -> Style:
-    """The style of a model with this chat template.
+def style_of(
+    template: str | None,
+    tool_call_parser: str = AUTO,
+    tags: Mapping[str, int] = MappingProxyType({}),
+) -> Style:
+    """The style of a model with this chat template, whose tokenizer has these tags.
 
     Raises UsageError for a `tool_call_parser` that is none of TOOL_CALL_PARSERS.
     """
@@ -73,7 +80,7 @@ def style_of(template: str | None, tool_call_parser: str = AUTO) -> Style:
         )
     known = {each.name: each for each in FORMATS}
     found = format_of(template or "") if tool_call_parser == AUTO else known.get(tool_call_parser)
-    return Style(format=found, thinks=CLOSE in (template or ""))
+    return Style(found, CLOSE in (template or ""), tags)
 
 
 def _id() -> str:

@@ -108,7 +108,8 @@ def _chat_order(
     check_tools_of(request)
     tokenizer, facts = engine.tokenizer, engine.facts
     prompt = chat_prompt(request, tokenizer, facts, terms)
-    style = style_of(template_of(request, tokenizer, terms), terms.tool_call_parser)
+    template = template_of(request, tokenizer, terms)
+    style = style_of(template, terms.tool_call_parser, tokenizer.tags)
     further = style.params(request.tools, request.tool_choice)
     further |= form_of(request, style, prompt.text or "")
     return _order(request, [prompt], tokenizer, facts, caller, body, style=style, further=further)
