@@ -174,6 +174,7 @@ class Model(Refusals):
             self.artifact.manifest.model.vocab_size,
             lambda text: self.get_tokenizer().encode(text, add_special_tokens=False),
             self._grammars.compile,
+            lambda token_ids: self.get_tokenizer().decode(token_ids, skip_special_tokens=False),
         )
         self._engine.check(token_ids, params)
         return Request(

@@ -22,6 +22,7 @@ from ingot.runtime.field_checks import (
     token_ids,
     values,
 )
+from ingot.runtime.reasoning import Budget, Decode, ReasoningParams
 from ingot.runtime.structured.outputs import StructuredOutputsParams
 
 if TYPE_CHECKING:
@@ -92,6 +93,8 @@ class SamplingParams:
     stop                  strings that end the text
     include_stop_str_in_output
                           the text keeps the stop string that ended it
+    reasoning             with what it may begin: ReasoningParams, or a dict of its fields. Strings
+                          of `stop` count behind it alone, and it may be bounded
     stop_token_ids        tokens that end it, besides the model's end-of-sequence tokens
     ignore_eos            the model's end-of-sequence tokens do not end it
     logprobs              return this many of the likeliest tokens' log-probabilities a position,
@@ -133,10 +136,12 @@ class SamplingParams:
     output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
     logits_processors: Sequence[LogitsProcessor] = ()
     structured_outputs: StructuredOutputsParams | Mapping[str, Any] | None = None
+    reasoning: ReasoningParams | Mapping[str, Any] | None = None
     bad_word_ids: tuple[tuple[int, ...], ...] = dataclasses.field(
         default=(), init=False, repr=False, compare=False
     )
     grammar: Grammar | None = dataclasses.field(default=None, init=False, repr=False, compare=False)
+    budget: Budget | None = dataclasses.field(default=None, init=False, repr=False, compare=False)
 
     # Seen before the generated __init__, so that an unknown name gets our error and not TypeError.
     def __new__(cls, **given: Any) -> SamplingParams:
@@ -152,6 +157,7 @@ class SamplingParams:
             if getattr(self, name) is None:
                 self._set(name, absent)
         self._set("structured_outputs", StructuredOutputsParams.of(self.structured_outputs))
+        self._set("reasoning", ReasoningParams.of(self.reasoning))
         self._check_lists()
         self._check_numbers()
         self._check_counts()
@@ -222,12 +228,13 @@ class SamplingParams:
         vocab_size: int,
         encode: Callable[[str], list[int]] | None = None,
         compile_grammar: Callable[[StructuredOutputsParams], Grammar] | None = None,
+        decode: Decode | None = None,
     ) -> SamplingParams:
-        """These parameters for a vocabulary, with the spellings of `bad_words` by `encode`, and
-        the grammar of `structured_outputs`.
+        """These parameters for a vocabulary, with the spellings of `bad_words` by `encode`, the
+        grammar of `structured_outputs`, and the budget of `reasoning`, whose tokens `decode` reads.
 
-        Raises RequestError for tokens that the vocabulary lacks, for bad words without a
-        tokenizer, and as `compile_grammar` does.
+        Raises RequestError for tokens that the vocabulary lacks, for bad words and budgets without
+        a tokenizer, and as `compile_grammar` does.
         """
         self.check_tokens(vocab_size)
         params = self
@@ -243,6 +250,12 @@ class SamplingParams:
                 refuse("structured_outputs", outputs, "None for a model without a tokenizer")
             params = params.clone()
             params._set("grammar", compile_grammar(outputs))
+        reasoning = self.reasoning
+        if isinstance(reasoning, ReasoningParams) and reasoning.max_tokens is not None:
+            if encode is None or decode is None:
+                refuse("reasoning", reasoning, "without max_tokens for a model without a tokenizer")
+            params = params.clone()
+            params._set("budget", Budget.of(reasoning, encode, decode))
         return params
 
     def check_tokens(self, vocab_size: int) -> None:

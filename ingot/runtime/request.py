@@ -13,6 +13,7 @@ from ingot.runtime.metrics import EPOCH, RequestMetrics, Times
 from ingot.runtime.output import CompletionOutput, FinishReason, Logprob, RequestOutput, TextDelta
 from ingot.runtime.page_table import PageTable
 from ingot.runtime.params import MAX_PRIORITY, SamplingParams
+from ingot.runtime.reasoning import ReasoningParams, ReasoningSplit
 from ingot.runtime.sequence import Sequence
 from ingot.runtime.stop_strings import StopStrings
 from ingot.runtime.tokenizer import Tokenizer
@@ -118,6 +119,8 @@ class CompletionReader:
             skips, spaces = params.skip_special_tokens, params.spaces_between_special_tokens
             self._detokenizer = tokenizer.detokenizer(skips, spaces, sequence.prompt_ids)
         self._stops = StopStrings(params.stops, include=params.include_stop_str_in_output)
+        reasoning = params.reasoning
+        self._split = ReasoningSplit(reasoning) if isinstance(reasoning, ReasoningParams) else None
         self._pieces: list[str] = []
         self._num_seen = 0  # of the generated tokens, how many are in the text
         self._num_tokens_out = 0  # of the generated tokens, how many a delta has reported
@@ -197,11 +200,11 @@ class CompletionReader:
         # A stop token is no part of the text; the last one of a grammar is.
         ended = last and sequence.finish_reason == "stop" and token in sequence.stop_ids
         shown = not ended or params.include_stop_str_in_output
-        text = detokenizer.push(token) if shown else ""
-        self._pieces.append(self._stops.push(text, armed=self._num_seen >= params.min_tokens))
+        self._give(detokenizer.push(token) if shown else "", self._num_seen >= params.min_tokens)
         if last and self._stops.found is None:
-            cut = sequence.finish_reason == "length"
-            self._pieces.append(self._stops.push(detokenizer.finish(cut=cut)))
+            self._give(detokenizer.finish(cut=sequence.finish_reason == "length"))
+            if self._split is not None:
+                self._pieces.append(self._stops.push(self._split.finish()))
         if self._stops.found is None:
             if last:
                 self._pieces.append(self._stops.finish())
@@ -209,6 +212,13 @@ class CompletionReader:
             sequence.finish_reason, sequence.stop_reason = "stop", self._stops.found
         else:
             self._owner.finish(sequence, "stop", self._stops.found)
+
+    def _give(self, text: str, armed: bool = True) -> None:
+        """Hands out text, without what may be part of a stop string; `armed`: these count."""
+        if self._split is not None:
+            thought, text = self._split.push(text)
+            self._pieces.append(thought)
+        self._pieces.append(self._stops.push(text, armed=armed))
 
 
 def sequence_of(

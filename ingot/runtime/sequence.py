@@ -18,6 +18,7 @@ from ingot.runtime.metrics import Times
 from ingot.runtime.output import FinishReason, Logprob
 from ingot.runtime.params import SamplingParams
 from ingot.runtime.prompt_lookup import PromptLookup
+from ingot.runtime.reasoning import BudgetState
 from ingot.runtime.structured.guide import Allowed, Guide
 
 
@@ -158,6 +159,7 @@ class SamplingState:
         self._stops = tuple(stop_ids)
         bias = params.logit_bias or {}
         self.guide = None if params.grammar is None else Guide(params.grammar)
+        self._budget = None if params.budget is None else BudgetState(params.budget)
         self._may = None if params.allowed_token_ids is None else _ids(params.allowed_token_ids)
         self.allowed = self._may
         self.biased = _ids(bias)
@@ -169,6 +171,7 @@ class SamplingState:
         self.record: tuple[int, bytes] | None = None  # the kernels' view of a version
         self._bad_words = BadWords(params.bad_word_ids)
         self._banned: tuple[int, ...] = ()
+        self._forced: int | None = None
         self._guided: Allowed | None = None
         self._slots: dict[int, int] = {}  # of a token in `seen`
         self._num_counted = 0
@@ -178,7 +181,11 @@ class SamplingState:
         # model. A penalty that is not tiny leaves any logit below 2^64 finite.
         self.may_spoil = bool(params.logits_processors) or params.repetition_penalty < 2**-64
         self.follows_tokens = bool(
-            self._penalizes or params.min_tokens or params.bad_word_ids or self.guide
+            self._penalizes
+            or params.min_tokens
+            or params.bad_word_ids
+            or self.guide
+            or self._budget
         )
 
     @property
@@ -194,16 +201,21 @@ class SamplingState:
         completions = self._bad_words.completions(token_ids, num_prompt)
         banned = (*self._bad_words.always, *completions, *(self._stops if few else ()))
         guided = None if self.guide is None else self.guide.allowed(token_ids, num_prompt)
-        if banned != self._banned or guided is not self._guided:
-            self._banned, self._guided = banned, guided
+        forced = None if self._budget is None else self._budget.forced(token_ids, num_prompt)
+        if forced is not None and guided is not None and not guided.has(forced):
+            forced = None  # the form has no room for reasoning
+        if (banned, forced) != (self._banned, self._forced) or guided is not self._guided:
+            self._banned, self._forced, self._guided = banned, forced, guided
             self._restrict(banned, guided)
+            if forced is not None:
+                self.allowed, self.banned = _ids([forced]), _ids(())
             self.version += 1
         if self._penalizes:
             self._count(token_ids, num_prompt)
 
     def _restrict(self, banned: tuple[int, ...], guided: Allowed | None) -> None:
         """Sets `allowed` and `banned`, by the request and by its grammar."""
-        self.banned = _ids(banned)
+        self.banned, self.allowed = _ids(banned), self._may
         if self.guide is None or guided is None:
             return
         # An end that does not end this sequence would only spoil its text.
@@ -213,8 +225,6 @@ class SamplingState:
             self.allowed = guided.only
             if self._may is not None:
                 self.allowed = np.intersect1d(guided.only, self._may)
-        else:
-            self.allowed = self._may
 
     def _count(self, token_ids: list[int], num_prompt: int) -> None:
         if len(token_ids) < self._num_counted:  # some were taken back

@@ -138,6 +138,11 @@ class Tokenizer:
             if token.special or (token.content.startswith("<") and token.content.endswith(">"))
         }
 
+    @cached_property
+    def hidden_tags(self) -> frozenset[str]:
+        """The tags that a text lacks without its special tokens."""
+        return frozenset(tag for tag, token in self.tags.items() if token in self._skipped)
+
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Tokens of a text, with the tokens that the model expects around every text.
 

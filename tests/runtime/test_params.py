@@ -8,6 +8,7 @@ import pytest
 
 from ingot.errors import IngotError, RequestError
 from ingot.runtime.params import RequestOutputKind, SamplingParams
+from ingot.runtime.reasoning import ReasoningParams
 from ingot.runtime.structured.outputs import StructuredOutputsParams
 
 NAN, INF = float("nan"), float("inf")
@@ -45,6 +46,7 @@ WRONG = {
     "skip_special_tokens": NOT_FLAGS,
     "spaces_between_special_tokens": NOT_FLAGS,
     "output_kind": [0, 1, None, "DELTA", True],
+    "reasoning": ["<think>", 1, True, [("end", "x")]],
     "structured_outputs": ["json", 1, True, [("json", {})], b"{}"],
     "logits_processors": [len, [1], "abs", ["abs"], [None], {len: 1}],
 }  # fmt: skip
@@ -76,6 +78,7 @@ FINE = {
     "spaces_between_special_tokens": [False],
     "output_kind": list(RequestOutputKind),
     "logits_processors": [[len], (len, abs), None],
+    "reasoning": [{}, {"begin": "", "max_tokens": 0}, ReasoningParams(end="x"), None],
     "structured_outputs": [{"json_object": True}, StructuredOutputsParams(choice=["a"]), None],
 }
 
@@ -127,13 +130,14 @@ def test_defaults_are_those_of_vllm():
         "prompt_logprobs": None, "detokenize": True, "skip_special_tokens": True,
         "spaces_between_special_tokens": True, "output_kind": RequestOutputKind.CUMULATIVE,
         "logits_processors": (), "structured_outputs": None, "bad_word_ids": (), "grammar": None,
+        "reasoning": None, "budget": None,
     }  # fmt: skip
 
 
 def test_an_unknown_field_is_refused_with_the_nearest_name():
     with pytest.raises(RequestError, match=r"no field 'temprature'; 'temperature'\?"):
         SamplingParams(temprature=1)
-    for name in ("beam_width", "bad_word_ids", "grammar"):
+    for name in ("beam_width", "bad_word_ids", "grammar", "budget"):
         with pytest.raises(RequestError, match=f"no field '{name}'"):
             SamplingParams(**{name: 2})
 
@@ -162,7 +166,8 @@ def test_what_the_caller_gave_is_copied():
 def test_its_signature_shows_every_field_with_its_default():
     shown = inspect.signature(SamplingParams).parameters
     wanted = {field.name: field.default for field in dataclasses.fields(SamplingParams)}
-    del wanted["bad_word_ids"], wanted["grammar"]
+    for internal in ("bad_word_ids", "grammar", "budget"):
+        del wanted[internal]
     assert {name: parameter.default for name, parameter in shown.items()} == wanted
     assert "temperature: 'float' = 1.0" in pydoc.render_doc(
         SamplingParams, renderer=pydoc.plaintext

@@ -22,6 +22,10 @@ class Allowed(NamedTuple):
     only: Int32 | None
     never: Int32
 
+    def has(self, token: int) -> bool:
+        """Returns whether a token is among them."""
+        return token not in self.never if self.only is None else token in self.only
+
 
 class Vocabulary:
     """The tokens of a model, as grammars see them, and the masks that were met last.

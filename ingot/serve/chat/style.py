@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import secrets
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from ingot.errors import UsageError
+from ingot.errors import RequestError, UsageError
 from ingot.serve.chat.formats import FORMATS, ToolFormat, format_of
 from ingot.serve.chat.reader import CLOSE, OPEN, AnswerReader
 from ingot.serve.chat.tools import forced, tool_names
@@ -17,22 +17,45 @@ from ingot.serve.unique import unique_id
 
 AUTO, NONE = "auto", "none"
 TOOL_CALL_PARSERS = (AUTO, NONE, *(each.name for each in FORMATS))
+CLOSING = f"\n{CLOSE}\n\n"  # as templates write the end of what was thought
 _LETTERS = string.ascii_letters + string.digits
 
 
 @dataclass(frozen=True, slots=True)
 class Style:
     """`format`: of calls, where it is known. `thinks`: reasoning in tags may come first.
-    `tags`: the tokenizer's, see `Tokenizer.tags`."""
+    `tags` and `hidden_tags`: the tokenizer's."""
 
     format: ToolFormat | None
     thinks: bool
     tags: Mapping[str, int] = field(default_factory=dict)
+    hidden_tags: Collection[str] = ()
 
-    def params(self, tools: Sequence[Any] | None, tool_choice: Any) -> dict[str, Any]:
-        """Sampling parameters that the parser of calls needs."""
-        special = self._format(tools, tool_choice)
-        return {"skip_special_tokens": False} if special and special.special else {}
+    def params(
+        self,
+        prompt: str,
+        tools: Sequence[Any] | None,
+        tool_choice: Any,
+        max_thinking_tokens: int | None = None,
+    ) -> dict[str, Any]:
+        """Sampling parameters that the reader of an answer to the prompt needs.
+
+        Raises RequestError for a bound of what is thought where nothing is.
+        """
+        tool_format, found = self._format(tools, tool_choice), dict[str, Any]()
+        marks = {OPEN, CLOSE} if self.thinks else set()
+        if (tool_format and tool_format.special) or marks.intersection(self.hidden_tags):
+            found["skip_special_tokens"] = False
+        if self.thinks:
+            begin = "" if self.opened(prompt) else OPEN
+            found["reasoning"] = {"begin": begin, "end": CLOSE, "closing": CLOSING}
+            found["reasoning"]["max_tokens"] = max_thinking_tokens
+        elif max_thinking_tokens is not None:
+            raise RequestError(
+                "the model's chat template marks no reasoning",
+                hint="Leave out its bound.",
+            )
+        return found
 
     def reader(
         self, prompt: str, *, tools: Sequence[Any] | None = None, tool_choice: Any = None
@@ -68,6 +91,7 @@ def style_of(
     template: str | None,
     tool_call_parser: str = AUTO,
     tags: Mapping[str, int] = MappingProxyType({}),
+    hidden_tags: Collection[str] = (),
 ) -> Style:
     """The style of a model with this chat template, whose tokenizer has these tags.
 
@@ -80,7 +104,7 @@ def style_of(
         )
     known = {each.name: each for each in FORMATS}
     found = format_of(template or "") if tool_call_parser == AUTO else known.get(tool_call_parser)
-    return Style(found, CLOSE in (template or ""), tags)
+    return Style(found, CLOSE in (template or ""), tags, hidden_tags)
 
 
 def _id() -> str:

@@ -7,13 +7,20 @@ from typing import Any
 
 from msgspec import Struct
 
-from ingot.errors import TokenizerError
+from ingot.errors import RequestError, TokenizerError
 from ingot.runtime.tokenizer import Tokenizer
 from ingot.serve.chat import AnswerReader, Style, style_of
 from ingot.serve.engine import Engine, Job, ModelFacts
 from ingot.serve.openai.conversation import template_of
+from ingot.serve.openai.fields import FieldError
 from ingot.serve.openai.form import check_tools_of, form_of
-from ingot.serve.openai.params import Terms, check_terms, num_new_tokens, sampling_fields
+from ingot.serve.openai.params import (
+    Terms,
+    check_terms,
+    num_new_tokens,
+    sampling_fields,
+    thinking_budget,
+)
 from ingot.serve.openai.prompts import Prompt, chat_prompt, completion_prompts
 from ingot.serve.openai.requests import ChatRequest, CompletionRequest
 
@@ -109,9 +116,13 @@ def _chat_order(
     tokenizer, facts = engine.tokenizer, engine.facts
     prompt = chat_prompt(request, tokenizer, facts, terms)
     template = template_of(request, tokenizer, terms)
-    style = style_of(template, terms.tool_call_parser, tokenizer.tags)
-    further = style.params(request.tools, request.tool_choice)
-    further |= form_of(request, style, prompt.text or "")
+    style = style_of(template, terms.tool_call_parser, tokenizer.tags, tokenizer.hidden_tags)
+    text, (field, budget) = prompt.text or "", thinking_budget(request)
+    try:
+        further = style.params(text, request.tools, request.tool_choice, budget)
+    except RequestError as error:
+        raise FieldError(field, f"{field}: {error.found}", hint=error.hint) from error
+    further |= form_of(request, style, text)
     return _order(request, [prompt], tokenizer, facts, caller, body, style=style, further=further)
 
 

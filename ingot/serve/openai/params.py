@@ -78,6 +78,15 @@ def num_new_tokens(request: GenerateRequest) -> int | None:
     return request.max_tokens if newer is None else newer
 
 
+def thinking_budget(request: ChatRequest) -> tuple[str, int | None]:
+    """The field that says how many tokens an answer may think, and their number; None is no bound,
+    and so is vLLM's -1."""
+    if request.max_thinking_tokens is not None:
+        return "max_thinking_tokens", request.max_thinking_tokens
+    given = request.thinking_token_budget
+    return "thinking_token_budget", None if given == -1 else given
+
+
 def num_logprobs(request: GenerateRequest) -> int | None:
     """Number of log-probabilities a token that a request asks for, besides the token's own."""
     if isinstance(request, CompletionRequest):

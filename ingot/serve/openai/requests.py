@@ -89,7 +89,6 @@ class VllmFields(Sampling, kw_only=True):
     flat_logprobs: Any = None
     prompt_logprob_token_ids: Any = None
     prompt_logprob_start: Any = None
-    thinking_token_budget: Any = None
     repetition_detection: Any = None
     watermarking: Any = None
     truncation_side: Any = None
@@ -143,6 +142,7 @@ class CompletionRequest(GenerateRequest, kw_only=True):
     logprobs: NumLogprobs | None = None
     best_of: Choices | None = None
     suffix: str | None = None
+    thinking_token_budget: Any = None
     prompt_embeds: Any = None
 
 
@@ -166,6 +166,8 @@ class ChatRequest(GenerateRequest, kw_only=True):
     continue_final_message: bool | None = None
     reasoning_effort: str | None = None
     include_reasoning: bool | None = None
+    max_thinking_tokens: NumTokens | None = None
+    thinking_token_budget: Kept | None = None
 
 
 class TokenizeRequest(Struct, kw_only=True):

@@ -11,14 +11,16 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from ingot.serve.openai.fields import FieldError
-from ingot.serve.openai.requests import GenerateRequest
+from ingot.serve.openai.requests import ChatRequest, GenerateRequest
 
 
 class Unsupported(NamedTuple):
-    """Advice for a field without support; a field that is null or `harmless` asks for nothing."""
+    """Advice for a field without support; a field that is null or `harmless` asks for nothing.
+    `in_chats`: they support it."""
 
     instead: str
     harmless: tuple[Any, ...] = ()
+    in_chats: bool = False
 
     def asks(self, value: object) -> bool:
         """Returns whether a value asks for what is not supported."""
@@ -40,9 +42,7 @@ UNSUPPORTED: Mapping[str, Unsupported] = {
     "flat_logprobs": Unsupported("Use `logprobs`.", (False,)),
     "prompt_logprob_token_ids": Unsupported(_SCORES),
     "prompt_logprob_start": Unsupported(_SCORES, (0,)),
-    "thinking_token_budget": Unsupported(
-        "Use `max_tokens`, which bounds the whole answer, or `reasoning_effort`.", (-1,)
-    ),
+    "thinking_token_budget": Unsupported("Use `/v1/chat/completions`.", (-1,), in_chats=True),
     "repetition_detection": Unsupported("Use `repetition_penalty` or `frequency_penalty`."),
     "watermarking": Unsupported("Leave it out.", (False,)),
     "truncation_side": Unsupported(
@@ -99,5 +99,9 @@ def refuse_unsupported(request: GenerateRequest) -> None:
 @cache
 def _looked_at(kind: type[GenerateRequest]) -> tuple[tuple[str, ...], attrgetter[Any]]:
     """The names of a request's fields that may ask for what is not done, and all their values."""
-    names = tuple(name for name in UNSUPPORTED if name in kind.__struct_fields__)
+    names = tuple(
+        name
+        for name, each in UNSUPPORTED.items()
+        if name in kind.__struct_fields__ and not (each.in_chats and issubclass(kind, ChatRequest))
+    )
     return names, attrgetter(*names)

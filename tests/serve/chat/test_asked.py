@@ -57,7 +57,7 @@ def answers(llm: LLM, style: Style, prompt: str = "x", **asked: Any) -> list[Ans
     form = structured_outputs(style, prompt, **asked)
     reading = {name: asked.get(name) for name in ("tools", "tool_choice")}
     params = SamplingParams(
-        structured_outputs=form, n=4, seed=1, max_tokens=200, **style.params(**reading)
+        structured_outputs=form, n=4, seed=1, max_tokens=200, **style.params(prompt, **reading)
     )
     messages = []
     for completion in llm.generate(prompt, params, use_tqdm=False)[0].outputs:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ingot.errors import UsageError
+from ingot.errors import RequestError, UsageError
 from ingot.serve.chat import AnswerDelta, AnswerMessage, Style, WrittenCall, join, style_of
 from ingot.serve.chat.calls import HELD
 
@@ -190,10 +190,25 @@ def test_a_style_is_told_by_the_template_or_chosen():
     assert style_of("<tool_call>", "none").format is None
     assert style_of(None, "llama3").format.name == "llama3"
     assert style_of("</think>").thinks
-    assert style_of(MISTRAL).params(TOOLS, None) == {"skip_special_tokens": False}
-    assert style_of(MISTRAL).params(None, None) == style_of(QWEN).params(TOOLS, None) == {}
+    assert style_of(MISTRAL).params("x", TOOLS, None) == {"skip_special_tokens": False}
+    assert style_of(MISTRAL).params("x", None, None) == {}
     with pytest.raises(UsageError, match="no tool call parser 'pythonic'"):
         style_of(None, "pythonic")
+
+
+def test_what_reads_reasoning_says_where_it_is_and_keeps_its_tags():
+    style, words = style_of(QWEN), {"end": "</think>", "closing": "\n</think>\n\n"}
+    free, bound = (
+        style.params(prompt, TOOLS, None, most)["reasoning"]
+        for prompt, most in (("x", None), ("x<think>\n", 7))
+    )
+    assert free == {"begin": "<think>", "max_tokens": None, **words}
+    assert bound == {"begin": "", "max_tokens": 7, **words}
+    assert style.params("x", TOOLS, None).keys() == {"reasoning"}
+    hidden = style_of(QWEN, hidden_tags={"</think>"}).params("x", None, None)
+    assert hidden["skip_special_tokens"] is False
+    with pytest.raises(RequestError, match="marks no reasoning"):
+        style_of(MISTRAL).params("x", None, None, 7)
 
 
 PARTS = st.sampled_from(
