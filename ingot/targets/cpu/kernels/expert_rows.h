@@ -55,9 +55,9 @@ struct PlainHalf {
     const Rows<const T> x{memory.rows, stride};
     const auto nothing = [](auto...) {};
     if (Weights::last_width == panel_columns || index + 1 < count)
-      panel_product<T, panel_columns>(team, x, rows, Inputs, place, sums, memory.widened, nothing);
+      panel_product<T, panel_columns>(team, {x}, rows, Inputs, place, sums, memory.widened, nothing);
     else
-      panel_product<T, Weights::last_width>(team, x, rows, Inputs, place, sums, memory.widened,
+      panel_product<T, Weights::last_width>(team, {x}, rows, Inputs, place, sums, memory.widened,
                                             nothing);
   }
 };

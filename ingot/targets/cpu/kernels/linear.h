@@ -26,9 +26,10 @@ inline constexpr bool takes_amx = amx::available && std::is_same_v<T, bf16>;
 
 // Rows of a unit of products with weights T. In tiles, all rows that pass over a block share the
 // time in which the next one comes from memory, so they are as many as a thread's scratch holds.
+// Where weights become float32, they share that time.
 template <class T, class Sink>
 constexpr int rows_at_once() {
-  if (!takes_amx<T>) return unit_rows;
+  if (!takes_amx<T>) return widens<T> ? 2 * unit_rows : unit_rows;
   constexpr std::size_t one = sizeof(UnitMemory<Sink, 2>) - sizeof(UnitMemory<Sink, 1>);
   constexpr int most = (scratch_bytes - sizeof(UnitMemory<Sink, 1>)) / one;
   return most < most_unit_rows ? most / amx::most_rows * amx::most_rows : most_unit_rows;
@@ -37,13 +38,13 @@ constexpr int rows_at_once() {
 // sums[rows] = x[rows, inputs] times one panel. For many rows, vectors call beside(row, rows)
 // before each tile that starts the panel, and tiles of AMX call beside() after each step.
 template <class T, int Width, class Beside>
-[[gnu::noinline]] void panel_product(Team team, Rows<const T> x, int rows, int inputs,
+[[gnu::noinline]] void panel_product(Team team, const PanelRows<T>& of, int rows, int inputs,
                                      PanelPlace<T> place, Rows<float> sums, Widened<T>& widened,
                                      Beside& beside) {
   if constexpr (takes_amx<T>)
-    amx_panel_product<Width>(x, rows, inputs, place, sums, beside);
+    amx_panel_product<Width>(of.x, rows, inputs, place, sums, beside);
   else
-    vector_panel_product<T, Width>(team, x, rows, inputs, place, sums, widened, beside);
+    vector_panel_product<T, Width>(team, of, rows, inputs, place, sums, widened, beside);
 }
 
 // A weight matrix of this model: its shape, and where its panels lie.
@@ -58,13 +59,13 @@ struct Panels {
   const T* data;
 
   template <class Beside>
-  void product(Team team, Rows<const T> x, int rows, int panel, int next, Rows<float> sums,
-               Widened<T>& widened, Beside& beside) const {
+  void product(Team team, const PanelRows<T>& of, int rows, int panel, int next,
+               Rows<float> sums, Widened<T>& widened, Beside& beside) const {
     const PanelPlace<T> place{data + panel * panel_size, data + next * panel_size};
     if (last_width == panel_columns || panel + 1 < count)
-      panel_product<T, panel_columns>(team, x, rows, Inputs, place, sums, widened, beside);
+      panel_product<T, panel_columns>(team, of, rows, Inputs, place, sums, widened, beside);
     else
-      panel_product<T, last_width>(team, x, rows, Inputs, place, sums, widened, beside);
+      panel_product<T, last_width>(team, of, rows, Inputs, place, sums, widened, beside);
   }
 
   // Element k of column `column`.
@@ -111,26 +112,47 @@ class Untaken {
   Rows<float> sums_{};
 };
 
-// What a product in tiles works on: the sums of two units, one of which its sink takes, and rows.
-// Rows lie a line further apart than they are long. In the arena they are often a power of two
-// apart, so that those of a tile would share few sets of the L1 cache.
+// What a product works on: the sums of two units, one of which its sink takes, and rows, for tiles
+// of AMX or in float32. Rows lie a line further apart than they are long. In the arena they are
+// often a power of two apart, so that those of a tile would share few sets of the L1 cache.
 template <class T, int Inputs, class Sink, int most_rows>
 struct ProductMemory {
   using Unit = UnitMemory<Sink, most_rows>;
-  static constexpr std::ptrdiff_t stride = round_up(Inputs, 64 / sizeof(T)) + 64 / sizeof(T);
-  static constexpr int fit = takes_amx<T> ? copied_bytes / (stride * sizeof(T)) : 0;
+  using Element = Wide<T>;
+  static constexpr int line = 64 / sizeof(Element);
+  static constexpr std::ptrdiff_t stride = round_up(Inputs, line) + line;
+  static constexpr std::size_t beside = 2 * sizeof(Unit) + sizeof(Widened<T>) + 4 * 64;
+  static constexpr std::size_t left = all_scratch_bytes - beside;
+  static constexpr std::size_t bytes = takes_amx<T> ? copied_bytes : widens<T> ? left : 0;
+  static constexpr int fit = bytes / (stride * sizeof(Element));
 
   Unit units[2];
   Widened<T> widened;
-  alignas(64) T rows[fit > 0 ? fit * stride : 1];
+  alignas(64) Element rows[fit > 0 ? fit * stride : 1];
 
   // These rows, copied if they are many and fit.
   Rows<const T> copied(Rows<const T> x, Range of) {
     const int count = of.end - of.begin;
-    if (count <= amx::most_rows || count > fit) return {x[of.begin], x.stride};
-    for (int row = 0; row < count; ++row)
-      std::memcpy(rows + row * stride, x[of.begin + row], Inputs * sizeof(T));
-    return {rows, stride};
+    const Rows<const T> given{x[of.begin], x.stride};
+    if constexpr (takes_amx<T>) {
+      if (count <= amx::most_rows || count > fit) return given;
+      for (int row = 0; row < count; ++row)
+        std::memcpy(rows + row * stride, x[of.begin + row], Inputs * sizeof(T));
+      return {rows, stride};
+    }
+    return given;
+  }
+
+  // As many of `count` rows as fit become float32, unless they are so few that tiles do not.
+  // Returns their number.
+  int widen(Rows<const T> x, int count) {
+    if (!widens<T> || count <= stream_rows) return 0;
+    const int wide = count < fit ? count : fit;
+    for (int row = 0; row < wide; ++row)
+      for_columns<Inputs>([&](int k, auto part) {
+        store(rows + row * stride + k, load(x[row] + k, part), part);
+      });
+    return wide;
   }
 };
 
@@ -145,15 +167,19 @@ inline void multiply(Slice slice, Rows<const T> x, const T* weight, const float*
   auto& memory = slice.team.large_workspace<ProductMemory<T, Inputs, Sink, most_rows>>();
   Untaken<Sink> untaken(sink, bias, memory.units[0].scratch, pace);
   const Rows<const T> from = memory.copied(x, slice.rows);
+  const int wide = memory.widen(from, slice.rows.end - slice.rows.begin);
   int turn = 0;
   for_units<Sink, most_rows>(slice, [&](int index, int row, int count, int end) {
-    const int unit = sink.unit(slice.team, index);
+    const int unit = sink.unit(slice.team, index), first = row - slice.rows.begin;
     const Rows<float> sums = memory.units[turn].rows();
+    PanelRows<T> of{{from[first], from.stride}};
+    if constexpr (widens<T>)
+      if (first + count <= wide) of.wide = {memory.rows + first * memory.stride, memory.stride};
     for (int i = 0; i < Unit::count; ++i) {
       const int at = index * Unit::count + i;
       const int next = at + 1 < end * Unit::count ? at + 1 : at;
       const auto multiply_beside = [&](auto& beside) {
-        panels.product(slice.team, {from[row - slice.rows.begin], from.stride}, count,
+        panels.product(slice.team, of, count,
                        Unit::panel(sink, slice.team, at),
                        Unit::panel(sink, slice.team, next),
                        {sums.data + i * panel_columns, sums.stride}, memory.widened, beside);
@@ -205,7 +231,7 @@ void head_linear(Slice slice, Rows<const T> x, const T* weight, Rows<Out> out) {
     const int first = panel * panel_columns;
     const int last = first + panel_columns < Outputs ? first + panel_columns : Outputs;
     for (int head = first / size; head * size < last; ++head) {
-      panels.product(slice.team, {x[row] + head * Inputs, x.stride}, count, panel,
+      panels.product(slice.team, {{x[row] + head * Inputs, x.stride}}, count, panel,
                      panel + 1 < end ? panel + 1 : panel, sums, memory.widened, nothing);
       const int from = head * size > first ? head * size : first;
       const int to = (head + 1) * size < last ? (head + 1) * size : last;

@@ -22,6 +22,14 @@ template <class T, int Width>
 inline constexpr int most_block_steps =
     widens<T> ? widened_depth / Dot<T>::depth : block_bytes / (step_size<T, Width> * sizeof(T));
 
+// Rows that a panel is multiplied with. `wide` are the same as tiles of many rows read them, where
+// that was worth to be made once for several panels; null elsewhere.
+template <class T>
+struct PanelRows {
+  Rows<const T> x;
+  Rows<const Wide<T>> wide{};
+};
+
 // A panel, and the one that its thread reads after it.
 template <class T>
 struct PanelPlace {
@@ -48,7 +56,7 @@ void stream_panel(Rows<const T> x, int rows, int steps, PanelPlace<T> place, Row
 
 // The same for many rows.
 template <class T, int Width, class Before>
-void share_panel(Team team, Rows<const T> x, int rows, int steps, PanelPlace<T> place,
+void share_panel(Team team, const PanelRows<T>& of, int rows, int steps, PanelPlace<T> place,
                  Rows<float> sums, Widened<T>& widened, Before before) {
   using Element = Wide<T>;
   constexpr int most = max_tile_rows<Element>, ratio = Dot<T>::depth / Dot<Element>::depth;
@@ -67,14 +75,18 @@ void share_panel(Team team, Rows<const T> x, int rows, int steps, PanelPlace<T> 
       if (!splits) widened.template widen_weights<Width>(from, length);
     for_row_tiles<most>(rows, [&](auto height, int row, int number) {
       if (block == 0) before(row, height.value);
-      const Rows<const T> given{x[row] + begin * Dot<T>::depth, x.stride};
+      const int k = begin * Dot<T>::depth;
+      const Rows<const T> given{of.x[row] + k, of.x.stride};
       const auto multiply = [&](Rows<const Element> tile_rows, const auto& weights) {
         tile<Element, height.value, Width / lanes>(tile_rows.data, tile_rows.stride, weights, 0,
                                                    length * ratio, sums[row], sums.stride,
                                                    block == 0 ? Start::zero : Start::resume);
       };
       if constexpr (widens<T>) {
-        const Rows<const float> wide = widened.widen_rows(given, height.value, length * ratio);
+        const Rows<const float> wide =
+            of.wide.data != nullptr
+                ? Rows<const float>{of.wide[row] + k, of.wide.stride}
+                : widened.widen_rows(given, height.value, length * ratio);
         if (splits)
           multiply(wide, SplitWeights<Width>{from, spread});
         else
@@ -92,14 +104,15 @@ void share_panel(Team team, Rows<const T> x, int rows, int steps, PanelPlace<T> 
 // sums[rows] = x[rows, inputs] times one panel. For many rows, calls before(row, rows) for each
 // tile that starts the panel.
 template <class T, int Width, class Before>
-inline void vector_panel_product(Team team, Rows<const T> x, int rows, int inputs,
+inline void vector_panel_product(Team team, const PanelRows<T>& of, int rows, int inputs,
                                  PanelPlace<T> place, Rows<float> sums, Widened<T>& widened,
                                  Before before) {
   const int steps = inputs / Dot<T>::depth;
+  const Rows<const T> x = of.x;
   if (rows <= stream_rows)
     stream_panel<T, Width>(x, rows, steps, place, sums);
   else
-    share_panel<T, Width>(team, x, rows, steps, place, sums, widened, before);
+    share_panel<T, Width>(team, of, rows, steps, place, sums, widened, before);
   if constexpr (Dot<T>::depth > 1) {
     if (inputs % Dot<T>::depth == 0) return;
     const StreamedWeights<T, Width> weights{{place.panel}, place.panel};

@@ -75,6 +75,11 @@ class SpreadFetch {
       prefetch(later.take());
     };
     int line = 0;
+    if (lines <= taken) {
+      while (line < lines) fetch(line++);
+      for (int step = begin; step < end; ++step) body(step);
+      return;
+    }
     for (int step = begin; step < end;) {
       if (line < lines) fetch(line++);
       const int stop = end - step < pace ? end : step + pace;
