@@ -87,7 +87,8 @@ class SamplingParams:
 
     And the rest:
 
-    n                     completions of the prompt; their draws are independent
+    n                     completions of the prompt; their draws are independent, and equal where
+                          temperature is 0
     seed                  the same seed and prompt draw the same tokens; None, -1: the model's seed
     max_tokens            at most this many new tokens; None: as many as the model has room for
     stop                  strings that end the text
@@ -214,8 +215,6 @@ class SamplingParams:
     def _check_together(self) -> None:
         if self.min_tokens > self.max_tokens:
             refuse("min_tokens", self.min_tokens, f"at most max_tokens, {self.max_tokens}")
-        if self.n > 1 and self.greedy:
-            refuse("n", self.n, "1 when temperature is 0: all completions would be the same")
         if not all(self.stops):
             refuse("stop", self.stop, "strings that are not empty")
         if not all(word.strip() for word in self.bad_words):

@@ -64,6 +64,14 @@ def test_each_prompt_can_have_its_own_params(llm):
             llm.generate(PROMPTS, bad)
 
 
+def test_greedy_completions_of_a_prompt_are_equal(llm):
+    (alone,) = llm.generate([PROMPTS[0]], GREEDY)[0].outputs
+    params = SamplingParams(n=3, temperature=0, max_tokens=10, ignore_eos=True)
+    found = llm.generate([PROMPTS[0]], params)[0].outputs
+    assert [each.index for each in found] == [0, 1, 2]
+    assert all(each.token_ids == alone.token_ids for each in found)
+
+
 def test_logprobs_are_those_of_the_model(llm):
     out = llm.generate([PROMPTS[0]], SamplingParams(max_tokens=6, seed=3, logprobs=2))[0].outputs[0]
     expected = logprobs(PROMPTS[0] + out.token_ids)[2:-1]

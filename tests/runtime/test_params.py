@@ -107,7 +107,6 @@ def test_values_at_the_edges_are_fine(field):
 @pytest.mark.parametrize(
     ("values", "field"),
     [
-        ({"temperature": 0, "n": 2}, "n"),
         ({"min_tokens": 5, "max_tokens": 4}, "min_tokens"),
         ({"stop": "x", "detokenize": False}, "stop"),
         ({"stop": ["x"], "detokenize": False, "n": 3}, "stop"),
@@ -185,7 +184,7 @@ def test_a_field_can_be_assigned_and_is_checked():
     params.stop = "x"
     params.bad_words = None
     assert params == SamplingParams(temperature=0, max_tokens=100, stop=["x"])
-    for name, value in {"top_p": 2.0, "n": 2, "min_tokens": 101, "tok_k": 3}.items():
+    for name, value in {"top_p": 2.0, "n": 0, "min_tokens": 101, "tok_k": 3}.items():
         with pytest.raises(RequestError, match=name):
             setattr(params, name, value)
     assert params == SamplingParams(temperature=0, max_tokens=100, stop=["x"])

@@ -27,6 +27,8 @@ from tests.support.asgi import called
 from tests.support.fake_engine import FakeModels
 from tests.support.until import until
 
+MESSAGES = [{"role": "user", "content": "Who is there?"}]
+
 
 def use(path, scenario, **options):
     """Runs `scenario(engine)` and checks that it leaves nothing behind."""
@@ -118,6 +120,22 @@ def test_a_served_request_is_checked_for_its_model_once(fake_artifact, monkeypat
     answer = use(fake_artifact, scenario)
     assert answer.status == 200 and len(answer.json()["choices"]) == n
     assert len(checked) == 1
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+def test_greedy_choices_of_a_request_are_equal(shakespeare_artifact, path):
+    asked = {"prompt": "To be"} if "chat" not in path else {"messages": MESSAGES}
+
+    async def scenario(engine):
+        app = build_app(FakeModels(bard=engine))
+        fields = {**asked, "temperature": 0, "max_tokens": 4}
+        several = {"n": 3} | ({} if "chat" in path else {"best_of": 3})
+        return [(await called(app, "POST", path, {**fields, **each})) for each in ({}, several)]
+
+    one, three = use(shakespeare_artifact, scenario)
+    assert three.status == 200, three.body
+    (alone,) = one.json()["choices"]
+    assert three.json()["choices"] == [{**alone, "index": index} for index in range(3)]
 
 
 def test_without_stream_all_comes_as_one(fake_artifact):
