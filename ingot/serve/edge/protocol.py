@@ -9,7 +9,7 @@ from http import HTTPStatus
 from typing import Any, cast
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from ingot.serve.edge.settings import ClientLimits
 from ingot.serve.refusal import (
@@ -21,6 +21,7 @@ from ingot.serve.refusal import (
 )
 
 _RAW_FACTOR = 3  # bytes on the wire for one of a body, with the sizes and notes of its pieces
+_WITHOUT_CHUNKS = ("0.9", "1.0")  # versions of HTTP
 _LINGER_SECONDS = 1.0  # that a refused client has to read why, before the connection is cut
 
 
@@ -113,6 +114,8 @@ class BoundedProtocol(HttpToolsProtocol):
         if len(self.pipeline) >= self._limits.pipelined:
             self._break(MalformedRequest("too many requests were sent ahead of their answers"))
         super().on_headers_complete()
+        if self.parser.get_http_version() in _WITHOUT_CHUNKS:
+            _end_with_connection(self.cycle)
         self._in_headers = False
         self._await_request(self._limits.body_timeout, self._body_late)
 
@@ -227,6 +230,24 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _body_large(self) -> Refusal:
         return BodyTooLarge(f"the body is larger than {self._limits.body_bytes} bytes")
+
+
+def _end_with_connection(cycle: RequestResponseCycle) -> None:
+    """Has a body of unknown length end with its connection, for a client that knows no chunks: the
+    sizes of chunks would stand among its text. Source: RFC 9112, 6.1; RFC 9110, 10.1.1."""
+    cycle.keep_alive = cycle.waiting_for_100_continue = False
+    send, has_length = cycle.send, False
+
+    async def plainly(message: Any) -> None:
+        nonlocal has_length
+        if message["type"] == "http.response.start":
+            has_length = any(name.lower() == b"content-length" for name, _ in message["headers"])
+            cycle.chunked_encoding = None if has_length else False
+        elif not has_length:
+            cycle.expected_content_length = len(message.get("body", b""))
+        await send(message)
+
+    cycle.send = plainly  # type: ignore[method-assign]
 
 
 def _response(refusal: Refusal) -> bytes:
