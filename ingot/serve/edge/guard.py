@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Any, Protocol
 
 from ingot.serve.edge.keys import ADMIN, USE, Key, KeyRing
+from ingot.serve.edge.pages import Headers, Pages
 from ingot.serve.edge.record import CURRENT, Record, cuttable, record_of
 from ingot.serve.edge.settings import EdgeSettings
 from ingot.serve.refusal import (
@@ -33,6 +34,8 @@ Answer = tuple[int, bytes, str]  # status, body and content type
 logger = logging.getLogger("ingot.serve")
 
 LIVE, HEALTH = "/live", "/health"
+# What is safe to show, and to paste into a shell.
+_PLAIN_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[A-Za-z0-9.:\[\]-]{1,253}", re.ASCII)
 _QUIET = {LIVE, HEALTH, "/metrics"}  # asked for all the time; not logged
 _ADMIN = "/models/"
 _WHILE_DRAINING = {LIVE, "/metrics", "/health/details"}
@@ -65,6 +68,7 @@ class Guard:
         self._app = app
         self._host = host
         settings = host.settings
+        self._pages = Pages(settings.origins)
         # By its address, as no key guards it and no file: see `_check_site`.
         self._by_address = host.keys is None and settings.is_local and settings.uds is None
 
@@ -76,12 +80,14 @@ class Guard:
             return  # no other kind of connection is spoken here
         record = record_of(scope)
         record.task = asyncio.current_task()
+        headers = dict(scope["headers"])
         exchange = _Exchange(record, receive, send, self._host.settings.limits.body_bytes)
+        exchange.headers += self._pages.headers(headers)
         token = CURRENT.set(record)
         self._host.opened(record)
         try:
             with cuttable():
-                await self._answer(scope, record, exchange)
+                await self._answer(scope, headers, record, exchange)
         except Exception as error:
             await _apologize(error, record, exchange)
         finally:
@@ -90,8 +96,13 @@ class Guard:
             if record.path not in _QUIET:
                 log_request(record)
 
-    async def _answer(self, scope: Message, record: Record, exchange: _Exchange) -> None:
-        headers = dict(scope["headers"])
+    async def _answer(
+        self, scope: Message, headers: dict[bytes, bytes], record: Record, exchange: _Exchange
+    ) -> None:
+        preflight = self._pages.preflight(record.method, headers)
+        if preflight is not None:  # browsers send no key with it
+            await _send_nothing(exchange.send, preflight)
+            return
         if not self._is_open(record.path):
             key = self._key(scope, headers)
             record.key = key.name if key else ""
@@ -115,7 +126,7 @@ class Guard:
     def _key(self, scope: Message, headers: dict[bytes, bytes]) -> Key | None:
         """Key of a request. Raises BadKey and Forbidden for what may not be done."""
         settings = self._host.settings
-        _check_site(headers, by_address=self._by_address)
+        self._check_site(headers)
         wanted = scope_of(scope["method"], scope["path"])
         if self._host.keys is None:
             if wanted == ADMIN and not settings.admin_without_key:
@@ -134,6 +145,25 @@ class Guard:
             raise Forbidden(f"this needs a key of the scope {wanted}")
         return key
 
+    def _check_site(self, headers: dict[bytes, bytes]) -> None:
+        """Refuses what a page of another site has a browser send. Raises Forbidden.
+
+        Where no key guards a local server, it has to be called by its address: a page of another
+        site can have its own name point to that address.
+        """
+        host = headers.get(b"host", b"").decode("latin-1")
+        origin = headers.get(b"origin", b"").decode("latin-1")
+        if origin and origin.partition("://")[2] != host and not self._pages.allow(origin):
+            raise Forbidden(
+                "pages of other sites may not call this server",
+                hint=f"Start it with --allow-origin {_shown(origin)}",
+            )
+        if self._by_address and host and not _is_address(host):
+            raise Forbidden(
+                "without keys, the server is called by its address or as localhost",
+                hint="Use http://127.0.0.1 with its port, or start the server with --api-key-file.",
+            )
+
 
 class _Exchange:
     """The two directions of a request, watched."""
@@ -144,7 +174,7 @@ class _Exchange:
         self._send = send
         self._most = most
         self._left = most
-        self._id = (b"x-request-id", record.request_id.encode())
+        self.headers: Headers = [(b"x-request-id", record.request_id.encode())]
 
     def check_length(self, headers: dict[bytes, bytes]) -> None:
         """Raises Refusal for a body that says that it is too large."""
@@ -166,10 +196,10 @@ class _Exchange:
         return message
 
     async def send(self, message: Message) -> None:
-        """Sends a part of the answer; the request's id goes along with its headers."""
+        """Sends a part of the answer; `headers`, with the request's id, go along with its own."""
         if message["type"] == "http.response.start":
             self._record.status = message["status"]
-            message["headers"] = [*message.get("headers", ()), self._id]
+            message["headers"] = [*message.get("headers", ()), *self.headers]
         elif not message.get("more_body"):
             self._record.complete = True
         await self._send(message)
@@ -178,21 +208,9 @@ class _Exchange:
         return BodyTooLarge(f"the body is larger than {self._most} bytes")
 
 
-def _check_site(headers: dict[bytes, bytes], *, by_address: bool) -> None:
-    """Refuses what a page of another site has a browser send. Raises Forbidden.
-
-    Where no key guards a local server, it has to be called by its address: a page of another site
-    can have its own name point to that address.
-    """
-    host = headers.get(b"host", b"").decode("latin-1")
-    origin = headers.get(b"origin", b"").decode("latin-1")
-    if origin and origin.partition("://")[2] != host:
-        raise Forbidden("pages of other sites may not call this server")
-    if by_address and host and not _is_address(host):
-        raise Forbidden(
-            "without keys, the server is called by its address or as localhost",
-            hint="Use http://127.0.0.1 with its port, or start the server with --api-key-file.",
-        )
+def _shown(origin: str) -> str:
+    """An origin as the option takes it; of what is none, or of no one page, what to write."""
+    return f"{origin}." if _PLAIN_ORIGIN.fullmatch(origin) else "ORIGIN, with that of the page."
 
 
 @lru_cache(64)
@@ -228,6 +246,11 @@ async def _send(send: Send, status: int, body: bytes, content_type: str) -> None
     ]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
+
+
+async def _send_nothing(send: Send, headers: Headers) -> None:
+    await send({"type": "http.response.start", "status": 204, "headers": headers})
+    await send({"type": "http.response.body", "body": b""})
 
 
 def log_request(record: Record) -> None:

@@ -11,6 +11,7 @@ from typing import Any, cast
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from ingot.serve.edge.pages import Headers, Pages
 from ingot.serve.edge.settings import ClientLimits
 from ingot.serve.refusal import (
     BodyTooLarge,
@@ -32,8 +33,9 @@ class BoundedProtocol(HttpToolsProtocol):
     can be where the answer to an earlier request is still under way.
     """
 
-    def __init__(self, *arguments: Any, limits: ClientLimits, **options: Any) -> None:
+    def __init__(self, *arguments: Any, limits: ClientLimits, pages: Pages, **options: Any) -> None:
         super().__init__(*arguments, **options)
+        self._pages = pages
         self._limits = limits
         self._begun = False  # whether a part of a request is here, and not all of it
         self._in_headers = True
@@ -48,9 +50,9 @@ class BoundedProtocol(HttpToolsProtocol):
         self._write_timer: asyncio.TimerHandle | None = None
 
     @classmethod
-    def within(cls, limits: ClientLimits) -> type[asyncio.Protocol]:
+    def within(cls, limits: ClientLimits, pages: Pages) -> type[asyncio.Protocol]:
         """The protocol as uvicorn takes it: something that makes one for each connection."""
-        return cast(type[asyncio.Protocol], partial(cls, limits=limits))
+        return cast(type[asyncio.Protocol], partial(cls, limits=limits, pages=pages))
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         joined = cast(asyncio.Transport, JoinedTransport(transport, self.loop))
@@ -185,7 +187,8 @@ class BoundedProtocol(HttpToolsProtocol):
         idle = cycle is None or cycle.response_complete
         turn = idle if self._in_headers else not cycle.response_started
         if turn and not self.pipeline:
-            self.transport.write(_response(refusal))
+            also = self._pages.headers(dict(self.headers)) if self._begun else []
+            self.transport.write(_response(refusal, also))
         if not idle:
             cycle.disconnected = True
             cycle.message_event.set()
@@ -250,12 +253,12 @@ def _end_with_connection(cycle: RequestResponseCycle) -> None:
     cycle.send = plainly  # type: ignore[method-assign]
 
 
-def _response(refusal: Refusal) -> bytes:
+def _response(refusal: Refusal, also: Headers) -> bytes:
     """An answer as it goes over the wire."""
     body = refusal.body()
     status = HTTPStatus(refusal.status)
     lines = [b"HTTP/1.1 %d %s" % (status, status.phrase.encode())]
-    lines += [name + b": " + value for name, value in refusal.headers()]
+    lines += [name + b": " + value for name, value in (*refusal.headers(), *also)]
     lines += [b"content-length: %d" % len(body), b"connection: close", b"", body]
     return b"\r\n".join(lines)
 

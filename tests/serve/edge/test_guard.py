@@ -10,8 +10,11 @@ import re
 import httpx
 import pytest
 
+from ingot.errors import UsageError
 from ingot.serve.edge.keys import make_key
 from ingot.serve.edge.logs import FORMATS
+from ingot.serve.edge.pages import Pages
+from ingot.serve.edge.settings import EdgeSettings
 from tests.serve.edge.edge_server import serving, with_limits
 from tests.support.until import until
 
@@ -117,6 +120,105 @@ def test_pages_of_other_sites_are_refused(keys):
         assert (await client.get("/echo", headers=host)).status_code == 200
 
     run(named, key_file=path)
+
+
+PAGE = "http://localhost:3000"
+ASKING = {
+    "Origin": PAGE,
+    "Access-Control-Request-Method": "POST",
+    "Access-Control-Request-Headers": "authorization,x-stainless-lang",
+}
+
+
+@pytest.mark.parametrize("allowed", [[PAGE], ["https://other.example", PAGE.upper()], ["*"]])
+def test_pages_of_allowed_sites_may_call(keys, allowed):
+    path, headers = keys
+    shown = "*" if "*" in allowed else PAGE
+
+    async def scenario(served, client) -> None:
+        for at in ("/echo", "/v1/chat/completions", "/live", "/nothing"):
+            asked = await client.options(at, headers=ASKING)
+            assert asked.status_code == 204 and not asked.content
+            assert asked.headers["access-control-allow-origin"] == shown
+            assert "POST" in asked.headers["access-control-allow-methods"]
+            assert (
+                asked.headers["access-control-allow-headers"]
+                == ASKING["Access-Control-Request-Headers"]
+            )
+            assert int(asked.headers["access-control-max-age"]) > 0
+            assert asked.headers["vary"] == "Origin"
+        assert not served.app.ended  # the application is not asked
+        origin = {"Origin": PAGE}
+        for method, at, status, key in (
+            ("POST", "/echo", 200, headers["bob"]),
+            ("GET", "/flood", 200, headers["bob"]),
+            ("POST", "/fail", 500, headers["bob"]),
+            ("POST", "/models/load", 403, headers["bob"]),
+            ("POST", "/echo", 401, {}),
+            ("OPTIONS", "/echo", 401, {}),  # it asks for no method, so it is no preflight
+            ("GET", "/live", 200, {}),
+        ):
+            answer = await client.request(method, at, headers=origin | key)
+            assert answer.status_code == status, at
+            assert answer.headers["access-control-allow-origin"] == shown
+            assert "x-request-id" in answer.headers["access-control-expose-headers"]
+            assert answer.headers["vary"] == "Origin"
+        for at in ("/live", "/echo"):  # no page asks
+            answer = await client.get(at, headers=headers["bob"])
+            assert answer.status_code == 200 and answer.headers["vary"] == "Origin"
+            assert "access-control-allow-origin" not in answer.headers
+
+    run(scenario, key_file=path, origins=allowed)
+
+
+@pytest.mark.parametrize("at_once", [b"", b"content-length: 1000000000\r\n"])
+def test_pages_can_read_what_the_protocol_refuses(at_once):
+    async def scenario(served, client) -> None:
+        head = b"POST /echo HTTP/1.1\r\nhost: 127.0.0.1\r\norigin: " + PAGE.encode() + b"\r\n"
+        chunked = b"transfer-encoding: chunked\r\n\r\n65\r\n" + b"x" * 0x65
+        answer = await served.raw(head + (at_once + b"\r\n" if at_once else chunked))
+        assert answer.startswith(b"HTTP/1.1 413")
+        assert b"\r\naccess-control-allow-origin: " + PAGE.encode() + b"\r\n" in answer
+
+    run(scenario, limits=with_limits(body_bytes=100), origins=[PAGE])
+
+
+@pytest.mark.parametrize("allowed", [[], [PAGE], ["*"]])
+def test_a_refused_page_is_told_of_the_option(allowed):
+    """Whatever is allowed, a name that points to this machine is not."""
+
+    async def scenario(served, client) -> None:
+        for origin in ("http://localhost:3001", "null", "http://localhost", 'x";rm', "http://["):
+            refused = await client.options("/echo", headers=ASKING | {"Origin": origin})
+            if "*" in allowed:
+                assert refused.status_code == 204
+                continue
+            assert code_of(refused) == (403, "not_permitted")
+            assert "access-control-allow-origin" not in refused.headers
+            told = refused.json()["error"]["message"]
+            assert "--allow-origin" in told and '"' not in told
+        rebound = await client.get("/echo", headers={"Host": "example.com"})
+        assert code_of(rebound) == (403, "not_permitted")
+        asked = await client.options("/echo", headers=ASKING)
+        assert asked.status_code == (204 if allowed else 403)
+
+    run(scenario, origins=allowed)
+
+
+@pytest.mark.parametrize(
+    "bad", ["localhost:3000", "http://x/", "http://a,http://b", "", "http://a b"]
+)
+def test_what_is_no_origin_is_refused_at_the_start(bad):
+    with pytest.raises(UsageError, match=r"is no origin\nWrite --allow-origin https://"):
+        EdgeSettings(origins=[PAGE, bad]).check()
+
+
+@pytest.mark.parametrize("odd", ["x\x00y", "a" * 5000, "é"])
+def test_headers_that_are_none_are_not_echoed(odd):
+    asked = {b"origin": b"null", b"access-control-request-method": b"GET",
+             b"access-control-request-headers": odd.encode("latin-1")}  # fmt: skip
+    named = dict(Pages(["*"]).preflight("OPTIONS", asked) or ())
+    assert named[b"access-control-allow-headers"].startswith(b"authorization, content-type")
 
 
 def test_an_id_is_echoed_or_made_and_is_one_word():
