@@ -90,7 +90,8 @@ class SamplingParams:
     n                     completions of the prompt; their draws are independent, and equal where
                           temperature is 0
     seed                  the same seed and prompt draw the same tokens; None, -1: the model's seed
-    max_tokens            at most this many new tokens; None: as many as the model has room for
+    max_tokens            at most this many new tokens; None: as many as the model has room for;
+                          0: the prompt is read, for its log-probabilities, and may fill the context
     stop                  strings that end the text
     include_stop_str_in_output
                           the text keeps the stop string that ended it
@@ -204,7 +205,7 @@ class SamplingParams:
                 self._set(name, absent)
         integer("n", self.n, 1, MAX_N)
         integer("top_k", self.top_k, 0, UNLIMITED)
-        integer("max_tokens", self.max_tokens, 1, UNLIMITED)
+        integer("max_tokens", self.max_tokens, 0, UNLIMITED)
         integer("min_tokens", self.min_tokens, 0, UNLIMITED)
         if self.seed is not None:
             integer("seed", self.seed, 0, 2**64 - 1)

@@ -20,15 +20,13 @@ from ingot.serve.openai.conversation import encoded, rendered
 from ingot.serve.openai.fields import FieldError
 from ingot.serve.openai.model_cards import ModelCard, ModelList
 from ingot.serve.openai.params import Terms
-from ingot.serve.openai.prompts import MAX_CHARS_PER_TOKEN
+from ingot.serve.openai.prompts import MAX_CHARS_PER_TOKEN, MAX_TOKENIZED_CHARS
 from ingot.serve.openai.requests import DetokenizeRequest, TokenizeRequest
 from ingot.serve.openai.token_texts import TokenTexts
 from ingot.serve.refusal import Refusal
 from ingot.serve.requests.context import ServerContext, off_loop
 from ingot.serve.requests.errors import noted_refusal
 from ingot.version import __version__
-
-MAX_TOKENIZED_CHARS = 1 << 20
 
 Handler = Callable[[ServerContext, Request], Awaitable[Response]]
 

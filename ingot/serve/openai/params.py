@@ -57,10 +57,9 @@ def sampling_fields(
     if (limit := num_new_tokens(request)) is not None:
         fields["max_tokens"] = limit
     room = facts.max_model_len - num_prompt
-    # 0 asks for the prompt alone. The engine has to draw a token, which is not shown.
-    fields["max_tokens"] = max(1, min(fields.get("max_tokens") or room, room))
-    if limit == 0:
-        fields |= {"max_tokens": 1, "min_tokens": 0}
+    fields["max_tokens"] = min(fields.get("max_tokens") or room, room)
+    if limit == 0:  # the prompt alone is asked for
+        fields |= {"max_tokens": 0, "min_tokens": 0}
     if fields.get("seed", 0) < -1:
         fields["seed"] += 2**64
     count = num_logprobs(request)

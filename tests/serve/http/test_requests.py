@@ -336,8 +336,38 @@ def test_seeds_below_zero_are_seeds() -> None:
 def test_the_last_tokens_of_a_prompt_are_kept() -> None:
     (job,) = jobs_of({"prompt": [1, 2, 3, 4], "truncate_prompt_tokens": 2})
     assert job.token_ids == [3, 4]
-    (job,) = jobs_of({"prompt": [5] * 2000, "truncate_prompt_tokens": -1})
-    assert len(job.token_ids) == FACTS.max_model_len - 1
+    prompt, most = [*range(2000)], FACTS.max_model_len
+    for asked, kept in ((None, most - 1), (0, most), (3, most - 3), (most - 1, 1)):
+        fields = {"prompt": prompt, "truncate_prompt_tokens": -1, "max_tokens": asked}
+        (job,) = jobs_of(fields)
+        assert job.token_ids == prompt[-kept:]
+        assert job.params["max_tokens"] == (1 if asked is None else asked)
+    for default, kept in ((100, most - 100), (most, most - 1)):
+        facts = msgspec.structs.replace(FACTS, defaults={"max_tokens": default})
+        (job,) = jobs_of({"prompt": prompt, "truncate_prompt_tokens": -1}, TEXT, facts)
+        assert len(job.token_ids) == kept
+    error = refused({"prompt": [5], "truncate_prompt_tokens": -1, "max_tokens": most})
+    assert (error["param"], error["code"]) == ("max_tokens", "context_length_exceeded")
+
+
+@pytest.mark.parametrize("path", [TEXT, CHAT])
+def test_a_text_far_over_the_context_is_cut_to_its_last_tokens(path: str) -> None:
+    text = "To be, or not " * 2000
+    asked = {"prompt": text} if path == TEXT else {"messages": [{"role": "user", "content": text}]}
+    (job,) = jobs_of({**asked, "truncate_prompt_tokens": -1, "max_tokens": 3}, path)
+    assert len(job.token_ids) == FACTS.max_model_len - 3
+    assert refused(asked, path)["code"] == "context_length_exceeded"
+
+
+def test_a_prompt_that_is_only_read_may_fill_the_context() -> None:
+    most = FACTS.max_model_len
+    (job,) = jobs_of({"prompt": [1] * most, "max_tokens": 0, "min_tokens": 3})
+    assert len(job.token_ids) == most and job.params == {"max_tokens": 0, "min_tokens": 0}
+    for fields, number in (({}, most), ({"max_tokens": 0}, most + 1), ({"max_tokens": 9}, 5000)):
+        error = refused({"prompt": [1] * number, **fields})
+        assert (error["param"], error["code"]) == ("prompt", "context_length_exceeded")
+        assert f"{most} tokens" in error["message"] and str(number) in error["message"]
+        assert ("a completion needs one" in error["message"]) == (fields != {"max_tokens": 0})
 
 
 def test_keys_do_not_share_cached_prefixes() -> None:
