@@ -16,7 +16,7 @@ import msgspec
 from ingot.errors import UsageError
 from ingot.serve.asked import Asked
 from ingot.serve.edge.admission import Admission
-from ingot.serve.edge.guard import Answer, App, Guard
+from ingot.serve.edge.guard import METRICS, Answer, App, Guard
 from ingot.serve.edge.keys import KeyRing
 from ingot.serve.edge.listening import address_of, allow_many_files, bind
 from ingot.serve.edge.logs import logging_to
@@ -148,15 +148,13 @@ class Edge:
         if self._server is not None:
             self._server.stop()
 
-    async def own_answer(self, path: str) -> Answer | None:
-        """Answer of the server itself to a path: metrics and details of its health."""
-        if path == "/metrics":
+    async def own_answer(self, path: str) -> Answer:
+        """Answer of the server itself to a path: metrics, or details of its health."""
+        if path == METRICS:
             await self.refresh()
             body, content_type = self.telemetry.board.exposition()
             return 200, body, content_type
-        if path == "/health/details":
-            return 200, msgspec.json.encode(self.details()), "application/json"
-        return None
+        return 200, msgspec.json.encode(self.details()), "application/json"
 
     def details(self) -> dict[str, Any]:
         """The limits, and what waits and runs."""

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from ingot.serve.edge.keys import ADMIN, USE, Key, KeyRing
 from ingot.serve.edge.pages import Headers, Pages
-from ingot.serve.edge.record import CURRENT, Record, cuttable, record_of
+from ingot.serve.edge.record import CURRENT, Record, cuttable, plain_path, record_of
 from ingot.serve.edge.settings import EdgeSettings
 from ingot.serve.refusal import (
     BadKey,
@@ -23,6 +23,7 @@ from ingot.serve.refusal import (
     MalformedRequest,
     Refusal,
     send_refusal,
+    wrong_method,
 )
 
 Message = MutableMapping[str, Any]
@@ -34,11 +35,13 @@ Answer = tuple[int, bytes, str]  # status, body and content type
 logger = logging.getLogger("ingot.serve")
 
 LIVE, HEALTH = "/live", "/health"
+METRICS, DETAILS = "/metrics", "/health/details"
+OWN_PATHS = (METRICS, DETAILS)  # which the server answers itself, and not the application
 # What is safe to show, and to paste into a shell.
 _PLAIN_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[A-Za-z0-9.:\[\]-]{1,253}", re.ASCII)
-_QUIET = {LIVE, HEALTH, "/metrics"}  # asked for all the time; not logged
+_QUIET = {LIVE, HEALTH, METRICS}  # asked for all the time; not logged
 _ADMIN = "/models/"
-_WHILE_DRAINING = {LIVE, "/metrics", "/health/details"}
+_WHILE_DRAINING = {LIVE, METRICS, DETAILS}
 
 
 class Host(Protocol):
@@ -48,8 +51,8 @@ class Host(Protocol):
     keys: KeyRing | None
     draining: bool
 
-    async def own_answer(self, path: str) -> Answer | None:
-        """The answer of a path that the server serves itself; None for any other."""
+    async def own_answer(self, path: str) -> Answer:
+        """The answer of one of OWN_PATHS."""
 
     def opened(self, record: Record) -> None: ...
 
@@ -78,6 +81,7 @@ class Guard:
             return
         if scope["type"] != "http":
             return  # no other kind of connection is spoken here
+        scope["path"] = plain_path(scope["path"])
         record = record_of(scope)
         record.task = asyncio.current_task()
         headers = dict(scope["headers"])
@@ -111,9 +115,10 @@ class Guard:
         if self._host.draining and record.path not in _WHILE_DRAINING:
             raise Draining("the server is about to end", retry_after=1)
         exchange.check_length(headers)
-        own = await self._host.own_answer(record.path) if record.method == "GET" else None
-        if own is not None:
-            await _send(exchange.send, *own)
+        if record.path in OWN_PATHS:
+            if record.method not in ("GET", "HEAD"):
+                raise wrong_method(record.path, record.method, "GET, HEAD")
+            await _send(exchange.send, *await self._host.own_answer(record.path))
             return
         state = scope.setdefault("state", {})
         state |= {"request_id": record.request_id, "key": record.key, "admin": record.admin}

@@ -77,6 +77,11 @@ def cuttable() -> Iterator[None]:
         raise record.reason from None
 
 
+def plain_path(path: str) -> str:
+    """A path without slashes at its end: clients that join addresses send them."""
+    return path.rstrip("/") or "/"
+
+
 def record_of(scope: Any) -> Record:
     """The record of a new request. An X-Request-Id that is no name is replaced."""
     request_id = traceparent = None

@@ -115,6 +115,12 @@ def check_terms(request: CompletionRequest | ChatRequest, terms: Terms) -> None:
         raise FieldError(
             "top_logprobs", "top_logprobs needs logprobs", hint='Set "logprobs": true as well.'
         )
+    if request.stream_options is not None and not request.stream:
+        raise FieldError(
+            "stream_options",
+            "stream_options is for streams, and this is none",
+            hint='Set "stream": true as well, or leave it out.',
+        )
     if request.stream and request.prompt_logprobs is not None:
         raise FieldError("prompt_logprobs", "prompt_logprobs cannot be streamed")
     tops = "logprobs" if isinstance(request, CompletionRequest) else "top_logprobs"

@@ -49,14 +49,15 @@ def test_with_keys_only_live_is_open(keys):
     path, headers = keys
 
     async def scenario(served, client) -> None:
-        paths = ["/echo", "/", "/health", "/metrics", "/health/details", "/v1/models", "/live/"]
+        paths = ["/echo", "/", "/health", "/metrics", "/health/details", "/v1/models", "/echo/"]
         for method in ("GET", "POST", "OPTIONS", "HEAD", "PUT", "DELETE"):
             for at in [*paths, "/models/load"]:
                 for wrong in ({}, {"Authorization": "Bearer wrong"}):
                     response = await client.request(method, at, headers=wrong)
                     assert response.status_code == 401
                     assert "access-control-allow-origin" not in response.headers
-            assert (await client.request(method, "/live")).status_code == 200
+            for at in ("/live", "/live/"):
+                assert (await client.request(method, at)).status_code == 200
         assert code_of(await client.get("/echo")) == (401, "invalid_api_key")
         assert (await client.post("/echo", headers=headers["bob"])).text == "0"
         assert not served.app.ended.count("/models/load")
@@ -79,8 +80,9 @@ def test_models_are_changed_with_an_admin_key_alone(keys):
     async def scenario(served, client) -> None:
         response = await client.post("/models/load", headers=headers["bob"])
         assert code_of(response) == (403, "not_permitted")
-        response = await client.post("/%6dodels/load", headers=headers["bob"])
-        assert code_of(response) == (403, "not_permitted")
+        for spelled in ("/%6dodels/load", "/models/load/", "/models/load//", "/models%2fload%2F"):
+            response = await client.post(spelled, headers=headers["bob"])
+            assert code_of(response) == (403, "not_permitted")
         assert (await client.post("/models/load", headers=headers["root"])).text == "root"
         assert (await client.post("/echo", headers=headers["root"])).status_code == 200
 
@@ -219,6 +221,20 @@ def test_headers_that_are_none_are_not_echoed(odd):
              b"access-control-request-headers": odd.encode("latin-1")}  # fmt: skip
     named = dict(Pages(["*"]).preflight("OPTIONS", asked) or ())
     assert named[b"access-control-allow-headers"].startswith(b"authorization, content-type")
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/health/details"])
+def test_what_the_server_answers_itself_takes_one_method(path):
+    async def scenario(served, client) -> None:
+        for at in (path, f"{path}/"):
+            shown, head = await client.get(at), await client.head(at)
+            assert shown.status_code == head.status_code == 200
+            assert shown.content and not head.content
+            refused = await client.post(at)
+            assert code_of(refused) == (405, "method_not_allowed")
+            assert refused.headers["allow"] == "GET, HEAD"
+
+    run(scenario)
 
 
 def test_an_id_is_echoed_or_made_and_is_one_word():
