@@ -35,13 +35,16 @@ Answer = tuple[int, bytes, str]  # status, body and content type
 logger = logging.getLogger("ingot.serve")
 
 LIVE, HEALTH = "/live", "/health"
+OIP_LIVE, OIP_READY = "/v2/health/live", "/v2/health/ready"
 METRICS, DETAILS = "/metrics", "/health/details"
 OWN_PATHS = (METRICS, DETAILS)  # which the server answers itself, and not the application
 # What is safe to show, and to paste into a shell.
 _PLAIN_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[A-Za-z0-9.:\[\]-]{1,253}", re.ASCII)
-_QUIET = {LIVE, HEALTH, METRICS}  # asked for all the time; not logged
+_QUIET = {LIVE, HEALTH, OIP_LIVE, OIP_READY, METRICS}  # asked for all the time; not logged
+# Probes cannot send a key. To those without one they say no more than whether it is ready.
+_PROBED = (HEALTH, OIP_READY)
 _ADMIN = "/models/"
-_WHILE_DRAINING = {LIVE, METRICS, DETAILS}
+_WHILE_DRAINING = {LIVE, OIP_LIVE, METRICS, DETAILS}
 
 
 class Host(Protocol):
@@ -107,11 +110,8 @@ class Guard:
         if preflight is not None:  # browsers send no key with it
             await _send_nothing(exchange.send, preflight)
             return
-        if not self._is_open(record.path):
-            key = self._key(scope, headers)
-            record.key = key.name if key else ""
-            unkeyed = self._host.settings.admin_without_key
-            record.admin = key.permits(ADMIN) if key else unkeyed
+        if record.path not in (LIVE, OIP_LIVE):
+            self._note_key(scope, headers, record)
         if self._host.draining and record.path not in _WHILE_DRAINING:
             raise Draining("the server is about to end", retry_after=1)
         exchange.check_length(headers)
@@ -121,12 +121,27 @@ class Guard:
             await _send(exchange.send, *await self._host.own_answer(record.path))
             return
         state = scope.setdefault("state", {})
-        state |= {"request_id": record.request_id, "key": record.key, "admin": record.admin}
+        state |= {
+            "request_id": record.request_id,
+            "key": record.key,
+            "admin": record.admin,
+            "anonymous": record.anonymous,
+        }
         await self._app(scope, exchange.receive, exchange.send)
         record.error = state.get("error")  # of a refusal that the application has sent
 
-    def _is_open(self, path: str) -> bool:
-        return path == LIVE or (path == HEALTH and self._host.settings.open_health)
+    def _note_key(self, scope: Message, headers: dict[bytes, bytes], record: Record) -> None:
+        """Notes whose a request is. Raises BadKey and Forbidden for what may not be done."""
+        settings = self._host.settings
+        try:
+            key = self._key(scope, headers)
+        except BadKey:
+            if record.path not in _PROBED:
+                raise
+            record.anonymous = not settings.open_health
+            return
+        record.key = key.name if key else ""
+        record.admin = key.permits(ADMIN) if key else settings.admin_without_key
 
     def _key(self, scope: Message, headers: dict[bytes, bytes]) -> Key | None:
         """Key of a request. Raises BadKey and Forbidden for what may not be done."""

@@ -12,6 +12,7 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from ingot.serve.edge.pages import Headers, Pages
+from ingot.serve.edge.record import request_id_of
 from ingot.serve.edge.settings import ClientLimits
 from ingot.serve.refusal import (
     BodyTooLarge,
@@ -187,7 +188,9 @@ class BoundedProtocol(HttpToolsProtocol):
         idle = cycle is None or cycle.response_complete
         turn = idle if self._in_headers else not cycle.response_started
         if turn and not self.pipeline:
-            also = self._pages.headers(dict(self.headers)) if self._begun else []
+            given = dict(self.headers) if self._begun else {}
+            request_id = request_id_of(given.get(b"x-request-id", b""))
+            also = [(b"x-request-id", request_id.encode()), *self._pages.headers(given)]
             self.transport.write(_response(refusal, also))
         if not idle:
             cycle.disconnected = True

@@ -57,9 +57,9 @@ class EdgeSettings:
 
     `uds` is the path of a Unix socket, which replaces host and port. Without a file of keys
     everyone who reaches the server may use it, and nobody may load or unload models, unless
-    `open_admin` is set or the socket is a file that only its owner can open. With one, `/live` asks
-    for no key, and `/health` for none if `open_health` is set. Pages of `origins` may call from
-    browsers besides the server's own: see `Pages`.
+    `open_admin` is set or the socket is a file that only its owner can open. With one, `/live` and
+    `/health` ask for no key, and with `open_health` the latter names the models all the same.
+    Pages of `origins` may call from browsers besides the server's own: see `Pages`.
     """
 
     host: str = "127.0.0.1"

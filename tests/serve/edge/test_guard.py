@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import logging
+import os
 import re
 
 import httpx
@@ -15,7 +16,10 @@ from ingot.serve.edge.keys import make_key
 from ingot.serve.edge.logs import FORMATS
 from ingot.serve.edge.pages import Pages
 from ingot.serve.edge.settings import EdgeSettings
+from ingot.serve.http.app import build_app
+from ingot.serve.unique import unique_id
 from tests.serve.edge.edge_server import serving, with_limits
+from tests.support.fake_engine import FakeEngine, FakeModels, says
 from tests.support.until import until
 
 LEAKS = re.compile(r"0x[0-9a-f]{6,}|/home|/tmp|/usr|Traceback|File \"|secret", re.IGNORECASE)
@@ -45,18 +49,18 @@ def code_of(response: httpx.Response) -> tuple[int, str]:
     return response.status_code, error["code"]
 
 
-def test_with_keys_only_live_is_open(keys):
+def test_with_keys_only_probes_are_open(keys):
     path, headers = keys
 
     async def scenario(served, client) -> None:
-        paths = ["/echo", "/", "/health", "/metrics", "/health/details", "/v1/models", "/echo/"]
+        paths = ["/echo", "/", "/metrics", "/health/details", "/v1/models", "/echo/", "/health/x"]
         for method in ("GET", "POST", "OPTIONS", "HEAD", "PUT", "DELETE"):
             for at in [*paths, "/models/load"]:
                 for wrong in ({}, {"Authorization": "Bearer wrong"}):
                     response = await client.request(method, at, headers=wrong)
                     assert response.status_code == 401
                     assert "access-control-allow-origin" not in response.headers
-            for at in ("/live", "/live/"):
+            for at in ("/live", "/live/", "/health", "/v2/health/live", "/v2/health/ready"):
                 assert (await client.request(method, at)).status_code == 200
         assert code_of(await client.get("/echo")) == (401, "invalid_api_key")
         assert (await client.post("/echo", headers=headers["bob"])).text == "0"
@@ -65,13 +69,31 @@ def test_with_keys_only_live_is_open(keys):
     run(scenario, key_file=path)
 
 
-@pytest.mark.thorough
-def test_health_can_be_opened_for_probes(keys):
-    async def scenario(served, client) -> None:
-        assert (await client.get("/health")).text == "ok"
-        assert (await client.get("/health/details")).status_code == 401
+@pytest.mark.parametrize("open_health", [False, True])
+def test_probes_without_a_key_hear_of_no_model(keys, open_health):
+    path, headers = keys
+    models = FakeModels(bard=FakeEngine(says("a")))
 
-    run(scenario, key_file=keys[0], open_health=True)
+    async def main() -> None:
+        around = serving(app=build_app(models), key_file=path, open_health=open_health)
+        async with around as served, served.client() as client:
+            named = {"status": "ok", "models": {"bard": "loaded"}}
+            for key in ({}, {"Authorization": "Bearer wrong"}):
+                told = (await client.get("/health", headers=key)).json()
+                assert told == (named if open_health else {"status": "ok"})
+                one = await client.get("/health?model=bard", headers=key)
+                if open_health:
+                    assert one.json() == named
+                else:
+                    assert code_of(one) == (401, "invalid_api_key")
+            assert (await client.get("/health?model=bard", headers=headers["bob"])).json() == named
+            assert (await client.get("/v2/health/ready")).json() == {"ready": True}
+            models.states["bard"] = "failed"
+            for at in ("/v2/health/ready", "/health"):
+                assert (await client.get(at)).status_code == 503
+            assert (await client.get("/v2/health/live")).json() == {"live": True}
+
+    asyncio.run(main())
 
 
 def test_models_are_changed_with_an_admin_key_alone(keys):
@@ -247,6 +269,33 @@ def test_an_id_is_echoed_or_made_and_is_one_word():
         assert (await client.get("/missing")).headers["x-request-id"]
 
     run(scenario)
+
+
+def test_an_id_of_a_client_is_in_the_log_and_in_refusals_of_all_kinds(keys, capfd):
+    path, headers = keys
+    given = {"X-Request-Id": "mine-7"}
+
+    async def scenario(served, client) -> None:
+        for at, key, status in (("/echo", headers["bob"], 200), ("/echo", {}, 401)):
+            answer = await client.post(at, headers=given | key)
+            assert (answer.status_code, answer.headers["x-request-id"]) == (status, "mine-7")
+        head = b"POST /echo HTTP/1.1\r\nhost: 127.0.0.1\r\nx-request-id: mine-7\r\n"
+        refused = await served.raw(head + b"content-length: 999999999\r\n\r\n")
+        assert refused.startswith(b"HTTP/1.1 413") and b"\r\nx-request-id: mine-7\r\n" in refused
+
+    run(scenario, key_file=path)
+    lines = [line for line in capfd.readouterr().err.splitlines() if " request " in line]
+    assert len(lines) == 2 and all("id=mine-7" in line for line in lines)
+
+
+def test_ids_made_up_differ_in_forked_processes():
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        os.write(writer, unique_id().encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(reader, 64).decode() != unique_id()
 
 
 def test_a_body_is_bounded_whether_its_length_is_told_or_not():
