@@ -132,9 +132,9 @@ def _cards(server: ServerContext) -> list[ModelCard]:
     return [
         ModelCard(
             id=name,
-            created=status.facts.created if status.facts else 0,
+            created=status.created,
             root=status.name,
-            max_model_len=status.facts.max_model_len if status.facts else None,
+            max_model_len=status.max_model_len,
         )
         for status in server.models.status()
         for name in (status.name, *status.aliases)
