@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import asdict
 from time import perf_counter
 from typing import Any
@@ -26,7 +26,7 @@ from ingot.serve.edge.settings import EdgeSettings
 from ingot.serve.metrics.speed import WINDOW_SECONDS
 from ingot.serve.metrics.telemetry import Poll, Telemetry, no_engines
 from ingot.serve.metrics.tracing import Tracer
-from ingot.serve.refusal import Draining
+from ingot.serve.refusal import Draining, QueueFull
 from ingot.serve.requests.gate import Admitted
 from ingot.version import __version__
 
@@ -62,6 +62,24 @@ class Edge:
     def wrap(self, app: App) -> Guard:
         """The application that a server is given: every request is checked before it gets on."""
         return Guard(app, self)
+
+    @contextmanager
+    def expect(self, asked: Asked) -> Iterator[None]:
+        """Counts a request while its prompt is made inside the block. Raises QueueFull where it
+        would be refused anyhow."""
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(self.admission.expect(asked))
+            except QueueFull as refusal:
+                record = CURRENT.get()
+                watch = self.telemetry.watch(
+                    asked.model, record.began if record else perf_counter()
+                )
+                watch.fail(refusal.code)
+                if record is not None:
+                    record.fields |= {"model": asked.model, **watch.summary()}
+                raise
+            yield
 
     @asynccontextmanager
     async def enter(self, asked: Asked) -> AsyncIterator[Admitted]:
