@@ -86,6 +86,11 @@ class Artifact:
             raise ArtifactError(f"{root} cannot be read: {error}", hint=_AGAIN) from error
         return artifact
 
+    @property
+    def created(self) -> int:
+        """When its manifest was written, which comes last; in seconds since 1970."""
+        return int((self.path / MANIFEST).stat().st_mtime)
+
     @cached_property
     def target(self) -> TargetEntry:
         """The best target for this host. Raises IncompatibleHostError when none fits."""

@@ -50,12 +50,18 @@ LISTENING = ArgumentGroup(
 )
 KEYS = ArgumentGroup(
     "keys",
-    "With keys, every route but /live asks for one.",
+    "With keys, every route asks for one but /live and /health.",
     (
         Argument("--api-key-file FILE", "keys that are let in; `ingot key` makes them", Path),
         Argument("--allow-no-key", "listen on an address of the network without keys"),
-        Argument("--open-health", "answer /health without a key, for the probes of Kubernetes"),
+        Argument("--open-health", "let /health name the models to those without a key as well"),
         Argument("--open-admin", "without keys, let anyone load and unload models"),
+        Argument(
+            "--allow-origin ORIGIN",
+            "let pages of this site call from browsers, such as http://localhost:3000; repeated, "
+            "of several; '*': of all (default: the server's own page)",
+            action="append",
+        ),
     ),
 )
 LIMITS = ArgumentGroup(
@@ -97,7 +103,7 @@ LOGS = ArgumentGroup(
 )
 EDGE_OPTIONS: Arguments = (LISTENING, KEYS, LIMITS, LOGS)
 
-_OTHER_NAMES = {"api_key_file": "key_file"}
+_OTHER_NAMES = {"api_key_file": "key_file", "allow_origin": "origins"}
 
 
 def edge_settings(args: argparse.Namespace) -> EdgeSettings:

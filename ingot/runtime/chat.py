@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -22,6 +23,9 @@ _REASONING_NAMES = ("reasoning_content", "thinking", "reasoning")
 # Variables by which templates are told whether the model thinks before it answers.
 _SWITCHES = ("enable_thinking", "thinking")
 
+# How templates ask whether a message has no text. Others would take None for one.
+_NONE = re.compile(r"""content['"]?\]?\s+(is\s+(not\s+)?|[=!]=\s*)none""", re.IGNORECASE | re.ASCII)
+
 
 class ChatTemplate:
     """A compiled template. Raises RequestError for one that is not valid."""
@@ -33,6 +37,7 @@ class ChatTemplate:
             self._template = self._environment.from_string(source)
         except Exception as error:  # also those of Python, whose code it becomes
             raise RequestError(f"the chat template is not valid: {error}") from error
+        self._tells_none = _NONE.search(source) is not None
         self._switches = [name for name in _SWITCHES if name in read]
 
     def switched(self, thinks: bool) -> dict[str, bool]:
@@ -52,25 +57,46 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
+        fills_silence: bool = False,
         **variables: Any,
     ) -> str:
-        """The prompt. Raises RequestError when the template refuses the conversation."""
+        """The prompt. Raises RequestError when the template refuses the conversation.
+
+        With `fills_silence` a message needs no content: a template that tells calls by a content of
+        None gets one, and one that fails on a message without text gets an empty text.
+        """
         variables = {
             "tools": None if tools is None else _plain(list(tools)),
             "documents": None,
             "add_generation_prompt": add_generation_prompt,
             **_plain(variables),
         }
-        chat = readable_parts(_conversation(messages), lambda chat: self._text(chat, variables))
-        if continue_final_message:
-            if add_generation_prompt:
-                raise RequestError(
-                    "continue_final_message and add_generation_prompt are both set",
-                    hint="A prompt either continues a message or begins a new one.",
-                )
+        if continue_final_message and add_generation_prompt:
+            raise RequestError(
+                "continue_final_message and add_generation_prompt are both set",
+                hint="A prompt either continues a message or begins a new one.",
+            )
+        chat = _conversation(messages)
+        silent = [each for each in chat if "content" not in each] if fills_silence else []
+        if self._tells_none:
+            for message in silent:
+                message["content"] = None
+        try:
+            return self._prompt(chat, variables, continues=continue_final_message)
+        except RequestError:
+            if not silent:
+                raise
+        # A template that joins texts fails on a message without one, such as one that calls tools.
+        for message in silent:
+            message["content"] = ""
+        return self._prompt(chat, variables, continues=continue_final_message)
+
+    def _prompt(self, chat: Chat, variables: Mapping[str, Any], *, continues: bool) -> str:
+        chat = readable_parts(chat, lambda chat: self._text(chat, variables))
+        if continues:
             final = _tag_final_message(chat)
         prompt = self._text(chat, variables)
-        return _cut_at_tag(prompt, final) if continue_final_message else prompt
+        return _cut_at_tag(prompt, final) if continues else prompt
 
     def _text(self, chat: Chat, variables: Mapping[str, Any]) -> str:
         pieces, size = [], 0

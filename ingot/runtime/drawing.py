@@ -163,6 +163,10 @@ class Drawing:
             self._owner.fail(sequence, (guide and guide.error) or draw)
             return
         token, times = draw.token, sequence.times
+        if not sequence.params.max_tokens:  # the prompt alone was to be read, and now has been
+            times.last_token = now
+            self._owner.finish(sequence, "length")
+            return
         sequence.token_ids.append(token)
         self._tally["num_generated_tokens"] += 1
         times.last_token = now

@@ -87,9 +87,11 @@ class SamplingParams:
 
     And the rest:
 
-    n                     completions of the prompt; their draws are independent
+    n                     completions of the prompt; their draws are independent, and equal where
+                          temperature is 0
     seed                  the same seed and prompt draw the same tokens; None, -1: the model's seed
-    max_tokens            at most this many new tokens; None: as many as the model has room for
+    max_tokens            at most this many new tokens; None: as many as the model has room for;
+                          0: the prompt is read, for its log-probabilities, and may fill the context
     stop                  strings that end the text
     include_stop_str_in_output
                           the text keeps the stop string that ended it
@@ -203,7 +205,7 @@ class SamplingParams:
                 self._set(name, absent)
         integer("n", self.n, 1, MAX_N)
         integer("top_k", self.top_k, 0, UNLIMITED)
-        integer("max_tokens", self.max_tokens, 1, UNLIMITED)
+        integer("max_tokens", self.max_tokens, 0, UNLIMITED)
         integer("min_tokens", self.min_tokens, 0, UNLIMITED)
         if self.seed is not None:
             integer("seed", self.seed, 0, 2**64 - 1)
@@ -214,8 +216,6 @@ class SamplingParams:
     def _check_together(self) -> None:
         if self.min_tokens > self.max_tokens:
             refuse("min_tokens", self.min_tokens, f"at most max_tokens, {self.max_tokens}")
-        if self.n > 1 and self.greedy:
-            refuse("n", self.n, "1 when temperature is 0: all completions would be the same")
         if not all(self.stops):
             refuse("stop", self.stop, "strings that are not empty")
         if not all(word.strip() for word in self.bad_words):

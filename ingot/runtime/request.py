@@ -125,6 +125,7 @@ class CompletionReader:
         self._num_seen = 0  # of the generated tokens, how many are in the text
         self._num_tokens_out = 0  # of the generated tokens, how many a delta has reported
         self._num_pieces_out = 0
+        self._end_is_out = False
 
     def advance(self) -> None:
         """Takes in new tokens; ends the sequence when a stop string is complete."""
@@ -146,12 +147,14 @@ class CompletionReader:
 
     @property
     def has_news(self) -> bool:
-        return self._num_seen > self._num_tokens_out
+        # Of a completion without tokens the end is all that there is to tell.
+        is_empty = self.finished and not self.sequence.params.max_tokens
+        return self._num_seen > self._num_tokens_out or (is_empty and not self._end_is_out)
 
     @property
     def nothing_delivered(self) -> bool:
         """True until a delta is taken."""
-        return self._num_tokens_out == 0
+        return self._num_tokens_out == 0 and not self._end_is_out
 
     def take_delta(self) -> TextDelta:
         """Takes the text and the tokens that came since the last call."""
@@ -185,6 +188,7 @@ class CompletionReader:
         text = self._pieces[self._num_pieces_out if delta else 0 :]
         if delta:
             self._num_tokens_out, self._num_pieces_out = self._num_seen, len(self._pieces)
+            self._end_is_out = self.finished
         return {
             "index": sequence.index,
             "text": "".join(text),
@@ -280,8 +284,8 @@ class RequestChecks:
                 f"the prompt has token {low if low < 0 else high}",
                 hint=f"The vocabulary has the tokens 0 to {self.vocab_size - 1}.",
             )
-        # A completion needs room for one token; `logits` does not.
-        room = self.max_model_len - (params is not None)
+        # A completion needs room for one token; a prompt that is only read does not.
+        room = self.max_model_len - (params is not None and params.max_tokens > 0)
         if len(token_ids) > room:
             raise RequestError(
                 f"the prompt has {len(token_ids)} tokens",
@@ -297,7 +301,10 @@ class RequestChecks:
             )
 
     def max_len(self, token_ids: list[int], params: SamplingParams) -> int:
-        """The most tokens that the sequence can reach."""
+        """The most tokens that the sequence can reach. The last one is drawn and not computed, also
+        where it is not wanted."""
+        if not params.max_tokens:
+            return len(token_ids) + 1
         return min(self.max_model_len, len(token_ids) + params.max_tokens)
 
 
@@ -319,7 +326,7 @@ def metrics_of(sequences: list[Sequence]) -> RequestMetrics:
     started = min((s.times.started for s in sequences if s.times.started), default=None)
     begun = [s for s in sequences if s.num_generated]
     token = min((s.times.first_token for s in begun), default=None)
-    last = max((s.times.last_token for s in begun), default=None)
+    last = max((s.times.last_token for s in sequences if s.times.last_token), default=None)
     spans = [s.times.last_token - s.times.first_token for s in begun]
     gaps = sum(s.num_generated - 1 for s in begun)
     if started is None:  # the first token came from the logits cache

@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 
 from ingot.artifact.reader import Artifact
-from ingot.artifact.tree import MANIFEST
 from ingot.errors import IngotError, InternalError, RequestError, describe
 from ingot.runtime.generation_config import read_generation_config
 from ingot.runtime.model import Model
@@ -110,7 +109,7 @@ def facts_of(model: Model, settings: ModelSettings) -> ModelFacts:
         num_pages=model.counters().num_pages,
         page_size=limits.page_size,
         architecture=artifact.manifest.model.architecture,
-        created=int((artifact.path / MANIFEST).stat().st_mtime),
+        created=artifact.created,
         defaults=read_generation_config(artifact).defaults,
     )
 

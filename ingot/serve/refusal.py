@@ -74,6 +74,25 @@ class MalformedRequest(Refusal):
     code = "malformed_request"
 
 
+class WrongMethod(Refusal):
+    """A path with a method that it does not take; `allow` lists those that it does."""
+
+    status, code, retry = 405, "method_not_allowed", None
+
+    def __init__(self, found: str, *, allow: str = "", **options: Any) -> None:
+        super().__init__(found, **options)
+        self.allow = allow
+
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        return [*super().headers(), (b"allow", self.allow.encode())]
+
+
+def wrong_method(path: str, method: str, allow: str) -> WrongMethod:
+    """The refusal of a method on a path that takes those that `allow` lists."""
+    found = f"{path[:200]} does not take {method[:20]}"
+    return WrongMethod(found, hint=f"Supported: {allow}.", allow=allow)
+
+
 class BodyTooLarge(Refusal):
     """A body with more bytes, or in more pieces, than are allowed."""
 

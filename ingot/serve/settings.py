@@ -7,6 +7,13 @@ from msgspec import Struct
 from ingot.errors import UsageError
 from ingot.runtime.config import EngineConfig
 
+_RANGES = {
+    **dict.fromkeys(("context", "seats", "threads", "max_waiting"), (1, 2**31 - 1)),
+    "kv_bytes": (1, 2**63 - 1),
+    "seed": (0, 2**64 - 1),
+    "priority": (-(2**31), 2**31 - 1),
+}
+
 
 class ModelSettings(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Settings of a model and its engine. None means what is usual.
@@ -48,10 +55,12 @@ class ModelSettings(Struct, frozen=True, kw_only=True, omit_defaults=True):
     num_speculative_tokens: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("context", "seats", "kv_bytes", "threads", "max_waiting"):
+        for name, (low, high) in _RANGES.items():
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UsageError(f"{name} is {value}", hint=f"{name} must be 1 or more.")
+            if value is not None and not low <= value <= high:
+                raise UsageError(
+                    f"{name} is {value!r:.80}", hint=f"{name} must be in [{low}, {high}]."
+                )
         if self.keep_alive is not None and not 0 <= self.keep_alive < 10**9:
             raise UsageError(
                 f"keep_alive is {self.keep_alive}", hint="keep_alive is 0 seconds or more."

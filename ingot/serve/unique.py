@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import random
 
-_bits = random.Random().getrandbits
+_random = random.Random()
+_bits = _random.getrandbits
+os.register_at_fork(after_in_child=_random.seed)  # or a child would go on as its parent does
 
 
 def unique_id() -> str:

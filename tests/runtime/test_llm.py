@@ -64,6 +64,31 @@ def test_each_prompt_can_have_its_own_params(llm):
             llm.generate(PROMPTS, bad)
 
 
+def test_greedy_completions_of_a_prompt_are_equal(llm):
+    (alone,) = llm.generate([PROMPTS[0]], GREEDY)[0].outputs
+    params = SamplingParams(n=3, temperature=0, max_tokens=10, ignore_eos=True)
+    found = llm.generate([PROMPTS[0]], params)[0].outputs
+    assert [each.index for each in found] == [0, 1, 2]
+    assert all(each.token_ids == alone.token_ids for each in found)
+
+
+def test_a_prompt_is_read_without_a_new_token(llm):
+    params = SamplingParams(max_tokens=0, prompt_logprobs=0)
+    prompt = PROMPTS[0] * llm.max_model_len
+    for ids in (PROMPTS[0], prompt[: llm.max_model_len]):
+        found = llm.generate([ids], params)[0]
+        (out,) = found.outputs
+        assert (out.text, out.token_ids, out.finish_reason) == ("", [], "length")
+        expected = logprobs(ids)[:-1]
+        for token, entries, row in zip(ids[1:], found.prompt_logprobs[1:], expected, strict=True):
+            assert entries[token].logprob == pytest.approx(row[token], abs=1e-5)
+        (delta,) = llm.stream(ids, params)
+        assert (delta.text, delta.token_ids, delta.finish_reason) == ("", [], "length")
+    assert llm.generate([PROMPTS[0]], SamplingParams(max_tokens=0))[0].outputs[0].token_ids == []
+    with pytest.raises(RequestError, match="tokens"):
+        llm.generate([prompt[: llm.max_model_len + 1]], params)
+
+
 def test_logprobs_are_those_of_the_model(llm):
     out = llm.generate([PROMPTS[0]], SamplingParams(max_tokens=6, seed=3, logprobs=2))[0].outputs[0]
     expected = logprobs(PROMPTS[0] + out.token_ids)[2:-1]

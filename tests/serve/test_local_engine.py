@@ -4,6 +4,7 @@ import asyncio
 import threading
 from contextlib import aclosing
 
+import numpy as np
 import pytest
 
 from ingot.errors import (
@@ -17,6 +18,7 @@ from ingot.runtime.config import EngineConfig
 from ingot.runtime.llm import LLM
 from ingot.runtime.mailbox import Mailbox
 from ingot.runtime.params import SamplingParams
+from ingot.runtime.spelled_bytes import spelled_bytes
 from ingot.serve.engine import Piece, Progress, joined
 from ingot.serve.http.app import build_app
 from ingot.serve.local import LocalEngine
@@ -26,6 +28,8 @@ from tests.serve.jobs import GREEDY, LONG, job, whole
 from tests.support.asgi import called
 from tests.support.fake_engine import FakeModels
 from tests.support.until import until
+
+MESSAGES = [{"role": "user", "content": "Who is there?"}]
 
 
 def use(path, scenario, **options):
@@ -118,6 +122,72 @@ def test_a_served_request_is_checked_for_its_model_once(fake_artifact, monkeypat
     answer = use(fake_artifact, scenario)
     assert answer.status == 200 and len(answer.json()["choices"]) == n
     assert len(checked) == 1
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+def test_greedy_choices_of_a_request_are_equal(shakespeare_artifact, path):
+    asked = {"prompt": "To be"} if "chat" not in path else {"messages": MESSAGES}
+
+    async def scenario(engine):
+        app = build_app(FakeModels(bard=engine))
+        fields = {**asked, "temperature": 0, "max_tokens": 4}
+        several = {"n": 3} | ({} if "chat" in path else {"best_of": 3})
+        return [(await called(app, "POST", path, {**fields, **each})) for each in ({}, several)]
+
+    one, three = use(shakespeare_artifact, scenario)
+    assert three.status == 200, three.body
+    (alone,) = one.json()["choices"]
+    assert three.json()["choices"] == [{**alone, "index": index} for index in range(3)]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_prompt_that_fills_the_context_is_scored_without_a_new_token(fake_artifact, stream):
+    prompt = [5 + i % 30 for i in range(32)]
+    fields = {"max_tokens": 0, "prompt_logprobs": 0, "logprobs": 0, "n": 2}
+
+    async def scenario(engine):
+        alone = await whole(engine, job(prompt, fields, stream=stream))
+        again = await whole(engine, job(prompt, fields, stream=stream))  # its pages are known
+        with pytest.raises(RequestError, match="At most 31 fit"):
+            await whole(engine, job(prompt, {**fields, "max_tokens": 1}))
+        with pytest.raises(RequestError, match="At most 32 fit"):
+            await whole(engine, job([*prompt, 5], fields))
+        return alone, again
+
+    for found in use(fake_artifact, scenario, max_model_len=32):
+        assert found.finished and len(found.prompt_logprobs) == 32
+        ends = [(p.index, p.text, p.token_ids, p.logprobs, p.finish_reason) for p in found.pieces]
+        assert ends == [(index, "", [], [], "length") for index in range(2)]
+        assert found.metrics.num_generated_tokens == 0 and found.metrics.total_seconds > 0
+
+
+def test_characters_of_several_bytes_are_scored_where_they_begin(shakespeare_artifact):
+    """Against the logits of the model, in the bundled tokenizer of bytes."""
+    text = "naïve 日本 😀 fox"
+
+    async def scenario(engine):
+        app = build_app(FakeModels(bard=engine))
+        fields = {"prompt": text, "max_tokens": 0, "echo": True, "logprobs": 1}
+        return (await called(app, "POST", "/v1/completions", fields)).json()
+
+    answer = use(shakespeare_artifact, scenario)
+    (choice,), usage = answer["choices"], answer["usage"]
+    assert (choice["text"], usage["completion_tokens"]) == (text, 0)
+    with LLM(shakespeare_artifact) as llm:
+        ids = llm.get_tokenizer().encode(text)
+        logits = llm.logits(ids).astype(np.float64)
+    logits -= np.log(np.exp(logits).sum(axis=1, keepdims=True))
+    found = choice["logprobs"]
+    assert usage["total_tokens"] == len(ids) == len(found["tokens"])
+    assert found["token_logprobs"][0] is None
+    expected = [logits[i, token] for i, token in enumerate(ids[1:])]
+    assert found["token_logprobs"][1:] == pytest.approx(expected, abs=1e-4)
+    begun = b""
+    for token, offset in zip(ids, found["text_offset"], strict=True):
+        # Tokens inside a character begin where it does.
+        assert offset == len(begun.decode(errors="ignore"))
+        begun += spelled_bytes(llm.get_tokenizer().token(token))
+    assert begun.decode() == text
 
 
 def test_without_stream_all_comes_as_one(fake_artifact):

@@ -93,6 +93,8 @@ class FakeStatus:
     facts: ModelFacts | None = FACTS
     num_restarts: int = 0
     error: str | None = None
+    created: int = FACTS.created
+    max_model_len: int | None = FACTS.max_model_len
 
 
 class FakeModels:

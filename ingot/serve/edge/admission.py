@@ -7,6 +7,7 @@ is empty while the next request is on its way. All others wait here, where their
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -36,7 +37,29 @@ class Admission:
         self._limits = limits
         self._clock = clock
         self._shares: dict[str, Share] = {}
+        self._expected: Counter[str] = Counter()
         self.lines: dict[str, Line] = {}
+
+    @contextmanager
+    def expect(self, asked: Asked) -> Iterator[None]:
+        """Counts a request whose prompt is made inside the block; it enters afterwards.
+
+        Raises QueueFull where it would then be refused anyhow. Making prompts is work, and under
+        load it would be told only when those of all before it are made.
+        """
+        line = self.line(asked)
+        line.refuse_hopeless(self._limits.max_queue, queue_tokens(asked, self._limits))
+        if asked.key:
+            self._refuse_share(asked, self._expected[asked.key])
+        line.num_expected += 1
+        self._expected[asked.key] += 1
+        try:
+            yield
+        finally:
+            line.num_expected -= 1
+            self._expected[asked.key] -= 1
+            if not self._expected[asked.key]:
+                del self._expected[asked.key]
 
     @asynccontextmanager
     async def enter(self, asked: Asked, elapsed: float = 0.0) -> AsyncIterator[Seats]:
@@ -66,20 +89,8 @@ class Admission:
         if not asked.key:
             yield
             return
+        self._refuse_share(asked, 0)
         share = self._shares.setdefault(asked.key, Share())
-        most_requests, most_tokens = self._limits.max_key_requests, self._limits.max_key_tokens
-        if most_requests and share.num_requests >= most_requests:
-            found = f"this key has {share.num_requests} requests under way, the most that it may"
-        elif most_tokens and share.num_tokens + asked.num_tokens > most_tokens:
-            found = (
-                f"this key has requests of {share.num_tokens} tokens under way, and this one has "
-                f"{asked.num_tokens}; it may have {most_tokens}"
-            )
-        else:
-            found = ""
-        if found:
-            wait = self.line(asked).retry_after()
-            raise QueueFull(found, hint="Try again when some are done.", retry_after=wait)
         share.num_requests += 1
         share.num_tokens += asked.num_tokens
         try:
@@ -89,6 +100,23 @@ class Admission:
             share.num_tokens -= asked.num_tokens
             if not share.num_requests:
                 del self._shares[asked.key]
+
+    def _refuse_share(self, asked: Asked, num_expected: int) -> None:
+        """Raises QueueFull for a key that has its share, so many expected requests included."""
+        share = self._shares.get(asked.key, Share())
+        most_requests, most_tokens = self._limits.max_key_requests, self._limits.max_key_tokens
+        num_requests = share.num_requests + num_expected
+        if most_requests and num_requests >= most_requests:
+            found = f"this key has {num_requests} requests under way, the most that it may"
+        elif most_tokens and share.num_tokens + asked.num_tokens > most_tokens:
+            found = (
+                f"this key has requests of {share.num_tokens} tokens under way, and this one has "
+                f"{asked.num_tokens}; it may have {most_tokens}"
+            )
+        else:
+            return
+        wait = self.line(asked).retry_after()
+        raise QueueFull(found, hint="Try again when some are done.", retry_after=wait)
 
     @asynccontextmanager
     async def _in_time(self, elapsed: float) -> AsyncIterator[None]:
@@ -103,6 +131,14 @@ class Admission:
                 raise
             found = f"the request took longer than {limit:g} seconds"
             raise RequestTimeout(found) from None
+
+
+def queue_tokens(asked: Asked, limits: ClientLimits) -> int:
+    """The tokens that may wait for a model; 0: any number."""
+    if limits.max_queue_tokens is not None:
+        return limits.max_queue_tokens
+    facts = asked.facts
+    return _KV_FILLS * facts.num_pages * facts.page_size if facts else 0
 
 
 class Seats:
@@ -159,7 +195,7 @@ class Seats:
             -(-total // asked.num_jobs) for total in (asked.num_sequences, asked.num_tokens)
         )
         place = Place(asked.key, seats, tokens, asked.priority, turn.set, admitted)
-        self._line.join(place, self._limits.max_queue, self._most_tokens())
+        self._line.join(place, self._limits.max_queue, queue_tokens(asked, self._limits))
         return place, turn
 
     async def _seated(self, place: Place, turn: asyncio.Event) -> None:
@@ -169,9 +205,3 @@ class Seats:
         except BaseException:
             self._line.leave(place)
             raise
-
-    def _most_tokens(self) -> int:
-        facts, most = self._asked.facts, self._limits.max_queue_tokens
-        if most is not None:
-            return most
-        return _KV_FILLS * facts.num_pages * facts.page_size if facts else 0

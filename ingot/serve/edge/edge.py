@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import asdict
 from time import perf_counter
 from typing import Any
@@ -16,7 +16,7 @@ import msgspec
 from ingot.errors import UsageError
 from ingot.serve.asked import Asked
 from ingot.serve.edge.admission import Admission
-from ingot.serve.edge.guard import Answer, App, Guard
+from ingot.serve.edge.guard import METRICS, Answer, App, Guard
 from ingot.serve.edge.keys import KeyRing
 from ingot.serve.edge.listening import address_of, allow_many_files, bind
 from ingot.serve.edge.logs import logging_to
@@ -26,7 +26,7 @@ from ingot.serve.edge.settings import EdgeSettings
 from ingot.serve.metrics.speed import WINDOW_SECONDS
 from ingot.serve.metrics.telemetry import Poll, Telemetry, no_engines
 from ingot.serve.metrics.tracing import Tracer
-from ingot.serve.refusal import Draining
+from ingot.serve.refusal import Draining, QueueFull
 from ingot.serve.requests.gate import Admitted
 from ingot.version import __version__
 
@@ -62,6 +62,24 @@ class Edge:
     def wrap(self, app: App) -> Guard:
         """The application that a server is given: every request is checked before it gets on."""
         return Guard(app, self)
+
+    @contextmanager
+    def expect(self, asked: Asked) -> Iterator[None]:
+        """Counts a request while its prompt is made inside the block. Raises QueueFull where it
+        would be refused anyhow."""
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(self.admission.expect(asked))
+            except QueueFull as refusal:
+                record = CURRENT.get()
+                watch = self.telemetry.watch(
+                    asked.model, record.began if record else perf_counter()
+                )
+                watch.fail(refusal.code)
+                if record is not None:
+                    record.fields |= {"model": asked.model, **watch.summary()}
+                raise
+            yield
 
     @asynccontextmanager
     async def enter(self, asked: Asked) -> AsyncIterator[Admitted]:
@@ -148,15 +166,13 @@ class Edge:
         if self._server is not None:
             self._server.stop()
 
-    async def own_answer(self, path: str) -> Answer | None:
-        """Answer of the server itself to a path: metrics and details of its health."""
-        if path == "/metrics":
+    async def own_answer(self, path: str) -> Answer:
+        """Answer of the server itself to a path: metrics, or details of its health."""
+        if path == METRICS:
             await self.refresh()
             body, content_type = self.telemetry.board.exposition()
             return 200, body, content_type
-        if path == "/health/details":
-            return 200, msgspec.json.encode(self.details()), "application/json"
-        return None
+        return 200, msgspec.json.encode(self.details()), "application/json"
 
     def details(self) -> dict[str, Any]:
         """The limits, and what waits and runs."""

@@ -52,6 +52,7 @@ class Line:
         self.num_taken = 0
         self.num_running = 0
         self.num_waiting_tokens = 0
+        self.num_expected = 0  # requests whose prompts are being made, and which join then
 
     @property
     def num_waiting(self) -> int:
@@ -73,6 +74,23 @@ class Line:
         heapq.heappush(self._waiting, place)
         self.num_waiting_tokens += place.num_tokens
         self._advance()
+
+    def refuse_hopeless(self, most_requests: int, most_tokens: int) -> None:
+        """Raises QueueFull for a request that would find no room, whatever it asks for, if all that
+        are expected join before it."""
+        if not self._waiting:
+            free = max(self.num_seats - self.num_taken, 0)
+            if most_requests and self.num_expected >= most_requests + free:
+                raise self._full(
+                    f"{self.num_expected} requests for this model are being read, the most that may"
+                )
+        elif most_requests and self.num_waiting + self.num_expected >= most_requests:
+            raise self._full(
+                f"{self.num_waiting + self.num_expected} requests wait for this model, the most "
+                "that may"
+            )
+        else:
+            self._check_room(1, most_requests, most_tokens)
 
     def leave(self, place: Place) -> None:
         """Takes a request out of its seats, or out of the line."""
@@ -121,4 +139,7 @@ class Line:
             )
         else:
             return
-        raise QueueFull(found, hint="Try again later.", retry_after=self.retry_after())
+        raise self._full(found)
+
+    def _full(self, found: str) -> QueueFull:
+        return QueueFull(found, hint="Try again later.", retry_after=self.retry_after())

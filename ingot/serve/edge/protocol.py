@@ -9,8 +9,10 @@ from http import HTTPStatus
 from typing import Any, cast
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from ingot.serve.edge.pages import Headers, Pages
+from ingot.serve.edge.record import request_id_of
 from ingot.serve.edge.settings import ClientLimits
 from ingot.serve.refusal import (
     BodyTooLarge,
@@ -21,6 +23,7 @@ from ingot.serve.refusal import (
 )
 
 _RAW_FACTOR = 3  # bytes on the wire for one of a body, with the sizes and notes of its pieces
+_WITHOUT_CHUNKS = ("0.9", "1.0")  # versions of HTTP
 _LINGER_SECONDS = 1.0  # that a refused client has to read why, before the connection is cut
 
 
@@ -31,8 +34,9 @@ class BoundedProtocol(HttpToolsProtocol):
     can be where the answer to an earlier request is still under way.
     """
 
-    def __init__(self, *arguments: Any, limits: ClientLimits, **options: Any) -> None:
+    def __init__(self, *arguments: Any, limits: ClientLimits, pages: Pages, **options: Any) -> None:
         super().__init__(*arguments, **options)
+        self._pages = pages
         self._limits = limits
         self._begun = False  # whether a part of a request is here, and not all of it
         self._in_headers = True
@@ -47,9 +51,9 @@ class BoundedProtocol(HttpToolsProtocol):
         self._write_timer: asyncio.TimerHandle | None = None
 
     @classmethod
-    def within(cls, limits: ClientLimits) -> type[asyncio.Protocol]:
+    def within(cls, limits: ClientLimits, pages: Pages) -> type[asyncio.Protocol]:
         """The protocol as uvicorn takes it: something that makes one for each connection."""
-        return cast(type[asyncio.Protocol], partial(cls, limits=limits))
+        return cast(type[asyncio.Protocol], partial(cls, limits=limits, pages=pages))
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         joined = cast(asyncio.Transport, JoinedTransport(transport, self.loop))
@@ -113,6 +117,8 @@ class BoundedProtocol(HttpToolsProtocol):
         if len(self.pipeline) >= self._limits.pipelined:
             self._break(MalformedRequest("too many requests were sent ahead of their answers"))
         super().on_headers_complete()
+        if self.parser.get_http_version() in _WITHOUT_CHUNKS:
+            _end_with_connection(self.cycle)
         self._in_headers = False
         self._await_request(self._limits.body_timeout, self._body_late)
 
@@ -182,7 +188,10 @@ class BoundedProtocol(HttpToolsProtocol):
         idle = cycle is None or cycle.response_complete
         turn = idle if self._in_headers else not cycle.response_started
         if turn and not self.pipeline:
-            self.transport.write(_response(refusal))
+            given = dict(self.headers) if self._begun else {}
+            request_id = request_id_of(given.get(b"x-request-id", b""))
+            also = [(b"x-request-id", request_id.encode()), *self._pages.headers(given)]
+            self.transport.write(_response(refusal, also))
         if not idle:
             cycle.disconnected = True
             cycle.message_event.set()
@@ -229,12 +238,30 @@ class BoundedProtocol(HttpToolsProtocol):
         return BodyTooLarge(f"the body is larger than {self._limits.body_bytes} bytes")
 
 
-def _response(refusal: Refusal) -> bytes:
+def _end_with_connection(cycle: RequestResponseCycle) -> None:
+    """Has a body of unknown length end with its connection, for a client that knows no chunks: the
+    sizes of chunks would stand among its text. Source: RFC 9112, 6.1; RFC 9110, 10.1.1."""
+    cycle.keep_alive = cycle.waiting_for_100_continue = False
+    send, has_length = cycle.send, False
+
+    async def plainly(message: Any) -> None:
+        nonlocal has_length
+        if message["type"] == "http.response.start":
+            has_length = any(name.lower() == b"content-length" for name, _ in message["headers"])
+            cycle.chunked_encoding = None if has_length else False
+        elif not has_length:
+            cycle.expected_content_length = len(message.get("body", b""))
+        await send(message)
+
+    cycle.send = plainly  # type: ignore[method-assign]
+
+
+def _response(refusal: Refusal, also: Headers) -> bytes:
     """An answer as it goes over the wire."""
     body = refusal.body()
     status = HTTPStatus(refusal.status)
     lines = [b"HTTP/1.1 %d %s" % (status, status.phrase.encode())]
-    lines += [name + b": " + value for name, value in refusal.headers()]
+    lines += [name + b": " + value for name, value in (*refusal.headers(), *also)]
     lines += [b"content-length: %d" % len(body), b"connection: close", b"", body]
     return b"\r\n".join(lines)
 

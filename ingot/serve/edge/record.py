@@ -22,9 +22,10 @@ _TRACEPARENT = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 class Record:
     """A request: whose it is, which one it is, and how it was answered.
 
-    `began` is by `perf_counter`, and `admin` says whether it may administer. `fields` are what else
-    its line of the log says, and `task` answers it. A server that drains waits for it if it is
-    `awaited`; a stream that stays open for further requests is not.
+    `began` is by `perf_counter`. `admin` says whether it may administer, and `anonymous` that it
+    came without a key where others have one. `fields` are what else its line of the log says, and
+    `task` answers it. A server that drains waits for it if it is `awaited`; a stream that stays
+    open for further requests is not.
     """
 
     method: str
@@ -33,6 +34,7 @@ class Record:
     traceparent: str | None = None
     key: str = ""
     admin: bool = False
+    anonymous: bool = False
     began: float = field(default_factory=perf_counter)
     status: int = 0
     complete: bool = False
@@ -77,17 +79,27 @@ def cuttable() -> Iterator[None]:
         raise record.reason from None
 
 
+def plain_path(path: str) -> str:
+    """A path without slashes at its end: clients that join addresses send them."""
+    return path.rstrip("/") or "/"
+
+
+def request_id_of(given: bytes) -> str:
+    """The id that a client gives its request; one that is no name is replaced."""
+    return given.decode() if _ID.fullmatch(given) else f"req-{unique_id()}"
+
+
 def record_of(scope: Any) -> Record:
     """The record of a new request. An X-Request-Id that is no name is replaced."""
-    request_id = traceparent = None
+    request_id, traceparent = "", None
     for name, value in scope["headers"]:
-        if name == b"x-request-id" and _ID.fullmatch(value):
-            request_id = value.decode()
+        if name == b"x-request-id":
+            request_id = request_id_of(value)
         elif name == b"traceparent" and _TRACEPARENT.fullmatch(value):
             traceparent = value.decode()
     return Record(
         method=scope["method"],
         path=scope["path"],
-        request_id=request_id or f"req-{unique_id()}",
+        request_id=request_id or request_id_of(b""),
         traceparent=traceparent,
     )

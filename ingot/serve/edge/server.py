@@ -16,6 +16,7 @@ from typing import Any, cast
 
 import uvicorn
 
+from ingot.serve.edge.pages import Pages
 from ingot.serve.edge.protocol import BoundedProtocol
 from ingot.serve.edge.settings import EdgeSettings
 
@@ -133,7 +134,7 @@ def config_of(app: Any, settings: EdgeSettings) -> uvicorn.Config:
     limits = settings.limits
     return uvicorn.Config(
         app,
-        http=BoundedProtocol.within(limits),
+        http=BoundedProtocol.within(limits, Pages(settings.origins)),
         ws="none",
         lifespan="off",  # nothing has one, and where it is cut off it shows a traceback
         interface="asgi3",

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ipaddress
 import ssl
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ingot.errors import UsageError
+from ingot.serve.edge.pages import Pages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +57,9 @@ class EdgeSettings:
 
     `uds` is the path of a Unix socket, which replaces host and port. Without a file of keys
     everyone who reaches the server may use it, and nobody may load or unload models, unless
-    `open_admin` is set or the socket is a file that only its owner can open. With one, `/live` asks
-    for no key, and `/health` for none if `open_health` is set.
+    `open_admin` is set or the socket is a file that only its owner can open. With one, `/live` and
+    `/health` ask for no key, and with `open_health` the latter names the models all the same.
+    Pages of `origins` may call from browsers besides the server's own: see `Pages`.
     """
 
     host: str = "127.0.0.1"
@@ -66,6 +69,7 @@ class EdgeSettings:
     allow_no_key: bool = False
     open_admin: bool = False
     open_health: bool = False
+    origins: Sequence[str] = ()
     tls_cert: Path | None = None
     tls_key: Path | None = None
     limits: ClientLimits = field(default_factory=ClientLimits)
@@ -78,6 +82,7 @@ class EdgeSettings:
 
     def check(self) -> None:
         """Raises UsageError for what contradicts itself, or is not safe and not asked for."""
+        Pages(self.origins)
         if (self.tls_cert is None) != (self.tls_key is None):
             raise UsageError(
                 "TLS needs a certificate and its key",

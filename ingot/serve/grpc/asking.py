@@ -15,7 +15,7 @@ from ingot.serve.openai.decode import converted_fields
 from ingot.serve.openai.fields import FieldError
 from ingot.serve.openai.requests import ChatRequest, CompletionRequest
 from ingot.serve.requests.answering import Answering, Request, answering
-from ingot.serve.requests.context import LARGE_BODY, ServerContext, off_loop
+from ingot.serve.requests.context import LARGE_BODY, ServerContext, parsed
 
 
 @asynccontextmanager
@@ -31,7 +31,7 @@ async def asking(
     kind: type[Request] = ChatRequest if "messages" in body else CompletionRequest
     data = msgspec.json.encode(fields)  # its hash and its size stand for the request
     read = partial(converted_fields, fields, data, kind)
-    request, names = read() if len(data) < LARGE_BODY else await off_loop(read)
+    request, names = read() if len(data) < LARGE_BODY else await parsed(read)
     server.unknown_fields.note(names, kind)
     async with answering(server, request, current_call().key, data) as run:
         yield run

@@ -13,17 +13,17 @@ import grpc
 
 from ingot.serve.edge.guard import Host, log_request
 from ingot.serve.edge.keys import ADMIN, USE
-from ingot.serve.edge.record import CURRENT, Record, cuttable
+from ingot.serve.edge.record import CURRENT, Record, cuttable, request_id_of
 from ingot.serve.refusal import BadKey, Draining, Forbidden, MalformedRequest, Refusal
 from ingot.serve.requests.errors import GRPC_STATUSES, refusal_of
-from ingot.serve.unique import unique_id
 
 LIVE, HEALTH = "/inference.GRPCInferenceService/ServerLive", "/grpc.health.v1.Health/"
+# Probes cannot send a key. Without one they are told no more than whether the server is ready.
+PROBED = ("/inference.GRPCInferenceService/ServerReady", HEALTH)
 REFLECTION = "/grpc.reflection."
 # A stream of requests, each of which has a record of its own.
 REQUESTS = "/inference.GRPCInferenceService/ModelStreamInfer"
 ADMIN_METHODS = tuple(f"/ingot.v1.Models/{name}" for name in ("Load", "Unload", "Reload"))
-MAX_ID_CHARS = 128
 
 Handler = Callable[[Any, Any], Any]
 
@@ -48,6 +48,12 @@ def current_call() -> CallOrigin:
     return CallOrigin(record.request_id, record.key) if record else CallOrigin("")
 
 
+def is_anonymous() -> bool:
+    """Returns whether the running task answers somebody without a key, where others have one."""
+    record = CURRENT.get()
+    return record is not None and record.anonymous
+
+
 def is_admin() -> bool:
     """Returns whether the running task answers somebody who may administer."""
     record = CURRENT.get()
@@ -67,14 +73,13 @@ class CallGuard(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has n
         if handler is None:
             return None  # no such method
         metadata = {name: _text(value) for name, value in details.invocation_metadata or ()}
-        given = metadata.get("x-request-id", "")[:MAX_ID_CHARS]
-        request_id = given if given.isprintable() else ""
+        given = metadata.get("x-request-id", "").encode("latin-1", "replace")
         around = _Around(
             self._host,
             lambda: Record(
                 method="gRPC",
                 path=details.method,
-                request_id=request_id or f"req-{unique_id()}",
+                request_id=request_id_of(given),
                 traceparent=metadata.get("traceparent"),
                 awaited=details.method != REQUESTS,
             ),
@@ -180,20 +185,23 @@ class _Around:
     def _let_in(self, record: Record) -> None:
         """Notes the key of a call. Raises Refusal."""
         host, path = self._host, record.path
-        if path == LIVE or (path.startswith(HEALTH) and host.settings.open_health):
+        if path == LIVE:
             return
         scope = ADMIN if path in ADMIN_METHODS else USE
         if host.keys is not None:
             key = host.keys.find(self._authorization.encode("latin-1", "replace"))
-            if key is None:
+            if key is not None:
+                if not key.permits(scope):
+                    raise Forbidden(f"this needs a key of the scope {scope}")
+                record.key = key.name
+                record.admin = key.permits(ADMIN)
+            elif path.startswith(PROBED):
+                record.anonymous = not host.settings.open_health
+            else:
                 raise BadKey(
                     "the API key is missing or wrong",
                     hint="Send it as metadata: authorization: Bearer KEY.",
                 )
-            if not key.permits(scope):
-                raise Forbidden(f"this needs a key of the scope {scope}")
-            record.key = key.name
-            record.admin = key.permits(ADMIN)
         else:
             record.admin = host.settings.of_port.admin_without_key
             if scope == ADMIN and not record.admin:

@@ -10,6 +10,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from ingot.serve.edge.guard import Host
+from ingot.serve.grpc.call import is_anonymous
 from ingot.serve.requests.context import ServerContext
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -60,7 +61,7 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # generated
     def _status(self, service: str) -> Any:
         if service in self._services:
             return self._as_status(self._server.is_ready)
-        for status in self._server.models.status():
+        for status in () if is_anonymous() else self._server.models.status():
             if service in (status.name, *status.aliases):
                 return self._as_status(status.state == "loaded")
         return UNKNOWN

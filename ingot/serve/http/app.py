@@ -12,13 +12,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from ingot.serve.edge.record import plain_path
 from ingot.serve.http.generate import Generate
 from ingot.serve.http.model_routes import model_routes
 from ingot.serve.http.reply import Receive, Scope, Send
 from ingot.serve.http.routes import refused, routes
 from ingot.serve.openai.requests import ChatRequest, CompletionRequest
+from ingot.serve.refusal import wrong_method
 from ingot.serve.requests.context import HttpSettings, ServerContext
-from ingot.serve.requests.errors import UnknownRoute, WrongMethod
+from ingot.serve.requests.errors import UnknownRoute
 from ingot.serve.requests.gate import Gate, OpenGate
 from ingot.serve.requests.models import Models
 
@@ -65,7 +67,8 @@ class _App(Starlette):
         self._generate = {each.path: each.app for each in routes if isinstance(each.app, Generate)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        direct = self._generate.get(scope.get("path", ""))
+        scope["path"] = plain_path(scope.get("path", ""))
+        direct = self._generate.get(scope["path"])
         if direct is not None and scope["method"] == "POST":
             await direct(scope, receive, send)
         else:
@@ -77,5 +80,6 @@ async def _on_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException), "registered for no other"
     path = request.url.path[:200]
     if error.status_code == 405:
-        return refused(WrongMethod(f"{path} does not take {request.method}"))
+        allow = ", ".join(sorted((error.headers or {}).get("Allow", "").split(", ")))
+        return refused(wrong_method(path, request.method, allow))
     return refused(UnknownRoute(f"there is no {path}", hint="GET /openapi.json lists all."))

@@ -13,9 +13,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from ingot.errors import UnknownModelError
+from ingot.errors import UnknownModelError, UsageError
 from ingot.serve.http.reply import Receive, Reply, Scope, Send, replying
 from ingot.serve.http.routes import json, route
+from ingot.serve.openai.decode import converted_fields
 from ingot.serve.openai.fields import FieldError, Name
 from ingot.serve.requests.context import ServerContext
 from ingot.serve.settings import ModelSettings
@@ -32,16 +33,16 @@ class LoadRequest(Struct, kw_only=True):
 
     model: Name
     source: str | None = None
-    aliases: list[Name] = []
+    aliases: list[Name] | None = None
     pinned: bool | None = None
-    settings: ModelSettings | None = None
+    settings: dict[str, Any] | None = None
 
 
 class UnloadRequest(Struct, kw_only=True):
     """Unloads a model when its requests have ended or, with `force`, at once."""
 
     model: Name
-    force: bool = False
+    force: bool | None = None
 
 
 class ReloadRequest(Struct, kw_only=True):
@@ -49,7 +50,11 @@ class ReloadRequest(Struct, kw_only=True):
 
     model: Name
     source: str | None = None
-    settings: ModelSettings | None = None
+    settings: dict[str, Any] | None = None
+
+
+class _Settings(Struct, kw_only=True):
+    settings: ModelSettings
 
 
 def model_routes(server: ServerContext) -> list[Route]:
@@ -69,8 +74,23 @@ async def _list(server: ServerContext, request: Request) -> Response:
     return json({"object": "list", "data": shown})
 
 
+def _settings(asked: LoadRequest | ReloadRequest) -> ModelSettings | None:
+    """The settings that a request has. One that is null was left out. Raises FieldError."""
+    if asked.settings is None:
+        return None
+    given = {name: value for name, value in asked.settings.items() if value is not None}
+    try:
+        return converted_fields({"settings": given}, b"", _Settings)[0].settings
+    except FieldError:
+        raise
+    except UsageError as error:  # a value out of its range, which begins with its name
+        name = error.found.partition(" ")[0]
+        raise FieldError(f"settings.{name}", error.found, hint=error.hint) from None
+
+
 async def _load(server: ServerContext, request: Request) -> Response:
     asked = await server.decode(await request.body(), LoadRequest)
+    settings = _settings(asked)
     try:
         name = server.models.name_of(asked.model)
     except UnknownModelError:
@@ -78,24 +98,25 @@ async def _load(server: ServerContext, request: Request) -> Response:
             raise
         pinned = bool(asked.pinned)
         server.models.register(
-            asked.model, asked.source, asked.settings, aliases=asked.aliases, pinned=pinned
+            asked.model, asked.source, settings, aliases=asked.aliases or (), pinned=pinned
         )
     else:
-        _change(server, name, asked)
+        _change(server, name, asked, settings)
     await server.models.load(asked.model)
     return _status(server, asked.model)
 
 
-def _change(server: ServerContext, name: str, asked: LoadRequest) -> None:
+def _change(
+    server: ServerContext, name: str, asked: LoadRequest, settings: ModelSettings | None
+) -> None:
     """Raises FieldError for what only a reload changes."""
     status = _status_of(server, name)
-    for field in ("source", "settings"):
-        given = getattr(asked, field)
+    for field, given in (("source", asked.source), ("settings", settings)):
         if given is not None and given != getattr(status, field, given):
             raise FieldError(
                 field, f"{name} has another {field} already", hint="POST /models/reload changes it."
             )
-    for alias in asked.aliases:
+    for alias in asked.aliases or ():
         server.models.alias(alias, name)
     if asked.pinned is not None:
         server.models.pin(name, asked.pinned)
@@ -103,13 +124,13 @@ def _change(server: ServerContext, name: str, asked: LoadRequest) -> None:
 
 async def _unload(server: ServerContext, request: Request) -> Response:
     asked = await server.decode(await request.body(), UnloadRequest)
-    await server.models.unload(asked.model, force=asked.force)
+    await server.models.unload(asked.model, force=bool(asked.force))
     return _status(server, asked.model)
 
 
 async def _reload(server: ServerContext, request: Request) -> Response:
     asked = await server.decode(await request.body(), ReloadRequest)
-    await server.models.reload(asked.model, asked.source, asked.settings)
+    await server.models.reload(asked.model, asked.source, _settings(asked))
     return _status(server, asked.model)
 
 

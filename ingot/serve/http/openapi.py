@@ -60,6 +60,8 @@ ENDPOINTS = (
     Endpoint("POST", "/tokenize", "Gives the tokens of a text.", TokenizeRequest, Tokens),
     Endpoint("POST", "/detokenize", "Gives the text of tokens.", DetokenizeRequest, Text),
     Endpoint("GET", "/health", "Says whether requests can be answered: 200, or 503 if not."),
+    Endpoint("GET", "/v2/health/live", "Says that the server runs, as KServe asks."),
+    Endpoint("GET", "/v2/health/ready", "Says whether requests can be answered, likewise."),
     Endpoint("GET", "/health/details", "Says what waits and runs, and the limits."),
     Endpoint("GET", "/live", "Says that the server runs; asks for no key."),
     Endpoint("GET", "/version", "Says which version of ingot it is."),

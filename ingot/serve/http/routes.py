@@ -20,15 +20,13 @@ from ingot.serve.openai.conversation import encoded, rendered
 from ingot.serve.openai.fields import FieldError
 from ingot.serve.openai.model_cards import ModelCard, ModelList
 from ingot.serve.openai.params import Terms
-from ingot.serve.openai.prompts import MAX_CHARS_PER_TOKEN
+from ingot.serve.openai.prompts import MAX_CHARS_PER_TOKEN, MAX_TOKENIZED_CHARS
 from ingot.serve.openai.requests import DetokenizeRequest, TokenizeRequest
 from ingot.serve.openai.token_texts import TokenTexts
-from ingot.serve.refusal import Refusal
+from ingot.serve.refusal import BadKey, Refusal
 from ingot.serve.requests.context import ServerContext, off_loop
 from ingot.serve.requests.errors import noted_refusal
 from ingot.version import __version__
-
-MAX_TOKENIZED_CHARS = 1 << 20
 
 Handler = Callable[[ServerContext, Request], Awaitable[Response]]
 
@@ -65,6 +63,8 @@ def routes(server: ServerContext) -> list[Route]:
         route(server, "GET", "/openapi.json", description),
         route(server, "GET", "/live", _live),
         route(server, "GET", "/health", _health),
+        route(server, "GET", "/v2/health/live", _oip_live),
+        route(server, "GET", "/v2/health/ready", _oip_ready),
         route(server, "GET", "/version", _version),
         route(server, "GET", "/v1/models", _list_models),
         route(server, "GET", "/v1/models/{name:path}", _one_model),
@@ -81,11 +81,26 @@ async def _health(server: ServerContext, request: Request) -> Response:
     """Readiness: 200 if requests for any model, or for the `model` asked for, can be answered."""
     states = {status.name: str(status.state) for status in server.models.status()}
     missing, ready = server.missing, server.is_ready
+    anonymous = request.scope.get("state", {}).get("anonymous", False)
     if name := request.query_params.get("model"):
+        if anonymous:
+            raise BadKey(
+                "the models of this server are named to those with a key",
+                hint="Send it as `Authorization: Bearer KEY`, or ask for /health alone.",
+            )
         name = server.models.name_of(name)
         states, ready = {name: states[name]}, name not in missing
     word = "unready" if not ready else "degraded" if missing & states.keys() else "ok"
-    return json({"status": word, "models": states}, 200 if ready else 503)
+    told = {"status": word} if anonymous else {"status": word, "models": states}
+    return json(told, 200 if ready else 503)
+
+
+async def _oip_live(server: ServerContext, request: Request) -> Response:
+    return json({"live": True})
+
+
+async def _oip_ready(server: ServerContext, request: Request) -> Response:
+    return json({"ready": server.is_ready}, 200 if server.is_ready else 503)
 
 
 async def _version(server: ServerContext, request: Request) -> Response:
@@ -117,9 +132,9 @@ def _cards(server: ServerContext) -> list[ModelCard]:
     return [
         ModelCard(
             id=name,
-            created=status.facts.created if status.facts else 0,
+            created=status.created,
             root=status.name,
-            max_model_len=status.facts.max_model_len if status.facts else None,
+            max_model_len=status.max_model_len,
         )
         for status in server.models.status()
         for name in (status.name, *status.aliases)

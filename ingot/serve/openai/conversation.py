@@ -22,7 +22,7 @@ Request = ChatRequest | TokenizeRequest
 # What a template gets under these names is ours to say.
 _OURS = frozenset(
     "messages tools documents chat_template add_generation_prompt continue_final_message "
-    "tokenize return_dict".split()
+    "tokenize return_dict fills_silence".split()
 )
 
 
@@ -80,6 +80,7 @@ def rendered(request: Request, tokenizer: Tokenizer, terms: Terms) -> Rendered:
         chat_template=_given(request, terms),
         add_generation_prompt=not continues if begins is None else begins,
         continue_final_message=continues,
+        fills_silence=True,
         **{**_switch(request, tokenizer, terms), **marker.marked(_variables(request))},
     )
     with _blaming_messages():

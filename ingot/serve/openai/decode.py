@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 import logging
 import re
 from collections.abc import Iterable, Iterator, Set
@@ -19,6 +20,7 @@ from ingot.serve.openai.requests import IGNORED
 R = TypeVar("R")
 
 MAX_DEPTH = 64
+_MAX_PATH_CHARS = 200
 MAX_REPORTED = 256  # names of unknown fields, after which no further one is logged
 
 _log = logging.getLogger(__name__)
@@ -38,6 +40,15 @@ def decode(body: bytes, kind: type[R]) -> tuple[R, Set[str]]:
         except msgspec.ValidationError:
             # A number out of range: who knows the type says in which field, or passes over it.
             return cast(R, json_decoder(kind).decode(body)), frozenset()
+        except msgspec.DecodeError:
+            if (path := _not_finite(body)) is not None:
+                raise FieldError(
+                    path,
+                    f"{path} is no finite number, and JSON has no others",
+                    hint="Send a number, or leave it out.",
+                    code="invalid_json",
+                ) from None
+            raise
     return converted_fields(fields, body, kind)
 
 
@@ -60,6 +71,30 @@ def _field_errors() -> Iterator[None]:
         raise FieldError(None, f"the body is not JSON: {error}", code="invalid_json") from None
     except RecursionError:
         raise _too_deep() from None
+
+
+def _not_finite(body: bytes) -> str | None:
+    """The path of the first NaN or infinity, which programs write that are not strict; None where
+    there is none, or the body is wrong in other ways."""
+    if b"NaN" not in body and b"Infinity" not in body:
+        return None
+    try:
+        left = [("", json.loads(body, parse_constant=_NotFinite))]
+    except (ValueError, RecursionError):
+        return None
+    while left:
+        path, value = left.pop()
+        if isinstance(value, _NotFinite):
+            return path[:_MAX_PATH_CHARS] or None
+        if isinstance(value, dict):
+            left += [(f"{path}.{name}".strip("."), each) for name, each in reversed(value.items())]
+        elif isinstance(value, list):
+            left += [(f"{path}[{i}]", value[i]) for i in reversed(range(len(value)))]
+    return None
+
+
+class _NotFinite(str):
+    """A constant that JSON does not have."""
 
 
 class UnknownFields:

@@ -80,7 +80,7 @@ class Order(Struct, frozen=True, kw_only=True):
 
     @property
     def hides_completion(self) -> bool:
-        """True if only the prompt was asked for, and the token that the engine draws is dropped."""
+        """True if only the prompt was asked for."""
         return num_new_tokens(self.request) == 0
 
 

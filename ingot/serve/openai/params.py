@@ -57,10 +57,9 @@ def sampling_fields(
     if (limit := num_new_tokens(request)) is not None:
         fields["max_tokens"] = limit
     room = facts.max_model_len - num_prompt
-    # 0 asks for the prompt alone. The engine has to draw a token, which is not shown.
-    fields["max_tokens"] = max(1, min(fields.get("max_tokens") or room, room))
-    if limit == 0:
-        fields |= {"max_tokens": 1, "min_tokens": 0}
+    fields["max_tokens"] = min(fields.get("max_tokens") or room, room)
+    if limit == 0:  # the prompt alone is asked for
+        fields |= {"max_tokens": 0, "min_tokens": 0}
     if fields.get("seed", 0) < -1:
         fields["seed"] += 2**64
     count = num_logprobs(request)
@@ -115,6 +114,12 @@ def check_terms(request: CompletionRequest | ChatRequest, terms: Terms) -> None:
     if isinstance(request, ChatRequest) and request.top_logprobs and not request.logprobs:
         raise FieldError(
             "top_logprobs", "top_logprobs needs logprobs", hint='Set "logprobs": true as well.'
+        )
+    if request.stream_options is not None and not request.stream:
+        raise FieldError(
+            "stream_options",
+            "stream_options is for streams, and this is none",
+            hint='Set "stream": true as well, or leave it out.',
         )
     if request.stream and request.prompt_logprobs is not None:
         raise FieldError("prompt_logprobs", "prompt_logprobs cannot be streamed")

@@ -11,12 +11,16 @@ from ingot.runtime.tokenizer import Tokenizer
 from ingot.serve.engine import ModelFacts
 from ingot.serve.openai.conversation import encoded, rendered
 from ingot.serve.openai.fields import MAX_PROMPTS, FieldError
-from ingot.serve.openai.params import Terms
+from ingot.serve.openai.params import Terms, num_new_tokens
 from ingot.serve.openai.requests import ChatRequest, CompletionRequest
 
 # A prompt with more characters for each token of the context than this cannot fit, and is refused
 # before it is tokenised.
 MAX_CHARS_PER_TOKEN = 8
+# So many are tokenised where most of the tokens are not kept, or only counted.
+MAX_TOKENIZED_CHARS = 1 << 20
+
+Request = CompletionRequest | ChatRequest
 
 
 class Prompt(Struct, frozen=True):
@@ -30,14 +34,13 @@ def completion_prompts(
     request: CompletionRequest, tokenizer: Tokenizer | None, facts: ModelFacts
 ) -> list[Prompt]:
     """The prompts of a completion; texts need a tokenizer. Raises RequestError."""
-    special = request.add_special_tokens is not False
     prompts = [
-        _from_text(each, tokenizer, facts, "prompt", special)
+        _from_text(each, tokenizer, facts, request)
         if isinstance(each, str) and tokenizer is not None
         else Prompt(_known(each, facts))
         for each in _each_prompt(request.prompt)
     ]
-    return [_fitting(each, request.truncate_prompt_tokens, facts, "prompt") for each in prompts]
+    return [_fitting(each, request, facts, "prompt") for each in prompts]
 
 
 def chat_prompt(
@@ -45,9 +48,9 @@ def chat_prompt(
 ) -> Prompt:
     """The prompt of a conversation. Raises RequestError."""
     text = rendered(request, tokenizer, terms)
-    _refuse_long(text.plain, facts, "messages")
+    _refuse_long(text.plain, facts, request, "messages")
     prompt = Prompt(encoded(request, text, tokenizer), text.plain)
-    return _fitting(prompt, request.truncate_prompt_tokens, facts, "messages")
+    return _fitting(prompt, request, facts, "messages")
 
 
 def _each_prompt(given: str | Sequence[Any]) -> list[str | list[int]]:
@@ -70,14 +73,19 @@ def _each_prompt(given: str | Sequence[Any]) -> list[str | list[int]]:
 
 
 def _from_text(
-    text: str, tokenizer: Tokenizer, facts: ModelFacts, param: str, special: bool
+    text: str, tokenizer: Tokenizer, facts: ModelFacts, request: CompletionRequest
 ) -> Prompt:
-    _refuse_long(text, facts, param)
+    _refuse_long(text, facts, request, "prompt")
+    special = request.add_special_tokens is not False
     return Prompt(tokenizer.encode(text, add_special_tokens=special), text)
 
 
-def _refuse_long(text: str, facts: ModelFacts, param: str) -> None:
+def _refuse_long(text: str, facts: ModelFacts, request: Request, param: str) -> None:
+    """Raises FieldError for a text that cannot fit, or of which more is to be cut off than is
+    looked at."""
     most = facts.max_model_len * MAX_CHARS_PER_TOKEN
+    if request.truncate_prompt_tokens is not None:
+        most = max(most, MAX_TOKENIZED_CHARS)
     if len(text) > most:
         raise FieldError(
             param,
@@ -99,22 +107,43 @@ def _known(token_ids: str | list[int], facts: ModelFacts) -> list[int]:
     return token_ids
 
 
-def _fitting(prompt: Prompt, kept: int | None, facts: ModelFacts, param: str) -> Prompt:
-    """A prompt that leaves room for a token; with `kept`, its last tokens. Raises FieldError."""
-    room = facts.max_model_len - 1
-    if kept is not None:
-        kept = room if kept == -1 else kept
-        if kept < len(prompt.token_ids):
-            prompt = Prompt(prompt.token_ids[-kept:] if kept else [])
+def _fitting(prompt: Prompt, request: Request, facts: ModelFacts, param: str) -> Prompt:
+    """A prompt that leaves room for a token, if one is asked for; or as many of its last tokens as
+    the request wants kept. Raises FieldError."""
+    needs_one = num_new_tokens(request) != 0
+    kept = _kept(request, facts)
+    if kept is not None and kept < len(prompt.token_ids):
+        prompt = Prompt(prompt.token_ids[-kept:] if kept else [])
     count = len(prompt.token_ids)
     if not count:
         raise FieldError(param, f"{param} has no tokens", hint="Give at least one.")
-    if count > room:
+    if count > facts.max_model_len - needs_one:
+        also = ", and a completion needs one of them" if needs_one else ""
         raise FieldError(
             param,
-            f"This model's maximum context length is {facts.max_model_len} tokens, and a "
-            f"completion needs one of them; the prompt has {count}",
+            f"This model's maximum context length is {facts.max_model_len} tokens{also}; the "
+            f"prompt has {count}",
             hint="Shorten it, or let truncate_prompt_tokens do so.",
             code="context_length_exceeded",
         )
     return prompt
+
+
+def _kept(request: Request, facts: ModelFacts) -> int | None:
+    """Number of the last tokens of a prompt that are kept; None: all. -1 stands for those that
+    leave room for the completion. Raises FieldError where that leaves none."""
+    if request.truncate_prompt_tokens != -1:
+        return request.truncate_prompt_tokens
+    wanted, most = num_new_tokens(request), facts.max_model_len
+    if wanted is None:  # the model's own default may be for a longer context
+        usual = facts.defaults.get("max_tokens") or 1
+        return most - (usual if usual < most else 1)
+    if wanted >= most:
+        raise FieldError(
+            "max_tokens",
+            f"This model's maximum context length is {most} tokens; {wanted} new ones are asked "
+            "for, which leaves none for the prompt",
+            hint=f"Give a max_tokens of at most {most - 1}, or a truncate_prompt_tokens above 0.",
+            code="context_length_exceeded",
+        )
+    return most - wanted

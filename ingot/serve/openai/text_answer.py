@@ -28,7 +28,7 @@ class TextAnswer(Answer):
         self._scorers = defaultdict[int, TextScores](partial(TextScores, self._texts))
         self._begun: set[int] = set()
         # Nothing but text: what most requests want, at the least cost for each token.
-        special = (request.echo, request.return_token_ids, order.scores, order.hides_completion)
+        special = (request.echo, request.return_token_ids, order.scores)
         self._plain = not any(special)
 
     def chunks(self, number: int, progress: Progress) -> bytes:
@@ -65,8 +65,6 @@ class TextAnswer(Answer):
             yield self._choice(first + piece.index, piece)
 
     def _choice(self, index: int, piece: Piece) -> TextChoice:
-        if self._order.hides_completion:
-            return TextChoice(index=index, text="", finish_reason=piece.finish_reason and "length")
         choice = _choice(index, piece)
         if piece.logprobs is not None:
             choice.logprobs = self._scorers[index].of_piece(piece)

@@ -75,7 +75,7 @@ def deployment_name(model: str) -> str:
 def _front_builder(args: RayArguments) -> Any:
     """A function that makes the front's ASGI application, in its process."""
     chats = {model.name: model.chats for model in args.models}
-    key_file, open_health = args.api_key_file, args.open_health
+    key_file, open_health, origins = args.api_key_file, args.open_health, args.allow_origins
 
     def front() -> Any:
         from ingot.serve.edge.edge import Edge
@@ -86,7 +86,7 @@ def _front_builder(args: RayArguments) -> Any:
 
         handles = {name: serve.get_deployment_handle(deployment_name(name)) for name in chats}
         keys = Path(key_file) if key_file else None
-        edge = Edge(EdgeSettings(key_file=keys, open_health=open_health))
+        edge = Edge(EdgeSettings(key_file=keys, open_health=open_health, origins=origins))
         settings = HttpSettings(chats=chats)
         return edge.wrap(build_app(RemoteModels(handles), settings, edge, edge.beating))
 

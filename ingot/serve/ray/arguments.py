@@ -68,7 +68,8 @@ class RayArguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     front_cpus      processors that Ray sets aside for each
     fronts_on_head  whether they run where the cluster's head runs. A front that dies cuts its
                     streams, and without its head the cluster is lost anyway
-    api_key_file    as of `ingot serve`, where the fronts run
+    api_key_file    as of `ingot serve`, where the fronts run; `allow_origins` are those of its
+                    --allow-origin
     balance         when load counts for more than a cached prefix
     """
 
@@ -78,6 +79,7 @@ class RayArguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     fronts_on_head: bool = True
     api_key_file: str | None = None
     open_health: bool = True
+    allow_origins: list[str] = []
     balance: Balance = Balance()
 
 

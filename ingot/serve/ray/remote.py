@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
@@ -126,6 +127,14 @@ class RemoteStatus:
     aliases: Sequence[str] = ()
     facts: ModelFacts | None = None
     error: str | None = None
+    created: int = 0
+    max_model_len: int | None = None
+
+
+def _loaded(name: str, facts: ModelFacts) -> RemoteStatus:
+    return RemoteStatus(
+        name, "loaded", facts=facts, created=facts.created, max_model_len=facts.max_model_len
+    )
 
 
 class RemoteModels:
@@ -136,6 +145,7 @@ class RemoteModels:
 
     def __init__(self, handles: Mapping[str, Any]) -> None:
         self._handles = handles
+        self._began = int(time.time())
         self._engines: dict[str, RemoteEngine] = {}
         self._locks = {name: asyncio.Lock() for name in handles}
 
@@ -152,9 +162,9 @@ class RemoteModels:
     def status(self) -> list[RemoteStatus]:
         """Status of all models."""
         return [
-            RemoteStatus(name, "loaded", facts=engine.facts)
+            _loaded(name, engine.facts)
             if (engine := self._engines.get(name))
-            else RemoteStatus(name, "unloaded")
+            else RemoteStatus(name, "unloaded", created=self._began)
             for name in self._handles
         ]
 

@@ -38,6 +38,8 @@ class ModelStatus(Struct, frozen=True, kw_only=True):
     is_damaged    it failed since its artifact was changed while it was in use
     load_seconds  that the last load took
     last_used     when its last lease ended, in seconds since 1970
+    created       when its artifact was made or, until that is known, when it was registered
+    max_model_len the most tokens of a sequence; None: not known yet
     """
 
     name: str
@@ -56,6 +58,8 @@ class ModelStatus(Struct, frozen=True, kw_only=True):
     is_damaged: bool = False
     load_seconds: float | None = None
     last_used: float | None = None
+    created: int = 0
+    max_model_len: int | None = None
 
 
 class ModelEvent(Struct, frozen=True):
@@ -129,6 +133,8 @@ class Entry:
     is_damaged: bool = False
     load_seconds: float | None = None
     last_used: float | None = None
+    created: int = field(default_factory=lambda: int(time.time()))
+    max_model_len: int | None = None
     removed: bool = False  # nobody can ask for it any more, and nothing may open an engine for it
     may_heal: bool = False  # whether the next lease may try again after an error
     # Loads, unloads and reloads of a model come one after the other.
@@ -146,6 +152,7 @@ class Entry:
 
     def status(self, aliases: list[str]) -> ModelStatus:
         instances = [*([self.instance] if self.instance else []), *self.retired]
+        facts = self.instance.engine.facts if self.instance else None
         return ModelStatus(
             name=self.name,
             state=self.state,
@@ -153,7 +160,7 @@ class Entry:
             settings=self.settings,
             aliases=aliases,
             pinned=self.pinned,
-            facts=self.instance.engine.facts if self.instance else None,
+            facts=facts,
             error=self.error,
             progress=self.progress,
             nbytes=self.nbytes,
@@ -163,6 +170,8 @@ class Entry:
             is_damaged=self.is_damaged,
             load_seconds=self.load_seconds,
             last_used=self.last_used,
+            created=facts.created if facts else self.created,
+            max_model_len=facts.max_model_len if facts else self.max_model_len,
         )
 
 

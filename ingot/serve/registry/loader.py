@@ -24,7 +24,7 @@ from ingot.serve.isolated.supervisor import DAMAGED
 from ingot.serve.registry.entries import FAILED, LOADED, LOADING, Entry, Instance, LoadUnderWay
 from ingot.serve.registry.events import Events
 from ingot.serve.registry.memory import MemoryBudget
-from ingot.serve.registry.opening import Opener
+from ingot.serve.registry.opening import Need, Opener
 from ingot.serve.settings import ModelSettings
 
 _log = logging.getLogger(__name__)
@@ -78,7 +78,7 @@ class Loader:
             if entry.instance is not None and not self._fits_beside(entry, need.nbytes):
                 await asyncio.wait([self._retire(entry)])
             try:
-                instance = await self._open(entry, path, need.settings, need.nbytes)
+                instance = await self._open(entry, path, need)
             except IngotError as error:
                 if entry.instance is None:
                     self._fail(entry, error)
@@ -169,7 +169,7 @@ class Loader:
         self._note(entry, "looking for the artifact")
         path = await self._locate(entry, entry.source, entry.settings)
         need = await self._opener.need(path, entry.settings, self._memory.budget)
-        self._put(entry, await self._open(entry, path, need.settings, need.nbytes))
+        self._put(entry, await self._open(entry, path, need))
 
     async def _locate(self, entry: Entry, source: str, settings: ModelSettings) -> str:
         """The artifact of a source, which may have to be compiled first."""
@@ -180,11 +180,11 @@ class Loader:
             self._events.tell(entry.name, entry.state, "found", compile_seconds=seconds)
         return path
 
-    async def _open(
-        self, entry: Entry, path: str, settings: ModelSettings, nbytes: int
-    ) -> Instance:
+    async def _open(self, entry: Entry, path: str, need: Need) -> Instance:
         """A new instance, once there is memory for it."""
-        entry.nbytes = nbytes
+        nbytes = entry.nbytes = need.nbytes
+        entry.created = need.created or entry.created
+        entry.max_model_len = need.max_model_len or entry.max_model_len
         if not self._memory.fits(nbytes):
             self._note(entry, "waiting for memory")
         await self._memory.take(nbytes, partial(self._evict, entry, nbytes))
@@ -193,7 +193,7 @@ class Loader:
             self._note(entry, "opening the artifact")
             began = time.monotonic()
             changed = partial(self._changed, entry, instance)
-            instance.engine = await self._opener.open(entry.name, path, settings, changed)
+            instance.engine = await self._opener.open(entry.name, path, need.settings, changed)
             entry.load_seconds = time.monotonic() - began
         except BaseException:
             self._memory.free(nbytes)

@@ -108,10 +108,13 @@ async def _in_any_case(work: Coroutine[Any, Any, None]) -> None:
 
 
 class Need(Struct, frozen=True):
-    """Memory that a model takes, and the settings with which it takes no more."""
+    """Memory that a model takes, and the settings with which it takes no more. `created` and
+    `max_model_len` are what its facts will say; 0 and None: not known before it is open."""
 
     nbytes: int
     settings: ModelSettings
+    created: int = 0
+    max_model_len: int | None = None
 
 
 def need_of(path: str, settings: ModelSettings, budget: int | None = None) -> Need:
@@ -128,7 +131,12 @@ def need_of(path: str, settings: ModelSettings, budget: int | None = None) -> Ne
     pool = _pool(plan, settings, budget).nbytes(plan)
     # The engine is told, so that it takes what is counted here.
     settings = replace(settings, kv_bytes=pool or None)
-    return Need(weights + pool + _fixed(artifact, plan), settings)
+    return Need(
+        weights + pool + _fixed(artifact, plan),
+        settings,
+        artifact.created,
+        settings.context or artifact.manifest.limits.max_model_len,
+    )
 
 
 def _pool(plan: Plan, settings: ModelSettings, budget: int | None) -> PoolSize:

@@ -54,8 +54,10 @@ async def answering(
     caller = Caller(unique_id(), key)
     async with server.lease(name) as engine:
         make_order = partial(order_of, request, engine, caller, body, server.terms_of(name))
-        order = make_order() if _is_small(request, body) else await off_loop(make_order)
-        asked = asked_of(order, key, server.models.name_of(name), engine)
+        registered = server.models.name_of(name)
+        with server.gate.expect(Asked(model=registered, key=key, facts=engine.facts)):
+            order = make_order() if _is_small(request, body) else await off_loop(make_order)
+        asked = asked_of(order, key, registered, engine)
         async with (
             server.gate.enter(asked) as admitted,
             aclosing(steps_of(engine, order.jobs, admitted)) as steps,

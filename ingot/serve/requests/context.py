@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -31,6 +32,9 @@ SMALL_BODY = 4 << 10
 
 LOADING_RETRY_SECONDS = 5.0
 MAX_TOKENIZING, MAX_WAITING = 2, 64  # texts that `/tokenize` works on at once, and that wait
+
+
+_PARSERS = ThreadPoolExecutor(2, "parsing")
 
 
 class Turns:
@@ -86,7 +90,7 @@ class ServerContext:
     async def decode(self, body: bytes, kind: type[R]) -> R:
         """A body as a struct. Raises FieldError."""
         read = partial(decode, body, kind)
-        request, names = read() if len(body) < LARGE_BODY else await off_loop(read)
+        request, names = read() if len(body) < LARGE_BODY else await parsed(read)
         self.unknown_fields.note(names, kind)
         return request
 
@@ -155,6 +159,12 @@ class ServerContext:
                 code="missing_required_parameter",
             )
         return str(names[0])
+
+
+async def parsed(read: Callable[[], T]) -> T:
+    """Parses a large body in a thread. Prompts are made in others: who is to be refused does not
+    wait for theirs."""
+    return await asyncio.get_running_loop().run_in_executor(_PARSERS, read)
 
 
 async def off_loop(work: Callable[[], T]) -> T:

@@ -35,12 +35,6 @@ class UnknownRoute(Refusal):
     status, kind, code, retry = 404, "not_found_error", "unknown_url", None
 
 
-class WrongMethod(Refusal):
-    """A path with another method."""
-
-    status, code, retry = 405, "method_not_allowed", None
-
-
 class Row(NamedTuple):
     """Row of the table: the answer to an error of ours.
 

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    nullcontext,
+)
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -27,6 +32,11 @@ class Admitted:
 class Gate(Protocol):
     """Lets requests in."""
 
+    def expect(self, asked: Asked) -> AbstractContextManager[None]:
+        """Counts a request while its prompt is made in the block, before it enters. Raises
+        QueueFullError where it would be refused anyhow; of `asked`, the model and the key count."""
+        ...
+
     def enter(self, asked: Asked) -> AbstractAsyncContextManager[Admitted]:
         """Waits for the request's turn. Raises QueueFullError; a request that takes too long is
         cancelled in the block, which raises why."""
@@ -35,6 +45,9 @@ class Gate(Protocol):
 
 class OpenGate:
     """Lets everything in and looks at nothing."""
+
+    def expect(self, asked: Asked) -> AbstractContextManager[None]:
+        return nullcontext()
 
     @asynccontextmanager
     async def enter(self, asked: Asked) -> AsyncIterator[Admitted]:

@@ -54,7 +54,7 @@ class SmallApp:
     async def live(self, scope, receive, send) -> None:
         await _text(send, b"ok")
 
-    health = live
+    health = v2_health_live = v2_health_ready = live
 
     async def models_load(self, scope, receive, send) -> None:
         await _text(send, scope["state"]["key"].encode())

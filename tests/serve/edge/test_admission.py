@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack, ExitStack, suppress
 
 import pytest
 
@@ -76,6 +76,54 @@ def test_a_full_queue_refuses_at_once_and_says_when_to_come_back():
             await gone(waiting)
 
     run(scenario, max_queue=1)
+
+
+def test_requests_whose_prompts_are_made_count_before_they_wait():
+    """With every seat free and a queue of 2, as many more as get seats at once are read."""
+
+    async def scenario(admission: Admission) -> None:
+        with ExitStack() as reading:
+            for _ in range(SEATS + 2):
+                reading.enter_context(admission.expect(asked()))
+            with pytest.raises(QueueFull, match=r"^5 requests .* read"), admission.expect(asked()):
+                pytest.fail("it is read")
+            with admission.expect(asked("other")):
+                pass
+        async with AsyncExitStack() as stack:
+            await fill(stack, admission)
+            waiting = asyncio.create_task(stack.enter_async_context(admission.enter(asked())))
+            await until(lambda: admission.lines["m"].num_waiting)
+            with (
+                admission.expect(asked()),
+                pytest.raises(QueueFull, match="2 requests wait"),
+                admission.expect(asked()),
+            ):
+                pytest.fail("it is read")
+            with admission.expect(asked()):  # one has left that was to come
+                pass
+            await gone(waiting)
+        assert not admission.lines["m"].num_expected and not admission._expected
+
+    run(scenario, max_queue=2)
+
+
+def test_a_key_and_a_line_of_tokens_that_are_full_refuse_before_prompts_are_made():
+    async def scenario(admission: Admission) -> None:
+        async with AsyncExitStack() as stack:
+            await fill(stack, admission)
+            full = admission.enter(asked(num_tokens=320))
+            waiting = asyncio.create_task(stack.enter_async_context(full))
+            await until(lambda: admission.lines["m"].num_waiting)
+            with pytest.raises(QueueFull, match="at most 320"), admission.expect(asked()):
+                pytest.fail("it is read")
+            await gone(waiting)
+        with admission.expect(asked(key="bob")), admission.expect(asked(key="bob")):
+            with pytest.raises(QueueFull, match="this key"), admission.expect(asked(key="bob")):
+                pytest.fail("it is read")
+            with admission.expect(asked(key="ann")), admission.expect(asked()):
+                pass
+
+    run(scenario, max_key_requests=2)
 
 
 def test_tokens_that_wait_are_bounded_by_what_the_cache_holds():

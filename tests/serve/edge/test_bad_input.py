@@ -296,7 +296,7 @@ def test_a_fuzzer_for_longer(world, case, mutated, parts):
     fuzz_wire(world, parts)
 
 
-def test_every_route_asks_for_a_key_but_live(tmp_path):
+def test_every_route_asks_for_a_key_but_those_of_probes(tmp_path):
     """All routes of the application by its own list: without a key, with a wrong one, the right."""
     text, key = make_key("a", "admin")
     path = tmp_path / "keys.txt"
@@ -322,4 +322,5 @@ def test_every_route_asks_for_a_key_but_live(tmp_path):
         return found
 
     assert len(app.routes) > 8
-    assert asyncio.run(main()) == {("GET", "/live")}
+    probes = ("/live", "/health", "/v2/health/live", "/v2/health/ready")
+    assert asyncio.run(main()) == {("GET", path) for path in probes}

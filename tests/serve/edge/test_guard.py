@@ -5,14 +5,21 @@ from __future__ import annotations
 import asyncio
 import io
 import logging
+import os
 import re
 
 import httpx
 import pytest
 
+from ingot.errors import UsageError
 from ingot.serve.edge.keys import make_key
 from ingot.serve.edge.logs import FORMATS
+from ingot.serve.edge.pages import Pages
+from ingot.serve.edge.settings import EdgeSettings
+from ingot.serve.http.app import build_app
+from ingot.serve.unique import unique_id
 from tests.serve.edge.edge_server import serving, with_limits
+from tests.support.fake_engine import FakeEngine, FakeModels, says
 from tests.support.until import until
 
 LEAKS = re.compile(r"0x[0-9a-f]{6,}|/home|/tmp|/usr|Traceback|File \"|secret", re.IGNORECASE)
@@ -42,18 +49,19 @@ def code_of(response: httpx.Response) -> tuple[int, str]:
     return response.status_code, error["code"]
 
 
-def test_with_keys_only_live_is_open(keys):
+def test_with_keys_only_probes_are_open(keys):
     path, headers = keys
 
     async def scenario(served, client) -> None:
-        paths = ["/echo", "/", "/health", "/metrics", "/health/details", "/v1/models", "/live/"]
+        paths = ["/echo", "/", "/metrics", "/health/details", "/v1/models", "/echo/", "/health/x"]
         for method in ("GET", "POST", "OPTIONS", "HEAD", "PUT", "DELETE"):
             for at in [*paths, "/models/load"]:
                 for wrong in ({}, {"Authorization": "Bearer wrong"}):
                     response = await client.request(method, at, headers=wrong)
                     assert response.status_code == 401
                     assert "access-control-allow-origin" not in response.headers
-            assert (await client.request(method, "/live")).status_code == 200
+            for at in ("/live", "/live/", "/health", "/v2/health/live", "/v2/health/ready"):
+                assert (await client.request(method, at)).status_code == 200
         assert code_of(await client.get("/echo")) == (401, "invalid_api_key")
         assert (await client.post("/echo", headers=headers["bob"])).text == "0"
         assert not served.app.ended.count("/models/load")
@@ -61,13 +69,31 @@ def test_with_keys_only_live_is_open(keys):
     run(scenario, key_file=path)
 
 
-@pytest.mark.thorough
-def test_health_can_be_opened_for_probes(keys):
-    async def scenario(served, client) -> None:
-        assert (await client.get("/health")).text == "ok"
-        assert (await client.get("/health/details")).status_code == 401
+@pytest.mark.parametrize("open_health", [False, True])
+def test_probes_without_a_key_hear_of_no_model(keys, open_health):
+    path, headers = keys
+    models = FakeModels(bard=FakeEngine(says("a")))
 
-    run(scenario, key_file=keys[0], open_health=True)
+    async def main() -> None:
+        around = serving(app=build_app(models), key_file=path, open_health=open_health)
+        async with around as served, served.client() as client:
+            named = {"status": "ok", "models": {"bard": "loaded"}}
+            for key in ({}, {"Authorization": "Bearer wrong"}):
+                told = (await client.get("/health", headers=key)).json()
+                assert told == (named if open_health else {"status": "ok"})
+                one = await client.get("/health?model=bard", headers=key)
+                if open_health:
+                    assert one.json() == named
+                else:
+                    assert code_of(one) == (401, "invalid_api_key")
+            assert (await client.get("/health?model=bard", headers=headers["bob"])).json() == named
+            assert (await client.get("/v2/health/ready")).json() == {"ready": True}
+            models.states["bard"] = "failed"
+            for at in ("/v2/health/ready", "/health"):
+                assert (await client.get(at)).status_code == 503
+            assert (await client.get("/v2/health/live")).json() == {"live": True}
+
+    asyncio.run(main())
 
 
 def test_models_are_changed_with_an_admin_key_alone(keys):
@@ -76,8 +102,9 @@ def test_models_are_changed_with_an_admin_key_alone(keys):
     async def scenario(served, client) -> None:
         response = await client.post("/models/load", headers=headers["bob"])
         assert code_of(response) == (403, "not_permitted")
-        response = await client.post("/%6dodels/load", headers=headers["bob"])
-        assert code_of(response) == (403, "not_permitted")
+        for spelled in ("/%6dodels/load", "/models/load/", "/models/load//", "/models%2fload%2F"):
+            response = await client.post(spelled, headers=headers["bob"])
+            assert code_of(response) == (403, "not_permitted")
         assert (await client.post("/models/load", headers=headers["root"])).text == "root"
         assert (await client.post("/echo", headers=headers["root"])).status_code == 200
 
@@ -119,6 +146,119 @@ def test_pages_of_other_sites_are_refused(keys):
     run(named, key_file=path)
 
 
+PAGE = "http://localhost:3000"
+ASKING = {
+    "Origin": PAGE,
+    "Access-Control-Request-Method": "POST",
+    "Access-Control-Request-Headers": "authorization,x-stainless-lang",
+}
+
+
+@pytest.mark.parametrize("allowed", [[PAGE], ["https://other.example", PAGE.upper()], ["*"]])
+def test_pages_of_allowed_sites_may_call(keys, allowed):
+    path, headers = keys
+    shown = "*" if "*" in allowed else PAGE
+
+    async def scenario(served, client) -> None:
+        for at in ("/echo", "/v1/chat/completions", "/live", "/nothing"):
+            asked = await client.options(at, headers=ASKING)
+            assert asked.status_code == 204 and not asked.content
+            assert asked.headers["access-control-allow-origin"] == shown
+            assert "POST" in asked.headers["access-control-allow-methods"]
+            assert (
+                asked.headers["access-control-allow-headers"]
+                == ASKING["Access-Control-Request-Headers"]
+            )
+            assert int(asked.headers["access-control-max-age"]) > 0
+            assert asked.headers["vary"] == "Origin"
+        assert not served.app.ended  # the application is not asked
+        origin = {"Origin": PAGE}
+        for method, at, status, key in (
+            ("POST", "/echo", 200, headers["bob"]),
+            ("GET", "/flood", 200, headers["bob"]),
+            ("POST", "/fail", 500, headers["bob"]),
+            ("POST", "/models/load", 403, headers["bob"]),
+            ("POST", "/echo", 401, {}),
+            ("OPTIONS", "/echo", 401, {}),  # it asks for no method, so it is no preflight
+            ("GET", "/live", 200, {}),
+        ):
+            answer = await client.request(method, at, headers=origin | key)
+            assert answer.status_code == status, at
+            assert answer.headers["access-control-allow-origin"] == shown
+            assert "x-request-id" in answer.headers["access-control-expose-headers"]
+            assert answer.headers["vary"] == "Origin"
+        for at in ("/live", "/echo"):  # no page asks
+            answer = await client.get(at, headers=headers["bob"])
+            assert answer.status_code == 200 and answer.headers["vary"] == "Origin"
+            assert "access-control-allow-origin" not in answer.headers
+
+    run(scenario, key_file=path, origins=allowed)
+
+
+@pytest.mark.parametrize("at_once", [b"", b"content-length: 1000000000\r\n"])
+def test_pages_can_read_what_the_protocol_refuses(at_once):
+    async def scenario(served, client) -> None:
+        head = b"POST /echo HTTP/1.1\r\nhost: 127.0.0.1\r\norigin: " + PAGE.encode() + b"\r\n"
+        chunked = b"transfer-encoding: chunked\r\n\r\n65\r\n" + b"x" * 0x65
+        answer = await served.raw(head + (at_once + b"\r\n" if at_once else chunked))
+        assert answer.startswith(b"HTTP/1.1 413")
+        assert b"\r\naccess-control-allow-origin: " + PAGE.encode() + b"\r\n" in answer
+
+    run(scenario, limits=with_limits(body_bytes=100), origins=[PAGE])
+
+
+@pytest.mark.parametrize("allowed", [[], [PAGE], ["*"]])
+def test_a_refused_page_is_told_of_the_option(allowed):
+    """Whatever is allowed, a name that points to this machine is not."""
+
+    async def scenario(served, client) -> None:
+        for origin in ("http://localhost:3001", "null", "http://localhost", 'x";rm', "http://["):
+            refused = await client.options("/echo", headers=ASKING | {"Origin": origin})
+            if "*" in allowed:
+                assert refused.status_code == 204
+                continue
+            assert code_of(refused) == (403, "not_permitted")
+            assert "access-control-allow-origin" not in refused.headers
+            told = refused.json()["error"]["message"]
+            assert "--allow-origin" in told and '"' not in told
+        rebound = await client.get("/echo", headers={"Host": "example.com"})
+        assert code_of(rebound) == (403, "not_permitted")
+        asked = await client.options("/echo", headers=ASKING)
+        assert asked.status_code == (204 if allowed else 403)
+
+    run(scenario, origins=allowed)
+
+
+@pytest.mark.parametrize(
+    "bad", ["localhost:3000", "http://x/", "http://a,http://b", "", "http://a b"]
+)
+def test_what_is_no_origin_is_refused_at_the_start(bad):
+    with pytest.raises(UsageError, match=r"is no origin\nWrite --allow-origin https://"):
+        EdgeSettings(origins=[PAGE, bad]).check()
+
+
+@pytest.mark.parametrize("odd", ["x\x00y", "a" * 5000, "é"])
+def test_headers_that_are_none_are_not_echoed(odd):
+    asked = {b"origin": b"null", b"access-control-request-method": b"GET",
+             b"access-control-request-headers": odd.encode("latin-1")}  # fmt: skip
+    named = dict(Pages(["*"]).preflight("OPTIONS", asked) or ())
+    assert named[b"access-control-allow-headers"].startswith(b"authorization, content-type")
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/health/details"])
+def test_what_the_server_answers_itself_takes_one_method(path):
+    async def scenario(served, client) -> None:
+        for at in (path, f"{path}/"):
+            shown, head = await client.get(at), await client.head(at)
+            assert shown.status_code == head.status_code == 200
+            assert shown.content and not head.content
+            refused = await client.post(at)
+            assert code_of(refused) == (405, "method_not_allowed")
+            assert refused.headers["allow"] == "GET, HEAD"
+
+    run(scenario)
+
+
 def test_an_id_is_echoed_or_made_and_is_one_word():
     async def scenario(served, client) -> None:
         response = await client.post("/echo", headers={"X-Request-Id": "my-1"})
@@ -129,6 +269,33 @@ def test_an_id_is_echoed_or_made_and_is_one_word():
         assert (await client.get("/missing")).headers["x-request-id"]
 
     run(scenario)
+
+
+def test_an_id_of_a_client_is_in_the_log_and_in_refusals_of_all_kinds(keys, capfd):
+    path, headers = keys
+    given = {"X-Request-Id": "mine-7"}
+
+    async def scenario(served, client) -> None:
+        for at, key, status in (("/echo", headers["bob"], 200), ("/echo", {}, 401)):
+            answer = await client.post(at, headers=given | key)
+            assert (answer.status_code, answer.headers["x-request-id"]) == (status, "mine-7")
+        head = b"POST /echo HTTP/1.1\r\nhost: 127.0.0.1\r\nx-request-id: mine-7\r\n"
+        refused = await served.raw(head + b"content-length: 999999999\r\n\r\n")
+        assert refused.startswith(b"HTTP/1.1 413") and b"\r\nx-request-id: mine-7\r\n" in refused
+
+    run(scenario, key_file=path)
+    lines = [line for line in capfd.readouterr().err.splitlines() if " request " in line]
+    assert len(lines) == 2 and all("id=mine-7" in line for line in lines)
+
+
+def test_ids_made_up_differ_in_forked_processes():
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        os.write(writer, unique_id().encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(reader, 64).decode() != unique_id()
 
 
 def test_a_body_is_bounded_whether_its_length_is_told_or_not():

@@ -164,6 +164,20 @@ def test_an_idle_connection_is_closed_after_the_keep_alive():
     assert status_of(answer) == 200
 
 
+OLD_LINES = (b"", b"connection: keep-alive\r\n", b"expect: 100-continue\r\ncontent-length: 0\r\n")
+
+
+@pytest.mark.parametrize("version", [b"1.0", b"0.9"])
+@pytest.mark.parametrize("line", OLD_LINES, ids=["plain", "keep-alive", "expecting"])
+def test_an_old_client_gets_no_chunks_and_the_end_of_its_connection(version, line, answer_to):
+    answer = answer_to(b"GET /flood HTTP/" + version + b"\r\nhost: 127.0.0.1\r\n" + line + b"\r\n")
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert status_of(answer) == 200 and b"connection: close" in head
+    assert b"transfer-encoding" not in head and body == b"x" * len(body) != b""
+    echoed = answer_to(b"POST /echo HTTP/" + version + b"\r\nhost: 127.0.0.1\r\n" + line + b"\r\n")
+    assert b"content-length: 1" in echoed and echoed.endswith(b"\r\n\r\n0")
+
+
 def test_requests_sent_ahead_are_answered_in_order(answer_to):
     one = HEAD + b"content-length: 1\r\n\r\na"
     two = HEAD + b"content-length: 2\r\n\r\naa"

@@ -19,11 +19,10 @@ from ingot.serve.grpc.stubs import open_inference_pb2 as oip
 from tests.serve.grpc.conftest import failure, served
 from tests.support.fake_engine import FakeEngine, FakeModels, says
 
-# A method, what it is asked, and who may: all, probes where health is open, a key, or a key
-# that may administer.
+# A method, what it is asked, and who may: all, a key, or a key that may administer.
 METHODS = {
     "inference.GRPCInferenceService/ServerLive": (oip.ServerLiveRequest(), "all"),
-    "inference.GRPCInferenceService/ServerReady": (oip.ServerReadyRequest(), USE),
+    "inference.GRPCInferenceService/ServerReady": (oip.ServerReadyRequest(), "all"),
     "inference.GRPCInferenceService/ModelReady": (oip.ModelReadyRequest(name="m"), USE),
     "inference.GRPCInferenceService/ServerMetadata": (oip.ServerMetadataRequest(), USE),
     "inference.GRPCInferenceService/ModelMetadata": (oip.ModelMetadataRequest(name="m"), USE),
@@ -36,8 +35,8 @@ METHODS = {
     "ingot.v1.Models/Load": (v1.LoadRequest(model="m"), ADMIN),
     "ingot.v1.Models/Unload": (v1.UnloadRequest(model="m"), ADMIN),
     "ingot.v1.Models/Reload": (v1.ReloadRequest(model="m"), ADMIN),
-    "grpc.health.v1.Health/Check": (health_pb2.HealthCheckRequest(), "probes"),
-    "grpc.health.v1.Health/Watch": (health_pb2.HealthCheckRequest(), "probes"),
+    "grpc.health.v1.Health/Check": (health_pb2.HealthCheckRequest(), "all"),
+    "grpc.health.v1.Health/Watch": (health_pb2.HealthCheckRequest(), "all"),
     "grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": (
         reflection_pb2.ServerReflectionRequest(list_services=""),
         USE,
@@ -96,26 +95,46 @@ async def status_of(client, method: str, key: str | None) -> str:
     return "OK"
 
 
-@pytest.mark.parametrize("open_health", [False, True])
 @pytest.mark.parametrize("method", METHODS)
-def test_a_method_lets_in_whom_it_should(run, keys, method, open_health):
+def test_a_method_lets_in_whom_it_should(run, keys, method):
     path, texts = keys
     needs = METHODS[method][1]
 
     async def work():
         models = AdminModels(m=FakeEngine(says("a")))
-        async with served(models, key_file=path, open_health=open_health) as client:
+        async with served(models, key_file=path) as client:
             given = (*REFUSED, texts[USE], texts[ADMIN])
             return [await status_of(client, method, key) for key in given]
 
     none, wrong, use, admin = run(work())
     refused = {"UNAUTHENTICATED", "PERMISSION_DENIED"}
-    if needs == "all" or (needs == "probes" and open_health):
+    if needs == "all":
         assert not {none, wrong, use, admin} & refused
     else:
         assert (none, wrong) == ("UNAUTHENTICATED", "UNAUTHENTICATED")
         assert use == "PERMISSION_DENIED" if needs == ADMIN else use not in refused
         assert admin not in refused
+
+
+@pytest.mark.parametrize("open_health", [False, True])
+def test_probes_without_a_key_hear_of_no_model(run, keys, open_health):
+    path, texts = keys
+
+    async def work():
+        models = FakeModels(m=FakeEngine(says("a")))
+        async with served(models, key_file=path, open_health=open_health) as client:
+            check = health_pb2_grpc.HealthStub(client.channel).Check
+            found = []
+            for name in ("m", "nobody", "", "inference.GRPCInferenceService"):
+                for key in (None, texts[USE]):
+                    metadata = [("authorization", f"Bearer {key}")] if key else []
+                    call = check(health_pb2.HealthCheckRequest(service=name), metadata=metadata)
+                    found.append((await call.code()).name)
+            return found
+
+    of_m, *others = run(work())
+    assert of_m == ("OK" if open_health else "NOT_FOUND")
+    assert others == ["OK", "NOT_FOUND", "NOT_FOUND", *["OK"] * 4]
 
 
 class AdminModels(FakeModels):

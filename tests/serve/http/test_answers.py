@@ -53,6 +53,9 @@ def scored(job: Job) -> Iterable[Step]:
     of_prompt: list[list[Scored] | None] | None = None
     if "prompt_logprobs" in job.params:
         of_prompt = [None, *([(token, -2.0, 1, None)] for token in prompt[1:])]
+    if job.params["max_tokens"] == 0:
+        yield Progress([Piece(0, "", [], [], "length")], True, prompt_logprobs=of_prompt)
+        return
     pieces = [Piece(0, "H", [40], [first])]
     yield Progress(pieces, prompt_logprobs=of_prompt)
     yield Progress([Piece(0, "i", [73], [second], "length")], True)
@@ -213,6 +216,7 @@ def test_a_prompt_alone_is_echoed(stream: bool) -> None:
     assert choice["logprobs"]["tokens"] == tokens
     assert "".join(tokens) == "To be"
     assert choice["logprobs"]["text_offset"][0] == 0
+    assert answer["usage"]["completion_tokens"] == 0
 
 
 def test_an_echo_begins_each_choice() -> None:

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
 from ingot.serve.edge.settings import ClientLimits
 from ingot.serve.http.app import app_of
+from ingot.serve.open_model import open_model
+from ingot.serve.progress import facts_of
+from ingot.serve.registry.opening import need_of
 from ingot.serve.registry.registry import ModelRegistry
 from ingot.serve.requests.context import HttpSettings, ServerContext
+from ingot.serve.settings import ModelSettings
 from tests.serve.registry.fakes import FakeOpener, answer
 from tests.support.asgi import called
+from tests.support.fake_engine import FACTS
 from tests.support.until import until
 
 ASKED = {"model": "a", "prompt": [1]}
@@ -42,6 +48,47 @@ def test_who_waits_too_long_is_told_that_it_loads_and_the_load_goes_on(path, bod
             assert registry.status()[0].num_waiting == 0
 
     asyncio.run(main())
+
+
+def test_a_model_is_listed_with_what_is_known_of_it_before_it_is_loaded():
+    async def main():
+        opener = FakeOpener(holds=True)
+        opener.known = (1_600_000_000, 77)
+        async with ModelRegistry(opener) as registry:
+            app = app_of(ServerContext(models=registry))
+            before = int(time.time())
+            registry.register("a", "one", aliases=["b"])
+
+            async def told():
+                cards = (await called(app, "GET", "/v1/models")).json()["data"]
+                assert [card["id"] for card in cards] == ["a", "b"]
+                assert (await called(app, "GET", "/v1/models/a")).json() == cards[0]
+                (found,) = {(card["created"], card["max_model_len"]) for card in cards}
+                return found
+
+            created, context = await told()
+            assert before <= created <= time.time() and context is None
+            loading = asyncio.create_task(registry.load("a"))
+            await until(lambda: opener.held)
+            assert registry.status()[0].state == "loading" and await told() == opener.known
+            opener.held[0].go.set_result(None)
+            await loading
+            assert await told() == (FACTS.created, FACTS.max_model_len)
+            await registry.unload("a")
+            assert await told() == opener.known
+
+    asyncio.run(main())
+
+
+def test_what_is_told_of_an_artifact_before_it_is_open_is_what_its_facts_say(fake_artifact):
+    for settings in (ModelSettings(), ModelSettings(context=16)):
+        need = need_of(str(fake_artifact), settings)
+        model = open_model(str(fake_artifact), settings)
+        try:
+            facts = facts_of(model, settings)
+        finally:
+            model.close()
+        assert (need.created, need.max_model_len) == (facts.created, facts.max_model_len)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,28 @@ from tests.serve.registry.fakes import FakeOpener
 from tests.support.asgi import called, calling
 
 
+def test_what_is_null_was_left_out_and_what_is_wrong_is_named() -> None:
+    async def main() -> None:
+        async with ModelRegistry(FakeOpener()) as registry:
+            app = build_app(registry)
+            nulls = {"aliases": None, "pinned": None, "settings": {"device": None, "seed": None}}
+            asked = {"model": "a", "source": "one", **nulls}
+            loaded = await called(app, "POST", "/models/load", asked)
+            assert loaded.status == 200, loaded.body
+            assert (await called(app, "POST", "/models/load", asked)).status == 200
+            for path, more in (("unload", {"force": None}), ("reload", nulls)):
+                more = {"model": "a", **more}
+                assert (await called(app, "POST", f"/models/{path}", more)).status == 200
+            for value in ("1e308", "1e999", "1" + "0" * 400, '"x"', "NaN"):
+                body = f'{{"model": "b", "source": "one", "settings": {{"seed": {value}}}}}'
+                refused = await called(app, "POST", "/models/load", body.encode())
+                assert refused.status == 400, refused.body
+                assert refused.json()["error"]["param"] in ("settings.seed", "settings")
+                assert len(registry.status()) == 1
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("admin", [False, True])
 def test_what_can_name_files_is_told_to_administrators_alone(admin: bool) -> None:
     async def main() -> tuple[str, list[dict[str, str]]]:

@@ -77,7 +77,6 @@ RELATED = {
     "min_tokens": ("min_tokens", "max_tokens"),
     "max_tokens": ("min_tokens",),
     "truncate_prompt_tokens": ("prompt", "messages"),
-    "temperature": ("n",),
     "response_format": ("structured_outputs",),
     "tool_choice": ("tools",),
     "add_generation_prompt": ("messages",),
@@ -116,6 +115,96 @@ def test_a_body_that_is_no_json() -> None:
     assert answer(b'{"prompt": "x", "x": ' + b"[" * 63 + b"]" * 63 + b"}")[0].status == 200
 
 
+@pytest.mark.parametrize("word", ["NaN", "Infinity", "-Infinity"])
+@pytest.mark.parametrize(
+    "body, path",
+    [
+        ('{"prompt": "NaN", "temperature": %s}', "temperature"),
+        ('{"prompt": "x", "logit_bias": {"5": 1, "6": %s}, "top_p": NaN}', "logit_bias.6"),
+        ('{"prompt": [[1, 2], [3, %s]]}', "prompt[1][1]"),
+    ],
+)
+def test_a_number_that_json_does_not_have_is_named_by_its_field(
+    body: str, path: str, word: str
+) -> None:
+    error = refused((body % word).encode())
+    assert (error["param"], error["code"]) == (path, "invalid_json")
+    assert path in error["message"]
+
+
+HUGE = ["1e308", "-1e308", "1e309", "-1e999", "1" + "0" * 400, "-1" + "0" * 5000, "0.1e-400"]
+NUMERIC = {"logprobs", "top_logprobs", "max_completion_tokens", "priority",
+           "truncate_prompt_tokens", "best_of", *Sampling.__struct_fields__}  # fmt: skip
+
+
+@pytest.mark.parametrize("field", sorted(NUMERIC | {"model", "stream", "cache_salt"}))
+def test_numbers_of_absurd_size_are_taken_or_refused_by_the_name_of_their_field(
+    field: str,
+) -> None:
+    async def run() -> None:
+        app = build_app(FakeModels(bard=FakeEngine(says("a"))))
+        for path, kind in ((TEXT, CompletionRequest), (CHAT, ChatRequest)):
+            for value in HUGE if field in kind.__struct_fields__ else ():
+                for shape in ("%s", "[%s]", '{"5": %s}'):
+                    given = json.dumps(GIVEN[path])[:-1] + f', "{field}": {shape % value}}}'
+                    call = await called(app, "POST", path, given.encode())
+                    assert call.status in (200, 400), given[:99]
+                    if call.status == 400:
+                        blamed = call.json()["error"]["param"]
+                        assert blamed.partition(".")[0].partition("[")[0] == field, given[:99]
+
+    asyncio.run(run())
+
+
+def test_what_is_null_was_left_out() -> None:
+    for path, kind in ((TEXT, CompletionRequest), (CHAT, ChatRequest)):
+        (plain,) = jobs_of(GIVEN[path], path)
+        nulls = dict.fromkeys(kind.__struct_fields__)
+        (job,) = jobs_of({**nulls, **GIVEN[path]}, path)
+        assert (job.params, job.token_ids) == (plain.params, plain.token_ids)
+        options = dict.fromkeys(("include_usage", "continuous_usage_stats", "include_obfuscation"))
+        assert jobs_of({**GIVEN[path], "stream": True, "stream_options": options}, path)
+
+
+NULLS = {"name": None, "tool_calls": None, "function_call": None, "refusal": None, "audio": None}
+CALLED = {"role": "assistant", "tool_calls": [{"id": "1", "type": "function",
+          "function": {"name": "f", "arguments": None}}]}  # fmt: skip
+SAYS_ALL = (
+    "{% for m in messages %}{{ m['role'] + ':' + m['content'] }}{% if 'tool_calls' in m %}"
+    "{% for c in m.tool_calls %}{{ c.function.arguments | tojson }}{% endfor %}{% endif %};"
+    "{% endfor %}"
+)
+TELLS_CALLS = (
+    "{% for m in messages %}{% if m['content'] is none %}calls{% else %}says{% endif %};"
+    "{% endfor %}"
+)
+
+
+@pytest.mark.parametrize(
+    "template, text",
+    [
+        (SAYS_ALL, "user:Hi;assistant:{};tool:;assistant:;"),
+        (SAYS_ALL.replace("m['role'] + ':' + m['content']", "m.role ~ ':' ~ m.content"),
+         "user:Hi;assistant:{};tool:;assistant:;"),
+        (TELLS_CALLS, "says;calls;calls;calls;"),
+    ],
+)  # fmt: skip
+def test_a_message_of_a_history_may_lack_what_it_does_not_say(template: str, text: str) -> None:
+    """A template that tells calls by a content of None gets one; others would write it."""
+    messages = [
+        {**NULLS, "role": "user", "content": "Hi"},
+        {**CALLED, "content": None},
+        {"role": "tool", "tool_call_id": "1"},
+        {**NULLS, "role": "assistant", "content": None},
+    ]
+    settings = HttpSettings(terms=Terms(trusts_request_template=True))
+    for content in ({}, {"content": None}):
+        messages[1] = {**CALLED, **content}
+        call, engine = answer({"messages": messages, "chat_template": template}, CHAT, settings)
+        assert call.status == 200, call.body
+        assert engine.tokenizer.decode(engine.jobs[0].token_ids) == text
+
+
 def test_lone_surrogates_are_refused() -> None:
     assert refused(b'{"prompt": "\\ud800"}')["code"] == "invalid_json"
 
@@ -135,7 +224,6 @@ def test_lone_surrogates_are_refused() -> None:
         ({"prompt": [1] * 1024}, "prompt", "context_length_exceeded"),
         ({"prompt": "x" * 9000}, "prompt", "context_length_exceeded"),
         ({"prompt": "x", "n": 17}, "n", "invalid_value"),
-        ({"prompt": "x", "n": 2, "temperature": 0}, "n", "invalid_value"),
         ({"prompt": "x", "logprobs": 21}, "logprobs", "invalid_value"),
         ({"prompt": "x", "stop": ["a", ""]}, "stop[1]", "invalid_value"),
         ({"prompt": "x", "logit_bias": {"9999": 1}}, "logit_bias", "invalid_value"),
@@ -146,6 +234,10 @@ def test_lone_surrogates_are_refused() -> None:
         ({"prompt": "x", "logprob_token_ids": [1]}, "logprob_token_ids", "unsupported_parameter"),
         ({"prompt": "x", "thinking_token_budget": 9},
          "thinking_token_budget", "unsupported_parameter"),
+        ({"prompt": "x", "stream_options": {"include_usage": True}},
+         "stream_options", "invalid_value"),
+        ({"prompt": "x", "stream": False, "stream_options": {}},
+         "stream_options", "invalid_value"),
         ({"prompt": "x", "stream_options": {"include_usage": 1}},
          "stream_options.include_usage", "invalid_value"),
         ({"prompt": "x", "stream": True, "prompt_logprobs": 1}, "prompt_logprobs", "invalid_value"),
@@ -338,8 +430,38 @@ def test_seeds_below_zero_are_seeds() -> None:
 def test_the_last_tokens_of_a_prompt_are_kept() -> None:
     (job,) = jobs_of({"prompt": [1, 2, 3, 4], "truncate_prompt_tokens": 2})
     assert job.token_ids == [3, 4]
-    (job,) = jobs_of({"prompt": [5] * 2000, "truncate_prompt_tokens": -1})
-    assert len(job.token_ids) == FACTS.max_model_len - 1
+    prompt, most = [*range(2000)], FACTS.max_model_len
+    for asked, kept in ((None, most - 1), (0, most), (3, most - 3), (most - 1, 1)):
+        fields = {"prompt": prompt, "truncate_prompt_tokens": -1, "max_tokens": asked}
+        (job,) = jobs_of(fields)
+        assert job.token_ids == prompt[-kept:]
+        assert job.params["max_tokens"] == (1 if asked is None else asked)
+    for default, kept in ((100, most - 100), (most, most - 1)):
+        facts = msgspec.structs.replace(FACTS, defaults={"max_tokens": default})
+        (job,) = jobs_of({"prompt": prompt, "truncate_prompt_tokens": -1}, TEXT, facts)
+        assert len(job.token_ids) == kept
+    error = refused({"prompt": [5], "truncate_prompt_tokens": -1, "max_tokens": most})
+    assert (error["param"], error["code"]) == ("max_tokens", "context_length_exceeded")
+
+
+@pytest.mark.parametrize("path", [TEXT, CHAT])
+def test_a_text_far_over_the_context_is_cut_to_its_last_tokens(path: str) -> None:
+    text = "To be, or not " * 2000
+    asked = {"prompt": text} if path == TEXT else {"messages": [{"role": "user", "content": text}]}
+    (job,) = jobs_of({**asked, "truncate_prompt_tokens": -1, "max_tokens": 3}, path)
+    assert len(job.token_ids) == FACTS.max_model_len - 3
+    assert refused(asked, path)["code"] == "context_length_exceeded"
+
+
+def test_a_prompt_that_is_only_read_may_fill_the_context() -> None:
+    most = FACTS.max_model_len
+    (job,) = jobs_of({"prompt": [1] * most, "max_tokens": 0, "min_tokens": 3})
+    assert len(job.token_ids) == most and job.params == {"max_tokens": 0, "min_tokens": 0}
+    for fields, number in (({}, most), ({"max_tokens": 0}, most + 1), ({"max_tokens": 9}, 5000)):
+        error = refused({"prompt": [1] * number, **fields})
+        assert (error["param"], error["code"]) == ("prompt", "context_length_exceeded")
+        assert f"{most} tokens" in error["message"] and str(number) in error["message"]
+        assert ("a completion needs one" in error["message"]) == (fields != {"max_tokens": 0})
 
 
 def test_keys_do_not_share_cached_prefixes() -> None:
@@ -374,8 +496,36 @@ def test_routes_that_are_not_there() -> None:
 
     found = asyncio.run(run())
     assert [status for status, _ in found] == [404, 405, 405, 404]
+    assert "Supported: POST." in found[1][1]["error"]["message"]
     for _, body in found:
         assert set(body["error"]) == {"message", "type", "param", "code"}
+
+
+def test_every_route_says_which_methods_it_takes() -> None:
+    async def run() -> None:
+        app = build_app(FakeModels(bard=FakeEngine(says("a"))))
+        for route in app.routes:
+            path = route.path.replace("{name:path}", "bard")
+            for method in {"GET", "HEAD", "POST", "PUT", "OPTIONS"} - route.methods:
+                call = await called(app, method, path)
+                assert call.status == 405, (method, path)
+                assert call.headers["allow"] == ", ".join(sorted(route.methods))
+
+    asyncio.run(run())
+
+
+def test_slashes_at_the_end_of_a_path_say_nothing() -> None:
+    async def run() -> None:
+        app = build_app(FakeModels(bard=FakeEngine(says("a"))))
+        for path in ("/v1/models", "/v1/models/bard", "/health", "/live", "/models", "/version"):
+            plain, *others = [await called(app, "GET", path + end) for end in ("", "/", "//")]
+            assert plain.status == 200
+            assert all(each.bodies == plain.bodies for each in others), path
+        for path in (TEXT, CHAT):
+            assert (await called(app, "POST", f"{path}/", GIVEN[path])).status == 200
+            assert (await called(app, "GET", f"{path}/")).status == 405
+
+    asyncio.run(run())
 
 
 def test_errors_are_json_whatever_is_in_them() -> None:

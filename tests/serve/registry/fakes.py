@@ -67,6 +67,7 @@ class FakeOpener:
 
     def __init__(self, *, holds=False):
         self.holds = holds
+        self.known: tuple[int, int | None] = (0, None)  # when it was made, and its context
         self.held: list[Held] = []
         self.open_engines: list[FakeEngine] = []
         self.changed = {}
@@ -82,7 +83,7 @@ class FakeOpener:
 
     async def need(self, path, settings, budget):
         await asyncio.sleep(0)
-        return Need(size_of(path), settings)
+        return Need(size_of(path), settings, *self.known)
 
     async def open(self, name, path, settings, changed):
         if self.holds:
