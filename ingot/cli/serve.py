@@ -55,7 +55,7 @@ REQUESTS = ArgumentGroup(
         Argument("--max-logprobs N", "likeliest tokens of a place (default: 20)", human_int),
         Argument(
             "--tool-call-parser NAME",
-            "format of calls: auto, none, hermes, llama3 or mistral (default: auto)",
+            "format of calls: auto, none, or one that docs/tool_formats.md names (default: auto)",
         ),
         Argument("--trust-request-chat-template", "let requests bring a chat template"),
     ),

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ingot.errors import GrammarError, RequestError
+from ingot.errors import RequestError
 from ingot.runtime.structured.spelling import WHITESPACE, literal
-from ingot.serve.chat.formats import ToolFormat
-from ingot.serve.chat.reader import CLOSE, OPEN
+from ingot.serve.chat import written
 from ingot.serve.chat.style import Style
 from ingot.serve.chat.tools import check_tools, chosen_tools, forced
 
 MAX_CALLS = 16  # that are asked for at once
-TEXT = "/(?s:.*)/"
-ONE_LINE = " ?"  # white space in calls, as models are trained to write them
 
 
 def structured_outputs(
@@ -39,11 +35,11 @@ def structured_outputs(
     if tools and tool_choice != "none" and (forced(tool_choice) or (schema and style.format)):
         chosen = chosen_tools(tools, tool_choice)
         most = 1 if parallel_tool_calls is False else MAX_CALLS
-        ways |= _calls(style, chosen, most)
+        ways |= written.calls(style.format_of_calls, chosen, most, style.tags)
     if schema is not None and not forced(tool_choice):
         if not ways and not style.thinks:
             return {"json": schema}
-        ways["answer"] = f"%json {_schema_text(schema, WHITESPACE)}"
+        ways["answer"] = f"%json {written.schema_text(schema, WHITESPACE)}"
     if not ways:
         return None
     first = [name for name in ("calls", "answer") if name in ways]
@@ -77,45 +73,27 @@ def _schema(response_format: Any) -> Mapping[str, Any] | None:
 
 def _start(style: Style, prompt: str, ways: Sequence[str]) -> str:
     """The first rules: reasoning where there may be some, then one of these."""
-    body = " | ".join(ways)
-    if not style.thinks:
-        return f"start: {body}"
-    begin, end = (literal(tag, style.tags) for tag in (OPEN, CLOSE))
-    thought = "thought" if style.opened(prompt) else f"({begin} thought)?"
-    by_token = CLOSE in style.tags  # a text never has it, and so needs no suffix
-    return "\n".join(
-        (
-            f"start: {thought} SPACE ({body})",
-            "SPACE: /[ \\n]{0,4}/",
-            f"thought: ANY {end}\nANY: {TEXT}" if by_token else f"thought[suffix={end}]: {TEXT}",
-        )
-    )
+    row, shell = style.thought, style.shell
+    body = " | ".join(_dressed(style, way) for way in ways)
+    if row is None:
+        space = ["SPACE: /[ \\n]{0,4}/"] if shell else []
+        return "\n".join((f"start: {body}", *space))
+    begin = literal(row.begin, style.tags)
+    # What follows it is a message of its own, or stands behind white space.
+    thought = f"thought {literal(row.turn, style.tags)}" if row.turn else "thought"
+    thought = thought if style.opened(prompt) else f"({begin} {thought})?"
+    rules = [f"{name}: {rule}" for name, rule in written.text_until("thought", row.end, style.tags)]
+    start = f"start: {thought} ({body})" if row.turn else f"start: {thought} SPACE ({body})"
+    return "\n".join((start, "SPACE: /[ \\n]{0,4}/", *rules))
 
 
-def _calls(style: Style, tools: Sequence[Any], most: int) -> dict[str, str]:
-    """The rules of one call, or of several."""
-    tool_format = style.format_of_calls
-    marks = (tool_format.begin, tool_format.between, tool_format.end)
-    begin, between, end = (literal(mark, style.tags) for mark in marks)
-    more = f" ({between} call){{0,{most - 1}}}" if most > 1 else ""
-    names = [f"call_{place}" for place in range(len(tools))]
-    rules = {"calls": f"{begin} call{more} {end}".strip(), "call": " | ".join(names)}
-    for place, tool in enumerate(tools):
-        rules.update(_call(tool_format, place, tool["function"]))
-    return rules
-
-
-def _call(tool_format: ToolFormat, place: int, function: Mapping[str, Any]) -> Iterator[Any]:
-    name = json.dumps(function["name"], ensure_ascii=False)
-    head = literal(f'{{"name": {name}, "{tool_format.arguments}": ', {})
-    schema = {"type": "object", **(function.get("parameters") or {})}
-    yield f"call_{place}", f'{head} arguments_{place} "}}"'
-    yield f"arguments_{place}", f"%json {_schema_text(schema, ONE_LINE)}"
-
-
-def _schema_text(schema: Mapping[str, Any], whitespace: str) -> str:
-    given = schema.get("x-guidance", {})
-    if not isinstance(given, Mapping):
-        raise GrammarError(f"x-guidance is {given!r:.80}", hint="Give an object, or leave it out.")
-    options = {"whitespace_pattern": whitespace, **given}
-    return json.dumps({**schema, "x-guidance": options}, ensure_ascii=False)
+def _dressed(style: Style, way: str) -> str:
+    """An answer in the tags that the model's family writes around it; a call has its own."""
+    if way == "calls":
+        return way
+    if style.thought and style.thought.lead:
+        return f"{literal(style.thought.lead, style.tags)} {way}"
+    if style.shell:
+        begin, end = (literal(tag, style.tags) for tag in (style.shell.begin, style.shell.end))
+        return f"({begin} SPACE {way} SPACE {end} | {way})"
+    return way

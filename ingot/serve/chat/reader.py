@@ -2,103 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from ingot.serve.chat.calls import CallReader
-from ingot.serve.chat.coming import SPACE, Coming, Reading, settled
+from ingot.serve.chat.coming import Reading
 from ingot.serve.chat.deltas import AnswerDelta
-from ingot.serve.chat.formats import ToolFormat
-
-OPEN, CLOSE = "<think>", "</think>"
+from ingot.serve.chat.sections import Rows, read
 
 
 class AnswerReader:
     """Reads one answer. However its text is cut, the deltas make the same message.
 
     Args:
-        thinks: whether it may begin with reasoning in tags; `inside`: the prompt has opened it.
-        tools: the format and the names of the tools that it may call.
+        rows: how reasoning and calls are marked in it.
+        inside: the prompt has begun to reason.
+        tools: the schema of the arguments of each tool that it may call.
     """
 
     def __init__(
         self,
+        rows: Rows,
         *,
-        thinks: bool,
         inside: bool,
-        tools: ToolFormat | None,
-        names: Collection[str],
+        tools: Mapping[str, Mapping[str, Any]],
         new_id: Callable[[], str],
     ) -> None:
-        self._thought = Coming() if thinks else None
-        self._reasoning = self._think(inside)
-        self._calls = CallReader(names, new_id) if tools else None
-        self._reading = tools.read(self._calls) if tools and self._calls else None
-        self._deltas: list[AnswerDelta] = []
+        self._parts = CallReader(tools, new_id)
+        self._reading: Reading[None] | None = read(self._parts, rows, inside)
 
     @property
     def called(self) -> bool:
         """True once it has called a tool."""
-        return self._calls is not None and self._calls.num_calls > 0
+        return self._parts.num_calls > 0
 
     def feed(self, text: str) -> list[AnswerDelta]:
         """Parses a piece of the answer; returns the deltas that it completes."""
-        return self._advance(text, ended=False)
+        if self._reading is None:
+            return [AnswerDelta(content=text)] if text else []
+        self._parts.coming.text += text
+        return self._advance(self._reading)
 
     def finish(self) -> list[AnswerDelta]:
         """Flushes the text that was held back, at the end of the answer."""
-        return self._advance("", ended=True)
+        if self._reading is None:
+            return []
+        self._parts.coming.ended = True
+        return self._advance(self._reading)
 
-    def _advance(self, text: str, *, ended: bool) -> list[AnswerDelta]:
-        if self._thought is not None:
-            text = self._after_thought(self._thought, text, ended=ended)
-        if self._calls is None or self._reading is None:
-            if text:
-                self._deltas.append(AnswerDelta(content=text))
-        elif self._thought is None:
-            self._calls.coming.text += text
-            self._calls.coming.ended = ended
-            next(self._reading, None)
-            self._deltas += self._calls.deltas
-            self._calls.deltas.clear()
-        deltas, self._deltas = self._deltas, []
-        return deltas
-
-    def _after_thought(self, coming: Coming, text: str, *, ended: bool) -> str:
-        """Reads reasoning; what follows it."""
-        coming.text += text
-        coming.ended = ended
+    def _advance(self, reading: Reading[None]) -> list[AnswerDelta]:
+        parts = self._parts
         try:
-            next(self._reasoning)
-        except StopIteration:
-            self._thought = None
-            return coming.text
-        return ""
-
-    def _think(self, inside: bool) -> Reading[None]:
-        coming = self._thought
-        assert coming is not None, "nothing is read of an answer that does not think"
-        if not inside:
-            yield from coming.skip_space()
-            if not (yield from coming.starts_with(OPEN)):
-                coming.at = 0
-                return
-        yield from coming.skip_space()
-        coming.take()
-        while (at := coming.text.find(CLOSE)) < 0:
-            self._give(len(coming.text) if coming.ended else settled(coming.text, (CLOSE,)))
-            if coming.ended:
-                coming.text = ""
-                return
-            yield
-        self._give(at)
-        coming.at = coming.text.find(CLOSE) + len(CLOSE)
-        yield from coming.skip_space()
-        coming.take()
-
-    def _give(self, end: int) -> None:
-        """Hands out reasoning, without the white space at its end."""
-        coming = self._thought
-        assert coming is not None, "reasoning is read where there may be some"
-        coming.at = len(coming.text[:end].rstrip(SPACE))
-        if text := coming.take():
-            self._deltas.append(AnswerDelta(reasoning=text))
+            next(reading)
+        except StopIteration:  # all that follows is text
+            self._reading = None
+            parts.coming.at = len(parts.coming.text)
+            parts.give_text()
+        deltas, parts.deltas = parts.deltas, []
+        return deltas

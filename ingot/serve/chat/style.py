@@ -4,32 +4,40 @@ from __future__ import annotations
 
 import secrets
 import string
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
 from ingot.errors import RequestError, UsageError
-from ingot.serve.chat.formats import FORMATS, ToolFormat, format_of
-from ingot.serve.chat.reader import CLOSE, OPEN, AnswerReader
-from ingot.serve.chat.tools import forced, tool_names
+from ingot.serve.chat.formats import BY_NAME, FORMATS, ToolFormat, format_of
+from ingot.serve.chat.reader import AnswerReader
+from ingot.serve.chat.sections import Rows
+from ingot.serve.chat.thoughts import Shell, Thought, shell_of, thought_of
+from ingot.serve.chat.tools import forced, tool_schemas
 from ingot.serve.unique import unique_id
 
 AUTO, NONE = "auto", "none"
 TOOL_CALL_PARSERS = (AUTO, NONE, *(each.name for each in FORMATS))
-CLOSING = f"\n{CLOSE}\n\n"  # as templates write the end of what was thought
 _LETTERS = string.ascii_letters + string.digits
 
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """`format`: of calls, where it is known. `thinks`: reasoning in tags may come first.
-    `tags` and `hidden_tags`: the tokenizer's."""
+    """`format`: of calls, where it is known. `thought`: how reasoning is marked, and `shell` what
+    may follow it. `tags` and `hidden_tags`: the tokenizer's."""
 
-    format: ToolFormat | None
-    thinks: bool
+    format: ToolFormat | None = None
+    thought: Thought | None = None
+    shell: Shell | None = None
     tags: Mapping[str, int] = field(default_factory=dict)
     hidden_tags: Collection[str] = ()
+
+    @property
+    def thinks(self) -> bool:
+        """True if reasoning may come before an answer."""
+        return self.thought is not None
 
     def params(
         self,
@@ -42,14 +50,18 @@ class Style:
 
         Raises RequestError for a bound of what is thought where nothing is.
         """
-        tool_format, found = self._format(tools, tool_choice), dict[str, Any]()
-        marks = {OPEN, CLOSE} if self.thinks else set()
-        if (tool_format and tool_format.special) or marks.intersection(self.hidden_tags):
+        rows, found = self._rows(tools, tool_choice), dict[str, Any]()
+        needed = "\n".join(_tags(rows))
+        special = rows.tools is not None and rows.tools.special
+        if special or any(tag in needed for tag in self.hidden_tags):
             found["skip_special_tokens"] = False
-        if self.thinks:
-            begin = "" if self.opened(prompt) else OPEN
-            found["reasoning"] = {"begin": begin, "end": CLOSE, "closing": CLOSING}
-            found["reasoning"]["max_tokens"] = max_thinking_tokens
+        if thought := self.thought:
+            found["reasoning"] = {
+                "begin": "" if self.opened(prompt) else thought.begin.rstrip(),
+                "end": thought.end,
+                "closing": thought.closing,
+                "max_tokens": max_thinking_tokens,
+            }
         elif max_thinking_tokens is not None:
             raise RequestError(
                 "the model's chat template marks no reasoning",
@@ -61,30 +73,32 @@ class Style:
         self, prompt: str, *, tools: Sequence[Any] | None = None, tool_choice: Any = None
     ) -> AnswerReader | None:
         """Reader of an answer to the prompt; None where all of it is text."""
-        tool_format = self._format(tools, tool_choice)
-        if not (self.thinks or tool_format):
+        rows = self._rows(tools, tool_choice)
+        if rows.thought is None and rows.is_plain:
             return None
         return AnswerReader(
-            thinks=self.thinks,
+            rows,
             inside=self.opened(prompt),
-            tools=tool_format,
-            names=tool_names(tools),
-            new_id=_short_id if tool_format and tool_format.short_ids else _id,
+            tools=tool_schemas(tools) if rows.tools else {},
+            new_id=_short_id if rows.tools and rows.tools.short_ids else _id,
         )
 
     def opened(self, prompt: str) -> bool:
         """Returns whether the prompt ends inside of reasoning."""
-        return self.thinks and prompt.rstrip().endswith(OPEN)
+        if self.thought is None:
+            return False
+        return prompt.rstrip().endswith(self.thought.begin.rstrip())
 
-    def _format(self, tools: Sequence[Any] | None, tool_choice: Any) -> ToolFormat | None:
-        if not tools or tool_choice == "none":
-            return None
-        return self.format_of_calls if forced(tool_choice) else self.format
+    def _rows(self, tools: Sequence[Any] | None, tool_choice: Any) -> Rows:
+        called = None
+        if tools and tool_choice != "none":
+            called = self.format_of_calls if forced(tool_choice) else self.format
+        return Rows(self.thought, self.shell, called)
 
     @property
     def format_of_calls(self) -> ToolFormat:
         """The format in which calls are asked for."""
-        return self.format or next(each for each in FORMATS if each.name == "hermes")
+        return self.format or BY_NAME["hermes"]
 
 
 def style_of(
@@ -102,9 +116,25 @@ def style_of(
             f"there is no tool call parser {tool_call_parser!r:.80}",
             hint=f"Supported: {', '.join(TOOL_CALL_PARSERS)}.",
         )
-    known = {each.name: each for each in FORMATS}
-    found = format_of(template or "") if tool_call_parser == AUTO else known.get(tool_call_parser)
-    return Style(found, CLOSE in (template or ""), tags, hidden_tags)
+    told, thought, shell = _told(template or "")
+    found = told if tool_call_parser == AUTO else BY_NAME.get(tool_call_parser)
+    return Style(found, thought, shell, tags, hidden_tags)
+
+
+@lru_cache(maxsize=64)
+def _told(template: str) -> tuple[ToolFormat | None, Thought | None, Shell | None]:
+    """What a chat template tells. Requests ask it again and again."""
+    return format_of(template), thought_of(template), shell_of(template)
+
+
+def _tags(rows: Rows) -> Iterator[str]:
+    """All that a text must keep to be read by these rows."""
+    if rows.thought:
+        yield from rows.thought.tags()
+    if rows.shell:
+        yield from (rows.shell.begin, rows.shell.end)
+    if rows.tools:
+        yield from rows.tools.tags()
 
 
 def _id() -> str:

@@ -21,6 +21,12 @@ def tool_names(tools: Sequence[Any] | None) -> frozenset[str]:
     return frozenset(tool["function"]["name"] for tool in tools or ())
 
 
+def tool_schemas(tools: Sequence[Any] | None) -> dict[str, Mapping[str, Any]]:
+    """The schema of the arguments of each tool that was checked."""
+    functions = [tool["function"] for tool in tools or ()]
+    return {each["name"]: each.get("parameters") or {} for each in functions}
+
+
 def check_tools(tools: Any, tool_choice: Any) -> None:
     """Raises RequestError for tools that are not well formed, and for a choice there is not."""
     if tools is not None:

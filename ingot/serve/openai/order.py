@@ -105,7 +105,7 @@ def _completion_order(
     prompts = completion_prompts(request, tokenizer, engine.facts)
     if request.echo and tokenizer is not None:
         prompts = [_with_text(prompt, tokenizer) for prompt in prompts]
-    form = form_of(request, Style(None, thinks=False), "")
+    form = form_of(request, Style(), "")
     return _order(request, prompts, tokenizer, engine.facts, caller, body, further=form)
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from ingot.errors import RequestError, UsageError
 from ingot.serve.chat import AnswerDelta, AnswerMessage, Style, WrittenCall, join, style_of
 from ingot.serve.chat.calls import HELD
+from ingot.serve.chat.formats import FORMATS
 
 QWEN, LLAMA, MISTRAL = "<tool_call> <think> </think>", "<|python_tag|>", "[TOOL_CALLS]"
 STYLES = {name: style_of(name) for name in (QWEN, LLAMA, MISTRAL)}
@@ -186,14 +187,15 @@ def test_plain_answers_need_no_reader():
 
 def test_a_style_is_told_by_the_template_or_chosen():
     assert style_of("x [TOOL_CALLS] y").format.name == "mistral"
-    assert style_of("<tool_call>\n<function=").format is None
+    assert style_of("<tool_call>\n<function=").format.name == "qwen3_coder"
     assert style_of("<tool_call>", "none").format is None
     assert style_of(None, "llama3").format.name == "llama3"
     assert style_of("</think>").thinks
     assert style_of(MISTRAL).params("x", TOOLS, None) == {"skip_special_tokens": False}
     assert style_of(MISTRAL).params("x", None, None) == {}
-    with pytest.raises(UsageError, match="no tool call parser 'pythonic'"):
-        style_of(None, "pythonic")
+    with pytest.raises(UsageError, match="no tool call parser 'xml'") as raised:
+        style_of(None, "xml")
+    assert all(each.name in str(raised.value) for each in FORMATS)
 
 
 def test_what_reads_reasoning_says_where_it_is_and_keeps_its_tags():

@@ -1,0 +1,166 @@
+"""Rules of a grammar for calls that a request asks for, in the format of the model's family."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ingot.errors import GrammarError
+from ingot.runtime.structured.spelling import literal
+from ingot.serve.chat.formats import Head, ToolFormat
+from ingot.serve.chat.schemas import kinds
+from ingot.serve.chat.values import JSON, Json, Literals, Tagged
+
+TEXT = "/(?s:.*)/"
+ONE_LINE = " ?"  # white space in calls, as models are trained to write them
+Rules = Iterator[tuple[str, str]]
+
+
+def calls(
+    tool_format: ToolFormat, tools: Sequence[Any], most: int, tags: Mapping[str, int]
+) -> dict[str, str]:
+    """The rules of one call, or of several; the first is `calls`."""
+    marks = (tool_format.begin, tool_format.middle, tool_format.end)
+    begin, between, end = (literal(mark, tags) for mark in marks)
+    more = f" ({between} call){{0,{most - 1}}}" if most > 1 and between else ""
+    names = [f"call_{place}" for place in range(len(tools))]
+    rules = {"calls": f"{begin} call{more} {end}".strip(), "call": " | ".join(names)}
+    for place, tool in enumerate(tools):
+        rules.update(_call(tool_format, place, tool["function"], tags))
+    return rules
+
+
+def schema_text(schema: Mapping[str, Any], whitespace: str) -> str:
+    """The text of a schema, as a grammar takes it."""
+    given = schema.get("x-guidance", {})
+    if not isinstance(given, Mapping):
+        raise GrammarError(f"x-guidance is {given!r:.80}", hint="Give an object, or leave it out.")
+    options = {"whitespace_pattern": whitespace, **given}
+    return json.dumps({**schema, "x-guidance": options}, ensure_ascii=False)
+
+
+def text_until(name: str, end: str, tags: Mapping[str, int]) -> Rules:
+    """The rules of any text that ends with this mark, which it has nowhere else."""
+    found = [end.index(tag) for tag in tags if tag in end]
+    if found:  # a text has no token of a tag, and so ends at one
+        yield name, f"{name.upper()} {literal(end[min(found) :], tags)}"
+        yield name.upper(), TEXT
+    else:
+        yield f"{name}[suffix={literal(end, {})}]", TEXT
+
+
+def _call(
+    row: ToolFormat, place: int, function: Mapping[str, Any], tags: Mapping[str, int]
+) -> Rules:
+    name = f"call_{place}"
+    schema = {"type": "object", **(function.get("parameters") or {})}
+    if row.object is not None and row.asked == JSON:
+        yield name, _object(row.object, place, function["name"])
+        yield f"arguments_{place}", f"%json {schema_text(schema, ONE_LINE)}"
+        return
+    head = row.head
+    assert head is not None, "a format has a head, or is an object"
+    yield name, f"{_head(head, function['name'], tags)} arguments_{place}"
+    notation = row.asked
+    if isinstance(notation, Json):
+        yield f"arguments_{place}", f"%json {schema_text(schema, ONE_LINE)}"
+    elif isinstance(notation, Tagged):
+        yield from _tagged(notation, f"arguments_{place}", schema, tags)
+    else:
+        yield from _literals(notation, f"arguments_{place}", schema, tags)
+
+
+def _object(keys: tuple[str, str], place: int, name: str) -> str:
+    key, arguments = keys
+    quoted = json.dumps(name, ensure_ascii=False)
+    # What Cohere's models number their calls with stands before the name.
+    number = '"{\\"tool_call_id\\": \\"" /[0-9]/ ' if key == "tool_name" else ""
+    begin = '", ' if number else "{"
+    head = literal(f'{begin}"{key}": {quoted}, "{arguments}": ', {})
+    return f'{number}{head} arguments_{place} "}}"'
+
+
+def _head(head: Head, name: str, tags: Mapping[str, int]) -> str:
+    before, after = head.write
+    # The name itself is text, even where it spells a tag.
+    parts = (literal(before, tags), literal(name, {}), literal(after, tags))
+    return " ".join(filter(None, parts))
+
+
+def _properties(schema: Mapping[str, Any]) -> list[tuple[str, Any, bool]]:
+    """The arguments of a tool: their names and schemas, and whether a call must have them."""
+    found = schema.get("properties")
+    properties = found if isinstance(found, Mapping) else {}
+    required = schema.get("required")
+    names = required if isinstance(required, list) else []
+    return [(name, each, name in names) for name, each in properties.items()]
+
+
+def _value(schema: Any, root: Mapping[str, Any]) -> str:
+    """JSON of one argument. References lead to the definitions of the whole."""
+    given = schema if isinstance(schema, Mapping) else {}
+    shared = {key: root[key] for key in ("$defs", "definitions", "x-guidance") if key in root}
+    return f"%json {schema_text({**shared, **given}, ONE_LINE)}"
+
+
+def _words(schema: Any, found: frozenset[str]) -> list[str]:
+    """The strings that an argument may be, where the schema lists them."""
+    if found != {"string"} or not isinstance(schema, Mapping):
+        return []
+    listed = schema.get("enum", [schema["const"]] if "const" in schema else [])
+    return listed if isinstance(listed, list) else []
+
+
+def _tagged(row: Tagged, name: str, schema: Mapping[str, Any], tags: Mapping[str, int]) -> Rules:
+    """Arguments in tags, in the order of the schema. Strings are free up to their end."""
+    parts, line = [], "\n" if row.lines else ""
+    for place, (key, each, needed) in enumerate(_properties(schema)):
+        rule = f"{name}_{place}"
+        between = f"\n{row.value[0]}" if row.value[0] else line
+        begin = f"{literal(row.key[0], tags)} {literal(key, {})} " + literal(
+            f"{row.key[1]}{between}", tags
+        )
+        end, found = f"{line}{row.value[1]}", kinds(each, schema)
+        newline = literal("\n", {})
+        if words := _words(each, found):
+            choice = " | ".join(literal(word, {}) for word in words)
+            yield rule, f"{begin} ({choice}) {literal(end, tags)} {newline}"
+        elif "string" in found:
+            yield rule, f"{begin} {rule}_text {newline}"
+            yield from text_until(f"{rule}_text", end, tags)
+        else:
+            yield rule, f"{begin} {rule}_json {literal(end, tags)} {newline}"
+            yield f"{rule}_json", _value(each, schema)
+        parts.append(rule if needed else f"{rule}?")
+    yield name, " ".join((*parts, literal(row.closes[0], tags)))
+
+
+def _literals(
+    row: Literals, name: str, schema: Mapping[str, Any], tags: Mapping[str, int]
+) -> Rules:
+    """Arguments with names, in the order of the schema, and commas between them."""
+    properties, closing = _properties(schema), literal(row.closing, {})
+    yield name, f"{name}_0_first"
+    for place, (key, each, needed) in enumerate(properties):
+        rule, after = f"{name}_{place}", f"{name}_{place + 1}"
+        for way, begin in (("first", ""), ("more", f"{literal(', ', {})} ")):
+            if way == "more" and not place:
+                continue
+            left_out = "" if needed else f" | {after}_{way}"
+            yield f"{rule}_{way}", f"{begin}{rule} {after}_more{left_out}"
+        yield rule, f"{literal(f'{key}{row.assign}', {})} {rule}_value"
+        found = kinds(each, schema)
+        if row.quote and found == {"string"} and not _words(each, found):
+            yield f"{rule}_value", f"{literal(row.quote, tags)} {rule}_text"
+            yield from text_until(f"{rule}_text", row.quote, tags)
+        elif row.quote and found == {"string"}:
+            quote = literal(row.quote, tags)
+            words = " | ".join(literal(word, {}) for word in _words(each, found))
+            yield f"{rule}_value", f"{quote} ({words}) {quote}"
+        elif found == {"boolean"} and not row.quote:
+            yield f"{rule}_value", '"True" | "False"'
+        else:
+            yield f"{rule}_value", _value(each, schema)
+    for way in ("first", "more") if properties else ("first",):
+        yield f"{name}_{len(properties)}_{way}", closing
