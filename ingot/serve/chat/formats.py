@@ -48,7 +48,10 @@ class ToolFormat:
         ends: what may follow the last.
         head: the form of a call with its name outside of its arguments.
         object: the names of a call and of its arguments, where it is an object of JSON.
+        by_head: a call that is asked for has its name outside, though an object is read as well.
+        counted: what such an object begins with: the name of a number that its family gives it.
         special: its marks are special tokens, which must be left in the text.
+        thought: the way of reasoning whose messages calls stand in, where they stand in messages.
         short_ids: its templates take ids of nine letters and digits alone.
         begin, middle, end: what is written around calls and between them, when they are asked for;
             without `middle` there is only one.
@@ -69,7 +72,10 @@ class ToolFormat:
     ends: tuple[str, ...] = ()
     head: Head | None = None
     object: tuple[str, str] | None = None
+    by_head: bool = False
+    counted: str = ""
     special: bool = False
+    thought: str = ""
     short_ids: bool = False
     begin: str = ""
     middle: str = ""
@@ -78,8 +84,12 @@ class ToolFormat:
     @property
     def asked(self) -> Notation:
         """The notation of the arguments of a call that is asked for."""
-        head = self.head
-        return head.arguments if head and (self.object is None or head.arguments != JSON) else JSON
+        return self.head.arguments if self.head and not self.asks_object else JSON
+
+    @property
+    def asks_object(self) -> bool:
+        """True if a call that is asked for is an object of JSON."""
+        return self.object is not None and not self.by_head
 
     def tags(self) -> Iterator[str]:
         """All that a text of this format must keep to be read."""
@@ -119,6 +129,7 @@ FORMATS = (
             prefix="functions.",
         ),
         special=True,
+        thought="harmony",
     ),
     ToolFormat(
         name="gemma4",
@@ -290,6 +301,7 @@ FORMATS = (
         listed=True,
         ends=("<|END_ACTION|>",),
         object=TOOL_NAME,
+        counted="tool_call_id",
         special=True,
         begin="<|START_ACTION|>[\n    ",
         middle=",\n    ",
@@ -356,6 +368,7 @@ FORMATS = (
             write=("", "("), ends=("(",), until=("(",), arguments=Literals(assign="=", closing=")")
         ),
         object=NAME,
+        by_head=True,
         special=True,
         begin="<|tool_call_start|>[",
         middle=", ",
@@ -497,10 +510,31 @@ FORMATS = (
     ),
     ToolFormat(
         name="pythonic",
-        families="Llama 4, Llama 3.2 and ToolACE with lists of Python",
+        families="Llama 3.2, Llama 4, Gemma 3 and ToolACE with lists of Python",
         checked="vLLM examples/tool_chat_template_llama4_pythonic.jinja",
         example='[add(a=1, b="x"), look_up()]',
-        marks=("<|python_start|>", "[func_name1("),
+        marks=("[func_name1(",),
+        opens=("<|python_start|>",),
+        bare="[{",
+        listed=True,
+        between=";",
+        ends=("<|python_end|>",),
+        head=Head(
+            write=("", "("), ends=("(",), until=("(",), arguments=Literals(assign="=", closing=")")
+        ),
+        object=("name", "parameters"),
+        by_head=True,
+        special=True,
+        begin="[",
+        middle=", ",
+        end="]",
+    ),
+    ToolFormat(
+        name="llama4",
+        families="Llama 4",
+        checked="vLLM examples/tool_chat_template_llama4_json.jinja",
+        example='{"name": "add", "parameters": {"a": 1}}; {"name": "look_up", "parameters": {}}',
+        marks=("<|python_start|>", "<|header_start|>"),
         opens=("<|python_start|>",),
         bare="[{",
         listed=True,
@@ -511,9 +545,7 @@ FORMATS = (
         ),
         object=("name", "parameters"),
         special=True,
-        begin="[",
-        middle=", ",
-        end="]",
+        middle="; ",
     ),
     ToolFormat(
         name="llama3",

@@ -14,7 +14,7 @@ from ingot.errors import RequestError, UsageError
 from ingot.serve.chat.formats import BY_NAME, FORMATS, ToolFormat, format_of
 from ingot.serve.chat.reader import AnswerReader
 from ingot.serve.chat.sections import Rows
-from ingot.serve.chat.thoughts import Shell, Thought, shell_of, thought_of
+from ingot.serve.chat.thoughts import THOUGHTS, Shell, Thought, shell_of, thought_of
 from ingot.serve.chat.tools import forced, tool_schemas
 from ingot.serve.unique import unique_id
 
@@ -118,6 +118,8 @@ def style_of(
         )
     told, thought, shell = _told(template or "")
     found = told if tool_call_parser == AUTO else BY_NAME.get(tool_call_parser)
+    if found and found.thought:
+        thought = next(each for each in THOUGHTS if each.name == found.thought)
     return Style(found, thought, shell, tags, hidden_tags)
 
 

@@ -23,6 +23,7 @@ from ingot.serve.chat.coming import (
 from ingot.serve.chat.schemas import kinds, parameter
 
 MAX_KEY = 256
+MAX_NUMBER = 512
 WORDS: Mapping[str, str] = {
     "true": "true", "false": "false", "null": "null",
     "True": "true", "False": "false", "None": "null",
@@ -333,7 +334,7 @@ class _LiteralReader(_Rewriter):
     def _number(self) -> Reading[None]:
         coming, size = self.coming, 0
         while (rest := (yield from coming.ahead(size + 1))) and len(rest) > size:
-            if rest[-1] not in f"+-.eE{DIGITS}":
+            if rest[-1] not in f"+-.eE{DIGITS}" or size == MAX_NUMBER:
                 break
             size += 1
         else:

@@ -10,7 +10,7 @@ from ingot.errors import GrammarError
 from ingot.runtime.structured.spelling import literal
 from ingot.serve.chat.formats import Head, ToolFormat
 from ingot.serve.chat.schemas import kinds
-from ingot.serve.chat.values import JSON, Json, Literals, Tagged
+from ingot.serve.chat.values import Json, Literals, Tagged
 
 TEXT = "/(?s:.*)/"
 ONE_LINE = " ?"  # white space in calls, as models are trained to write them
@@ -21,11 +21,14 @@ def calls(
     tool_format: ToolFormat, tools: Sequence[Any], most: int, tags: Mapping[str, int]
 ) -> dict[str, str]:
     """The rules of one call, or of several; the first is `calls`."""
-    marks = (tool_format.begin, tool_format.middle, tool_format.end)
-    begin, between, end = (literal(mark, tags) for mark in marks)
-    more = f" ({between} call){{0,{most - 1}}}" if most > 1 and between else ""
+    middle, end = tool_format.middle, tool_format.end
+    # A lexer does not go back: of two marks that begin alike, it must not have to choose one.
+    space = "\n" if middle.startswith("\n") and end.startswith("\n") else ""
+    marks = (tool_format.begin, space, middle.removeprefix(space), end.removeprefix(space))
+    begin, behind, between, end = (literal(mark, tags) for mark in marks)
+    more = f" ({behind} {between} call){{0,{most - 1}}}" if most > 1 and middle else ""
     names = [f"call_{place}" for place in range(len(tools))]
-    rules = {"calls": f"{begin} call{more} {end}".strip(), "call": " | ".join(names)}
+    rules = {"calls": f"{begin} call{more} {behind} {end}".strip(), "call": " | ".join(names)}
     for place, tool in enumerate(tools):
         rules.update(_call(tool_format, place, tool["function"], tags))
     return rules
@@ -55,8 +58,8 @@ def _call(
 ) -> Rules:
     name = f"call_{place}"
     schema = {"type": "object", **(function.get("parameters") or {})}
-    if row.object is not None and row.asked == JSON:
-        yield name, _object(row.object, place, function["name"])
+    if row.asks_object:
+        yield name, _object(row, place, function["name"])
         yield f"arguments_{place}", f"%json {schema_text(schema, ONE_LINE)}"
         return
     head = row.head
@@ -71,11 +74,11 @@ def _call(
         yield from _literals(notation, f"arguments_{place}", schema, tags)
 
 
-def _object(keys: tuple[str, str], place: int, name: str) -> str:
-    key, arguments = keys
+def _object(row: ToolFormat, place: int, name: str) -> str:
+    key, arguments = row.object or ("", "")
     quoted = json.dumps(name, ensure_ascii=False)
-    # What Cohere's models number their calls with stands before the name.
-    number = '"{\\"tool_call_id\\": \\"" /[0-9]/ ' if key == "tool_name" else ""
+    opening = f'{{"{row.counted}": "'
+    number = f"{literal(opening, {})} /[0-9]/ " if row.counted else ""
     begin = '", ' if number else "{"
     head = literal(f'{begin}"{key}": {quoted}, "{arguments}": ', {})
     return f'{number}{head} arguments_{place} "}}"'

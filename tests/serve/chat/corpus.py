@@ -355,6 +355,17 @@ def _pythonic() -> list[tuple[str, Said]]:
     ]
 
 
+def _llama4() -> list[tuple[str, Said]]:
+    one, begin = '{"name": "add", "parameters": {"a": 1}}', "<|python_start|>"
+    return [
+        *_pythonic(),
+        (one, said(add(a=1))),
+        (f"{begin}{one}<|python_end|>", said(add(a=1))),
+        (f"{begin}I add.<|python_end|>", said(content=f"{begin}I add.<|python_end|>")),
+        (f'{one}; {{"name": "ping", "parameters": {{}}}}', said(add(a=1), PING)),
+    ]
+
+
 def _lfm2() -> list[tuple[str, Said]]:
     begin, end = "<|tool_call_start|>", "<|tool_call_end|>"
     return [
@@ -709,6 +720,7 @@ def _nemotron() -> list[tuple[str, Said]]:
 BY_TEMPLATE = {
     "hermes": _hermes(), "ernie": _ernie(), "qwen3_coder": _coder(), "seed_oss": _seed(),
     "minimax_m2": _minimax_m2(), "glm45": _glm(), "llama3": _llama3(), "pythonic": _pythonic(),
+    "llama4": _llama4(),
     "lfm2": _lfm2(), "mistral": _mistral(), "mistral_v11": _mistral_v11(),
     "deepseek_v3": _deepseek_v3(),
     "deepseek_v31": _deepseek_v31(), "kimi_k2": _kimi(), "harmony": _harmony(),

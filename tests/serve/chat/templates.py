@@ -44,8 +44,12 @@ CALLS = {
     "hermes": ['<tool_call>\\n{\\"name\\": <function-name>, \\"arguments\\": <args-json-object>}'],
     "pythonic": [
         "[func_name1(param1=value1, param2=value2), func_name2(...)]",
+    ],
+    "llama4": [
         "{{- '<|python_start|>' + content + '<|python_end|>' }}"
         '{"name": function name, "parameters": dictionary of argument name and its value}',
+        "<|header_start|>user<|header_end|>\n\nRespond in the format "
+        '{"name": function name, "parameters": dictionary of argument name and its value}.',
     ],
     "llama3": [
         'Respond in the format {"name": function name, "parameters": dictionary of argument}',

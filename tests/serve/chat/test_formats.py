@@ -87,8 +87,7 @@ def test_the_example_of_a_row_is_read(row):
 
 
 def join_of(parser: str, text: str) -> AnswerMessage:
-    thinks = "<|channel|>" if parser == "harmony" else ""
-    reader = style_of(thinks, parser).reader("", tools=corpus.TOOLS)
+    reader = style_of(None, parser).reader("", tools=corpus.TOOLS)
     assert reader is not None
     return join(reader.feed(text) + reader.finish())
 
@@ -137,7 +136,7 @@ BEHIND = {
     "glm45": {"hermes"},
     "qwen3_coder": {"hermes"},
     "seed_oss": {"qwen3_coder"},
-    "pythonic": {"llama3"},
+    "llama4": {"llama3"},
 }
 
 
