@@ -37,6 +37,8 @@ class CallReader:
         self._tools = tools
         self._new_id = new_id
         self._inside = False  # whether a call of the attempt was handed out
+        self._own_id = ""  # that the model wrote for the call that comes
+        self._ids: set[str] = set()
         self._had = {"content": False, "reasoning": False}
         self._gaps = {"content": False, "reasoning": False}
 
@@ -161,9 +163,13 @@ class CallReader:
         """Reads a name, and arguments behind it; `opened` is the mark that was passed last."""
         if head.begin and opened != head.begin:
             yield from self.coming.expect(head.begin)
+        start = self.coming.at
         name = yield from self.name_until(head.ends, head.prefix)
         if head.until:
             mark = yield from self.pass_until(head.until)
+            if head.count:
+                written = self.coming.text[start : self.coming.at - len(mark)].strip(SPACE)
+                self._own_id = written if head.count in written else ""
             if mark == "{" and head.arguments == JSON:
                 self.coming.at -= 1
         yield from self.coming.skip_space()
@@ -244,9 +250,10 @@ class CallReader:
         self.coming.text = self.coming.text[start:]
         self.coming.at -= start
         self._inside = True
-        self.deltas.append(
-            AnswerDelta(call=CallDelta(self.num_calls, id=self._new_id(), name=name))
-        )
+        is_new = self._own_id and self._own_id not in self._ids
+        call_id = self._own_id if is_new else self._new_id()
+        self._ids.add(call_id)
+        self.deltas.append(AnswerDelta(call=CallDelta(self.num_calls, id=call_id, name=name)))
         self.num_calls += 1
 
     def _fragment(self, text: str) -> None:

@@ -22,6 +22,8 @@ class Head:
         ends: any of these ends it.
         until: the text up to one of these is passed; without them, arguments follow at once.
         prefix: what names may begin with, such as that of a namespace.
+        count: what stands between the name and a number. All of it is the id of the call then,
+            which templates of its family print again.
     """
 
     write: tuple[str, str]
@@ -30,6 +32,7 @@ class Head:
     begin: str = ""
     until: tuple[str, ...] = ()
     prefix: str = ""
+    count: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,10 +236,11 @@ FORMATS = (
         after=("<|tool_call_end|>",),
         ends=("<|tool_calls_section_end|>",),
         head=Head(
-            write=("functions.", ":0<|tool_call_argument_begin|>"),
+            write=("functions.", "<|tool_call_argument_begin|>"),
             ends=(":", "<|tool_call_argument_begin|>"),
             until=("<|tool_call_argument_begin|>",),
             prefix="functions.",
+            count=":",
         ),
         special=True,
         begin="<|tool_calls_section_begin|><|tool_call_begin|>",

@@ -87,7 +87,8 @@ def _object(row: ToolFormat, place: int, name: str) -> str:
 def _head(head: Head, name: str, tags: Mapping[str, int]) -> str:
     before, after = head.write
     # The name itself is text, even where it spells a tag.
-    parts = (literal(before, tags), literal(name, {}), literal(after, tags))
+    number = f"{literal(head.count, {})} /[0-9]{{1,2}}/" if head.count else ""
+    parts = (literal(before, tags), literal(name, {}), number, literal(after, tags))
     return " ".join(filter(None, parts))
 
 

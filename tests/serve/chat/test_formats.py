@@ -92,6 +92,16 @@ def join_of(parser: str, text: str) -> AnswerMessage:
     return join(reader.feed(text) + reader.finish())
 
 
+def test_ids_that_a_family_counts_are_the_models_own():
+    """Kimi's template prints them again, and the model finds the name of the tool there."""
+    part = "<|tool_call_begin|>{}<|tool_call_argument_begin|>{{}}<|tool_call_end|>"
+    written = ("functions.ping:3", "functions.ping:4", "functions.ping:4", "ping")
+    message = join_of("kimi_k2", "".join(part.format(each) for each in written))
+    first, second, again, without = (call.id for call in message.calls)
+    assert (first, second) == written[:2]
+    assert again.startswith("call_") and without.startswith("call_")
+
+
 LONG_VALUES = [
     ("qwen3_coder", "<tool_call>\n<function=look_up>\n<parameter=q>\n", "\n</parameter>"),
     ("glm45", "<tool_call>look_up\n<arg_key>q</arg_key><arg_value>", "</arg_value></tool_call>"),
