@@ -24,6 +24,7 @@ from ingot.serve.chat.schemas import kinds, parameter
 
 MAX_KEY = 256
 MAX_NUMBER = 512
+BEHIND_STRINGS = f",:=)]}}{SPACE}"
 WORDS: Mapping[str, str] = {
     "true": "true", "false": "false", "null": "null",
     "True": "true", "False": "false", "None": "null",
@@ -303,18 +304,26 @@ class _LiteralReader(_Rewriter):
         return name
 
     def _quoted(self, quote: str) -> Reading[None]:
-        """Passes a string with escapes as Python has them; line ends may stand in it."""
+        """Passes a string with escapes as Python has them; line ends may stand in it.
+
+        A quote before a letter is part of the string: templates print `'it's'`, and models learn it.
+        """
         coming, ends = self.coming, marks_of(quote, "\\")
         coming.at += 1
         self.out.append('"')
-        while (char := (yield from coming.peek())) != quote:
-            if not char:
-                raise Cut
+        while char := (yield from coming.peek()):
             if char == "\\":
                 yield from self._escape()
+            elif char == quote:
+                behind = (yield from coming.ahead(2))[1:]
+                if not behind or behind in BEHIND_STRINGS:
+                    break
+                self._pass_string(coming.at + 1)
             else:
                 found = ends.find(coming.text, coming.at)
                 self._pass_string(found.start() if found else len(coming.text))
+        else:
+            raise Cut
         coming.at += 1
         self.out.append('"')
 

@@ -339,6 +339,7 @@ def _pythonic() -> list[tuple[str, Said]]:
         ("I do. <|python_start|>[ping()]<|python_end|> Done.", said(PING, content="I do.Done.")),
         ("[look_up(q='it\\'s\\n\\x41\\u00e9\\U0001f642')]", said(look(q="it's\nAé🙂"))),
         ("[look_up(q='\\ud83d\\ude42\\q')]", said(look(q="🙂\\q"))),
+        ("[look_up(q='it's', any=1)]", said(look(q="it's", any=1))),
         ("[look_up(tags=('x', 'y',), deep={},)]", said(look(tags=["x", "y"], deep={}))),
         ("[ add( a = 1 ) , ping( ) ]", said(add(a=1), PING)),
         ("[look_up(ok=true, any=null)]", said(look(ok=True, any=None))),
