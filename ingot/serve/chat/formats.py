@@ -223,6 +223,32 @@ FORMATS = (
         end="\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
     ),
     ToolFormat(
+        name="deepseek_v32",
+        families="DeepSeek V3.2",
+        checked="llama.cpp models/templates/DeepSeek-V3.2.jinja",
+        example='<｜DSML｜function_calls>\n<｜DSML｜invoke name="add">\n'
+        '<｜DSML｜parameter name="a" string="false">1</｜DSML｜parameter>\n</｜DSML｜invoke>\n'
+        '<｜DSML｜invoke name="look_up">\n</｜DSML｜invoke>\n</｜DSML｜function_calls>',
+        marks=("｜DSML｜",),
+        opens=("<｜DSML｜function_calls>",),
+        ends=("</｜DSML｜function_calls>",),
+        head=Head(
+            write=('<｜DSML｜invoke name="', '">\n'),
+            begin='<｜DSML｜invoke name="',
+            ends=('">',),
+            until=('">',),
+            arguments=Tagged(
+                key=('<｜DSML｜parameter name="', '">'),
+                value=("", "</｜DSML｜parameter>"),
+                closes=("</｜DSML｜invoke>",),
+                told='" string="',
+            ),
+        ),
+        begin="<｜DSML｜function_calls>\n",
+        middle="\n",
+        end="\n</｜DSML｜function_calls>",
+    ),
+    ToolFormat(
         name="kimi_k2",
         families="Kimi K2, K2 Thinking, K2.5",
         checked="llama.cpp models/templates/moonshotai-Kimi-K2-Thinking.jinja",

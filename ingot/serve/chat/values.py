@@ -57,6 +57,7 @@ class Tagged:
         key: what stands before and after the name of an argument.
         value: what stands before and after its value.
         lines: a value stands on lines of its own.
+        told: what stands between a name and `true` or `false`: whether the value is a string.
         closes: any of these ends the arguments.
     """
 
@@ -64,6 +65,7 @@ class Tagged:
     value: tuple[str, str]
     closes: tuple[str, ...]
     lines: bool = False
+    told: str = ""
 
     @property
     def marks(self) -> tuple[str, ...]:
@@ -195,9 +197,13 @@ class _TaggedReader(_Rewriter):
             if form.value[0]:
                 yield from coming.skip_space()
                 yield from coming.expect(form.value[0])
+            found = kinds(parameter(self._schema, name), self._schema)
+            if form.told and form.told in name:
+                name, _, is_string = name.rpartition(form.told)
+                found = frozenset({"string" if is_string == "true" else "object"})
             self.out.append(f"{before}{json.dumps(name, ensure_ascii=False)}: ")
             before = ", "
-            yield from self._value(kinds(parameter(self._schema, name), self._schema))
+            yield from self._value(found)
         self.out.append("{}" if before == "{" else "}")
 
     def _value(self, found: frozenset[str]) -> Reading[None]:
@@ -306,7 +312,7 @@ class _LiteralReader(_Rewriter):
     def _quoted(self, quote: str) -> Reading[None]:
         """Passes a string with escapes as Python has them; line ends may stand in it.
 
-        A quote before a letter is part of the string: templates print `'it's'`, and models learn it.
+        A quote before a letter is part of it: templates print `'it's'`, and models learn that.
         """
         coming, ends = self.coming, marks_of(quote, "\\")
         coming.at += 1

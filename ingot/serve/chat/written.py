@@ -122,10 +122,11 @@ def _tagged(row: Tagged, name: str, schema: Mapping[str, Any], tags: Mapping[str
     for place, (key, each, needed) in enumerate(_properties(schema)):
         rule = f"{name}_{place}"
         between = f"\n{row.value[0]}" if row.value[0] else line
-        begin = f"{literal(row.key[0], tags)} {literal(key, {})} " + literal(
-            f"{row.key[1]}{between}", tags
-        )
         end, found = f"{line}{row.value[1]}", kinds(each, schema)
+        told = f"{row.told}{str('string' in found).lower()}" if row.told else ""
+        begin = f"{literal(row.key[0], tags)} {literal(key, {})} " + literal(
+            f"{told}{row.key[1]}{between}", tags
+        )
         newline = literal("\n", {})
         if words := _words(each, found):
             choice = " | ".join(literal(word, {}) for word in words)

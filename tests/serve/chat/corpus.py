@@ -467,6 +467,39 @@ def _deepseek_v31() -> list[tuple[str, Said]]:
     ]
 
 
+def _deepseek_v32() -> list[tuple[str, Said]]:
+    begin, end = "<｜DSML｜function_calls>\n", "</｜DSML｜function_calls>"
+
+    def call(name: str, *arguments: tuple[str, str, str]) -> str:
+        parts = [
+            f'<｜DSML｜parameter name="{key}" string="{told}">{value}</｜DSML｜parameter>\n'
+            for key, told, value in arguments
+        ]
+        return f'<｜DSML｜invoke name="{name}">\n{"".join(parts)}</｜DSML｜invoke>\n'
+
+    one, deeper = call("add", ("a", "false", "1")), '{"a": [1]}'
+    return [
+        (f"{begin}{one}{end}", said(add(a=1))),
+        (f"{begin}{one}{call('ping')}{end}", said(add(a=1), PING)),
+        (
+            f"Hm.</think>I look.\n\n{begin}{call('look_up', ('q', 'true', '12'))}{end}",
+            said(look(q="12"), content="Hm.</think>I look."),
+        ),
+        (
+            f"<think>Hm.</think>{begin}{call('look_up', ('any', 'true', '12'))}{end}",
+            said(look(any="12"), reasoning="Hm."),
+        ),
+        (
+            f"{begin}{call('look_up', ('any', 'false', deeper), ('ok', 'false', 'true'))}",
+            said(look(any={"a": [1]}, ok=True)),
+        ),
+        text(f"{begin}{call('unknown')}{end}"),
+        (f"{begin}{one}</｜DSML｜func", said(add(a=1))),
+        (f"{begin}{one}<｜DSML｜invoke na", said(add(a=1))),
+        text(f"{begin}{one[:-20]}"),
+    ]
+
+
 def _kimi() -> list[tuple[str, Said]]:
     begin, end = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
 
@@ -724,7 +757,8 @@ BY_TEMPLATE = {
     "llama4": _llama4(),
     "lfm2": _lfm2(), "mistral": _mistral(), "mistral_v11": _mistral_v11(),
     "deepseek_v3": _deepseek_v3(),
-    "deepseek_v31": _deepseek_v31(), "kimi_k2": _kimi(), "harmony": _harmony(),
+    "deepseek_v31": _deepseek_v31(), "deepseek_v32": _deepseek_v32(),
+    "kimi_k2": _kimi(), "harmony": _harmony(),
     "gemma4": _gemma4(), "functiongemma": _functiongemma(), "command_r7b": _command_r7b(),
     "command_r": _command_r(), "hunyuan": _hunyuan(), "minimax_m1": _minimax_m1(),
     "xlam": _xlam(), "phi4_mini": _phi(), "granite": _granite(), "nemotron": _nemotron(),

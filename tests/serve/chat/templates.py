@@ -17,6 +17,10 @@ CALLS = {
         "{{'<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>' + tool['type'] + '<｜tool▁sep｜>' "
         "+ name + '\\n' + '```json' + '\\n'}}"
     ],
+    "deepseek_v32": [
+        '{%- set dsml_token = "｜DSML｜" -%}<{{ dsml_token }}parameter name="$PARAMETER_NAME" '
+        'string="true|false">$PARAMETER_VALUE</{{ dsml_token }}parameter>'
+    ],
     "kimi_k2": ["<|tool_calls_section_begin|>{{ id }}<|tool_call_argument_begin|>{% args %}"],
     "minimax_m2": [
         "{%- set toolcall_begin_token = '<minimax:tool_call>' -%}<invoke name=\"tool-name-1\">\n"
@@ -80,7 +84,7 @@ SHELLS = {
 TEMPLATES = {name: snippets[0] for name, snippets in CALLS.items()}
 for _name in ("hermes", "qwen3_coder", "glm45", "kimi_k2", "minimax_m2", "minimax_m1", "nemotron"):
     TEMPLATES[_name] += THINK
-for _name in ("deepseek_v31", "deepseek_v3", "hunyuan", "lfm2", "granite"):
+for _name in ("deepseek_v32", "deepseek_v31", "deepseek_v3", "hunyuan", "lfm2", "granite"):
     TEMPLATES[_name] += THINK
 TEMPLATES["ernie"] = CALLS["hermes"][0] + THINK + SHELLS["<response>"][0]
 TEMPLATES["gemma4"] += THOUGHTS["gemma4"][0]

@@ -67,6 +67,11 @@ CALLS = {
     "<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
     "deepseek_v3": "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>weather\n"
     f"```json\n{JSON}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+    "deepseek_v32": '<｜DSML｜function_calls>\n<｜DSML｜invoke name="weather">\n'
+    + tagged('<｜DSML｜parameter name="', '" string="false">', "</｜DSML｜parameter>")
+    .replace('city" string="false', 'city" string="true')
+    .replace('unit" string="false', 'unit" string="true')
+    + "</｜DSML｜invoke>\n</｜DSML｜function_calls>",
     "kimi_k2": "<|tool_calls_section_begin|><|tool_call_begin|>functions.weather:0"
     f"<|tool_call_argument_begin|>{JSON}<|tool_call_end|><|tool_calls_section_end|>",
     "minimax_m2": '<minimax:tool_call>\n<invoke name="weather">\n'
@@ -105,6 +110,7 @@ NO_CITY = {
         '"city": "Rome \\"é\\"", ', 'city="Rome \\"é\\"", ', 'city:<|"|>Rome "é"<|"|>, ',
         'city:<escape>Rome "é"<escape>, ', '<parameter=city>\nRome "é"\n</parameter>\n',
         '<parameter=city>Rome "é"</parameter>\n', '<parameter name="city">Rome "é"</parameter>\n',
+        '<｜DSML｜parameter name="city" string="true">Rome "é"</｜DSML｜parameter>\n',
         '<arg_key>city</arg_key>\n<arg_value>Rome "é"</arg_value>\n',
     )
     if part in text
