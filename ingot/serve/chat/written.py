@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from ingot.serve.chat.values import Json, Literals, Tagged
 
 TEXT = "/(?s:.*)/"
 ONE_LINE = " ?"  # white space in calls, as models are trained to write them
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|.', re.DOTALL)
 Rules = Iterator[tuple[str, str]]
 
 
@@ -77,11 +79,20 @@ def _call(
 def _object(row: ToolFormat, place: int, name: str) -> str:
     key, arguments = row.object or ("", "")
     quoted = json.dumps(name, ensure_ascii=False)
-    opening = f'{{"{row.counted}": "'
-    number = f"{literal(opening, {})} /[0-9]/ " if row.counted else ""
-    begin = '", ' if number else "{"
-    head = literal(f'{begin}"{key}": {quoted}, "{arguments}": ', {})
+    number = f'{_tokens(f"{{{json.dumps(row.counted)}: ")} /"[0-9]"/ ' if row.counted else ""
+    begin = ", " if number else "{"
+    head = _tokens(f'{begin}"{key}": {quoted}, "{arguments}": ')
     return f'{number}{head} arguments_{place} "}}"'
+
+
+def _tokens(text: str) -> str:
+    """The beginning of an object, as the tokens of JSON that it has.
+
+    An answer that is asked for may begin as a call does, and a lexer does not go back: it must not
+    be led past the place where they part.
+    """
+    parts = _TOKEN.findall(text)
+    return " ".join(literal(part, {}) for part in parts)
 
 
 def _head(head: Head, name: str, tags: Mapping[str, int]) -> str:

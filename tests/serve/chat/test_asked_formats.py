@@ -158,6 +158,19 @@ def test_a_call_is_written_as_the_family_writes_it(name: str, choice: Any):
 
 
 @names
+def test_an_answer_or_a_call_may_come_where_both_are_asked_for(name: str):
+    schema = {"type": "object", "properties": {"name": {"type": "string"}, "city": {}}}
+    answer = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    asked = style(name)
+    form = structured_outputs(asked, "x", tools=TOOLS, response_format=answer)
+    assert takes(form, CALLS[name])
+    lead = asked.thought.lead if asked.thought else ""
+    for text in ('{"city": 1}', '{"name": "Rome"}', '{"name": "weather"}', "{}"):
+        assert takes(form, f"{lead}{text}"), text
+    assert not takes(form, f"{lead}Rome")
+
+
+@names
 def test_what_is_written_is_read(name: str):
     reader = style(name).reader("x", tools=TOOLS, tool_choice="required")
     message = join(reader.feed(CALLS[name]) + reader.finish())
