@@ -33,6 +33,18 @@ def kinds(schema: Any, root: Mapping[str, Any], steps: int = MAX_STEPS) -> froze
     return frozenset(found)
 
 
+def resolved(schema: Any, root: Mapping[str, Any]) -> Any:
+    """A schema, or the one that it refers to within the same document."""
+    for _ in range(MAX_STEPS):
+        if not isinstance(schema, Mapping) or not isinstance(schema.get("$ref"), str):
+            break
+        found = _referred(schema["$ref"], root)
+        if found is None:
+            break
+        schema = found
+    return schema
+
+
 def _list(schema: Mapping[str, Any], key: str) -> list[Any]:
     found = schema.get(key)
     return found if isinstance(found, list) else []

@@ -86,11 +86,13 @@ class Literals:
         assign: what stands between a name and its value.
         closing: what ends them.
         quote: a mark around strings in which nothing is escaped.
+        comma: what is written between two, when a call is asked for.
     """
 
     assign: str
     closing: str
     quote: str = ""
+    comma: str = ", "
 
     @property
     def marks(self) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from typing import Any
 from ingot.errors import GrammarError
 from ingot.runtime.structured.spelling import literal
 from ingot.serve.chat.formats import Head, ToolFormat
-from ingot.serve.chat.schemas import kinds
+from ingot.serve.chat.schemas import kinds, resolved
 from ingot.serve.chat.values import Json, Literals, Tagged
 
 TEXT = "/(?s:.*)/"
@@ -109,7 +109,7 @@ def _properties(schema: Mapping[str, Any]) -> list[tuple[str, Any, bool]]:
     properties = found if isinstance(found, Mapping) else {}
     required = schema.get("required")
     names = required if isinstance(required, list) else []
-    return [(name, each, name in names) for name, each in properties.items()]
+    return [(name, resolved(each, schema), name in names) for name, each in properties.items()]
 
 
 def _value(schema: Any, root: Mapping[str, Any]) -> str:
@@ -124,7 +124,11 @@ def _words(schema: Any, found: frozenset[str]) -> list[str]:
     if found != {"string"} or not isinstance(schema, Mapping):
         return []
     listed = schema.get("enum", [schema["const"]] if "const" in schema else [])
-    return listed if isinstance(listed, list) else []
+    return [each for each in listed if isinstance(each, str)] if isinstance(listed, list) else []
+
+
+def _choice(words: Sequence[str]) -> str:
+    return " | ".join(literal(word, {}) or '""' for word in words)
 
 
 def _tagged(row: Tagged, name: str, schema: Mapping[str, Any], tags: Mapping[str, int]) -> Rules:
@@ -140,8 +144,7 @@ def _tagged(row: Tagged, name: str, schema: Mapping[str, Any], tags: Mapping[str
         )
         newline = literal("\n", {})
         if words := _words(each, found):
-            choice = " | ".join(literal(word, {}) for word in words)
-            yield rule, f"{begin} ({choice}) {literal(end, tags)} {newline}"
+            yield rule, f"{begin} ({_choice(words)}) {literal(end, tags)} {newline}"
         elif "string" in found:
             yield rule, f"{begin} {rule}_text {newline}"
             yield from text_until(f"{rule}_text", end, tags)
@@ -160,7 +163,7 @@ def _literals(
     yield name, f"{name}_0_first"
     for place, (key, each, needed) in enumerate(properties):
         rule, after = f"{name}_{place}", f"{name}_{place + 1}"
-        for way, begin in (("first", ""), ("more", f"{literal(', ', {})} ")):
+        for way, begin in (("first", ""), ("more", f"{literal(row.comma, {})} ")):
             if way == "more" and not place:
                 continue
             left_out = "" if needed else f" | {after}_{way}"
@@ -172,8 +175,7 @@ def _literals(
             yield from text_until(f"{rule}_text", row.quote, tags)
         elif row.quote and found == {"string"}:
             quote = literal(row.quote, tags)
-            words = " | ".join(literal(word, {}) for word in _words(each, found))
-            yield f"{rule}_value", f"{quote} ({words}) {quote}"
+            yield f"{rule}_value", f"{quote} ({_choice(_words(each, found))}) {quote}"
         elif found == {"boolean"} and not row.quote:
             yield f"{rule}_value", '"True" | "False"'
         else:

@@ -51,7 +51,7 @@ LLAMA = f'{{"name": "weather", "parameters": {JSON}}}'
 
 def gemma(quote: str) -> str:
     city = f'{quote}Rome "é"{quote}'
-    return f"call:weather{{city:{city}, days:3, unit:{quote}C{quote}, now:true}}"
+    return f"call:weather{{city:{city},days:3,unit:{quote}C{quote},now:true}}"
 
 
 def tagged(begin: str, middle: str, end: str) -> str:
@@ -107,8 +107,8 @@ NO_CITY = {
     name: text.replace(part, "", 1)
     for name, text in CALLS.items()
     for part in (
-        '"city": "Rome \\"é\\"", ', 'city="Rome \\"é\\"", ', 'city:<|"|>Rome "é"<|"|>, ',
-        'city:<escape>Rome "é"<escape>, ', '<parameter=city>\nRome "é"\n</parameter>\n',
+        '"city": "Rome \\"é\\"", ', 'city="Rome \\"é\\"", ', 'city:<|"|>Rome "é"<|"|>,',
+        'city:<escape>Rome "é"<escape>,', '<parameter=city>\nRome "é"\n</parameter>\n',
         '<parameter=city>Rome "é"</parameter>\n', '<parameter name="city">Rome "é"</parameter>\n',
         '<｜DSML｜parameter name="city" string="true">Rome "é"</｜DSML｜parameter>\n',
         '<arg_key>city</arg_key>\n<arg_value>Rome "é"</arg_value>\n',
@@ -219,6 +219,38 @@ def test_arguments_may_be_left_out_and_stand_in_order(name: str):
         assert takes(form, text), text
 
 
+@pytest.mark.parametrize("name", ["qwen3_coder", "glm45", "gemma4", "pythonic"])
+def test_words_that_a_schema_lists_are_held_to(name: str):
+    """Listed here or where a reference leads; a word may be empty or look like a number."""
+    parameters = {
+        "$defs": {
+            "Unit": {"type": "string", "enum": ["", "C", "5"]},
+            "Loop": {"$ref": "#/$defs/Loop"},
+        },
+        "properties": {
+            "unit": {"$ref": "#/$defs/Unit"},
+            "odd": {"type": "string", "enum": [1, "a"]},
+        },
+        "required": ["unit", "odd"],
+    }
+    tools = [{"function": {"name": "f", "parameters": parameters}}]
+    form = structured_outputs(style(name), "x", tools=tools, tool_choice="required")
+    for unit, odd in (("", "a"), ("C", "a"), ("5", "a"), ("F", "a"), ("C", "1")):
+        text = WORDS[name].format(unit=unit, odd=odd)
+        assert takes(form, text) == (unit != "F" and odd == "a"), text
+        reader = style(name).reader("x", tools=tools)
+        (call,) = join(reader.feed(text) + reader.finish()).calls
+        assert json.loads(call.arguments) == {"unit": unit, "odd": odd}
+
+
+WORDS = {
+    "qwen3_coder": "<tool_call>\n<function=f>\n<parameter=unit>\n{unit}\n</parameter>\n"
+    "<parameter=odd>\n{odd}\n</parameter>\n</function>\n</tool_call>",
+    "glm45": "<tool_call>f\n<arg_key>unit</arg_key>\n<arg_value>{unit}</arg_value>\n"
+    "<arg_key>odd</arg_key>\n<arg_value>{odd}</arg_value>\n</tool_call>",
+    "gemma4": '<|tool_call>call:f{{unit:<|"|>{unit}<|"|>,odd:<|"|>{odd}<|"|>}}<tool_call|>',
+    "pythonic": '[f(unit="{unit}", odd="{odd}")]',
+}
 BARE = {
     "pythonic": ("[f()]", "[f(a=1)]", "[f(b=null)]", "[f(a=1, b=null)]"),
     "lfm2": ("<|tool_call_start|>[f(b=null)]<|tool_call_end|>",),
