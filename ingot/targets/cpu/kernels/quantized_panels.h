@@ -165,8 +165,8 @@ struct PackedBlock {
     }
     const int offset = has_minimums ? 0 : has_codes ? 128 : 1 << (bits - 1);
     const int value = (has_codes ? coded[stored] : stored) - offset;
-    const float scaled = static_cast<float>(multiplier(column, index)) * scale(column, k);
-    const float product = scaled * static_cast<float>(value);
+    const float step = static_cast<float>(multiplier(column, index)) * scale(column, k);
+    const float product = step * static_cast<float>(value);
     if constexpr (!has_minimums) return product;
     return product - static_cast<float>(minimum_zero(column, index)) *
                          lane(minimums(column / lanes), column);

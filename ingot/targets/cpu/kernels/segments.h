@@ -14,7 +14,7 @@ namespace ingot {
 // row says where all keys lie.
 template <int Window, bool Causal>
 struct SegmentMask : Sequences {
-  SegmentMask(int count, const int* spans) : Sequences{count, spans, spans, 3} {}
+  SegmentMask(int segments, const int* ranges) : Sequences{segments, ranges, ranges, 3} {}
 
   Range visible(int s, int query) const {
     const int length = num_queries(s), end = Window > 0 ? query + Window : length;
