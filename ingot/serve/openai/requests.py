@@ -142,6 +142,7 @@ class CompletionRequest(GenerateRequest, kw_only=True):
     logprobs: NumLogprobs | None = None
     best_of: Choices | None = None
     suffix: str | None = None
+    max_thinking_tokens: Any = None
     thinking_token_budget: Any = None
     prompt_embeds: Any = None
 

@@ -42,6 +42,7 @@ UNSUPPORTED: Mapping[str, Unsupported] = {
     "flat_logprobs": Unsupported("Use `logprobs`.", (False,)),
     "prompt_logprob_token_ids": Unsupported(_SCORES),
     "prompt_logprob_start": Unsupported(_SCORES, (0,)),
+    "max_thinking_tokens": Unsupported("Use `/v1/chat/completions`.", in_chats=True),
     "thinking_token_budget": Unsupported("Use `/v1/chat/completions`.", (-1,), in_chats=True),
     "repetition_detection": Unsupported("Use `repetition_penalty` or `frequency_penalty`."),
     "watermarking": Unsupported("Leave it out.", (False,)),

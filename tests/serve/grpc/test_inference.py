@@ -90,11 +90,11 @@ def test_there_is_a_field_for_every_parameter():
 
     from ingot.runtime.params import SamplingParams
 
-    # What no request can say: code, and how a Python stream is cut.
+    # What no request can say: code, how a Python stream is cut, and what the template's tags are.
     ours = {f.name for f in dataclasses.fields(SamplingParams) if f.init}
-    ours -= {"logits_processors", "output_kind", "detokenize"}
+    ours -= {"logits_processors", "output_kind", "detokenize", "reasoning"}
     theirs = {field.name for field in v1.SamplingParams.DESCRIPTOR.fields}
-    assert ours <= theirs and theirs - ours <= {"structured_outputs"}
+    assert ours <= theirs and theirs - ours <= {"structured_outputs", "max_thinking_tokens"}
 
 
 def test_log_probabilities_and_reasons_have_their_places(run):
