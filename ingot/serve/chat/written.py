@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ingot.errors import GrammarError
+from ingot.runtime.structured.references import written_out
 from ingot.runtime.structured.spelling import literal
 from ingot.serve.chat.formats import Head, ToolFormat
 from ingot.serve.chat.schemas import kinds, resolved
@@ -42,7 +43,7 @@ def schema_text(schema: Mapping[str, Any], whitespace: str) -> str:
     if not isinstance(given, Mapping):
         raise GrammarError(f"x-guidance is {given!r:.80}", hint="Give an object, or leave it out.")
     options = {"whitespace_pattern": whitespace, **given}
-    return json.dumps({**schema, "x-guidance": options}, ensure_ascii=False)
+    return json.dumps({**written_out(schema), "x-guidance": options}, ensure_ascii=False)
 
 
 def text_until(name: str, end: str, tags: Mapping[str, int]) -> Rules:
