@@ -19,6 +19,8 @@ OF_C = re.compile(r"CLOCK_REALTIME|gettimeofday|system_clock|\btime\((NULL|nullp
 # Who may show a date, and how often it asks for one.
 SHOW_DATES = {
     "ingot/serve/http/generate.py": 1,  # `created` of answers
+    "ingot/serve/registry/entries.py": 1,  # `created` of models that are not loaded
+    "ingot/serve/ray/remote.py": 1,  # the same of replicas
     "ingot/serve/registry/events.py": 1,  # `time` of events
     "ingot/serve/registry/loader.py": 1,  # `last_used` of models
     "ingot/serve/metrics/tracing.py": 1,  # the end of a span
