@@ -23,6 +23,12 @@ PAGE = Path(__file__).parents[2] / "docs" / "design.md"
 MOST_ROWS = 64
 
 
+@pytest.fixture(autouse=True)
+def clock(monkeypatch):
+    """Looks for guesses take no time, unless a test says which: only its costs pass."""
+    monkeypatch.setattr(speculation, "perf_counter", lambda: 0.0)
+
+
 # Seconds of a step of so many sequences and drafted tokens, when an answer has so many tokens.
 Cost = Callable[[int, int, int], float]
 
