@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
+from ingot.runtime.unique import unique_id
 from ingot.serve.refusal import Refusal
-from ingot.serve.unique import unique_id
 
 _ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
 _TRACEPARENT = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")

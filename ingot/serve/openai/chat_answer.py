@@ -8,8 +8,8 @@ from typing import Any
 
 from msgspec.structs import asdict, replace
 
+from ingot.runtime.answers import AnswerDelta, AnswerReader
 from ingot.runtime.tokenizer import Tokenizer
-from ingot.serve.chat import AnswerDelta, AnswerReader
 from ingot.serve.engine import Piece, Progress, Scored
 from ingot.serve.openai.answer import Answer
 from ingot.serve.openai.answers import AnswerHead, ChatCompletion, ChatLogprobs

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 
 from msgspec import UNSET, Struct, UnsetType
 
-from ingot.serve.chat import AnswerDelta as Part
-from ingot.serve.chat import CallDelta, join
+from ingot.runtime.answers import AnswerDelta as Part
+from ingot.runtime.answers import CallDelta, join
 from ingot.serve.openai.answers import (
     ChatChoice,
     ChatLogprobs,

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from ingot.errors import RequestError
+from ingot.runtime.answers.tools import MAX_TOOLS
 from ingot.runtime.params import MAX_LOGPROBS, MAX_N, MAX_PENALTY, MAX_PRIORITY, UNLIMITED
-from ingot.serve.chat.tools import MAX_TOOLS
 
 # What one request may ask for, far below what the engine could do: a single request must not
 # take the server from all others.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ingot.errors import GrammarError, RequestError
-from ingot.serve.chat import Style, check_tools, structured_outputs
+from ingot.runtime.answers import Style, check_tools, structured_outputs
 from ingot.serve.openai.fields import FieldError
 from ingot.serve.openai.requests import ChatRequest, GenerateRequest
 

@@ -8,8 +8,8 @@ from typing import Any
 from msgspec import Struct
 
 from ingot.errors import RequestError, TokenizerError
+from ingot.runtime.answers import AnswerReader, Style, style_of
 from ingot.runtime.tokenizer import Tokenizer
-from ingot.serve.chat import AnswerReader, Style, style_of
 from ingot.serve.engine import Engine, Job, ModelFacts
 from ingot.serve.openai.conversation import template_of
 from ingot.serve.openai.fields import FieldError

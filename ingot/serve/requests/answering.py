@@ -11,6 +11,7 @@ from typing import cast
 
 from msgspec.structs import replace
 
+from ingot.runtime.unique import unique_id
 from ingot.serve.asked import Asked
 from ingot.serve.engine import Engine, Job, Progress
 from ingot.serve.openai.order import Caller, Order, order_of
@@ -18,7 +19,6 @@ from ingot.serve.openai.params import num_new_tokens
 from ingot.serve.openai.requests import ChatRequest, CompletionRequest
 from ingot.serve.requests.context import SMALL_BODY, ServerContext, off_loop
 from ingot.serve.requests.gate import Admitted
-from ingot.serve.unique import unique_id
 
 Steps = AsyncGenerator[tuple[int, Progress], None]
 Request = CompletionRequest | ChatRequest

@@ -22,9 +22,9 @@ from ingot.errors import (
     UnknownModelError,
     UsageError,
 )
+from ingot.runtime.unique import unique_id
 from ingot.serve.openai.fields import FieldError
 from ingot.serve.refusal import InternalRefusal, Refusal
-from ingot.serve.unique import unique_id
 
 _log = logging.getLogger(__name__)
 

@@ -12,12 +12,12 @@ import httpx
 import pytest
 
 from ingot.errors import UsageError
+from ingot.runtime.unique import unique_id
 from ingot.serve.edge.keys import make_key
 from ingot.serve.edge.logs import FORMATS
 from ingot.serve.edge.pages import Pages
 from ingot.serve.edge.settings import EdgeSettings
 from ingot.serve.http.app import build_app
-from ingot.serve.unique import unique_id
 from tests.serve.edge.edge_server import serving, with_limits
 from tests.support.fake_engine import FakeEngine, FakeModels, says
 from tests.support.until import until

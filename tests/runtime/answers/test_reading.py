@@ -11,9 +11,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ingot.errors import RequestError, UsageError
-from ingot.serve.chat import AnswerDelta, AnswerMessage, Style, WrittenCall, join, style_of
-from ingot.serve.chat.calls import HELD
-from ingot.serve.chat.formats import FORMATS
+from ingot.runtime.answers import AnswerDelta, AnswerMessage, Style, WrittenCall, join, style_of
+from ingot.runtime.answers.calls import HELD
+from ingot.runtime.answers.formats import FORMATS
 
 QWEN, LLAMA, MISTRAL = "<tool_call> <think> </think>", "<|python_tag|>", "[TOOL_CALLS]"
 STYLES = {name: style_of(name) for name in (QWEN, LLAMA, MISTRAL)}

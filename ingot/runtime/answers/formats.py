@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ingot.serve.chat.values import JSON, Literals, Notation, Tagged
+from ingot.runtime.answers.values import JSON, Literals, Notation, Tagged
 
 
 @dataclass(frozen=True, slots=True)

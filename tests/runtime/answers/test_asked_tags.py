@@ -10,11 +10,11 @@ from llguidance import LLTokenizer
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 
+from ingot.runtime.answers import structured_outputs, style_of
 from ingot.runtime.structured.compiler import GrammarCompiler
 from ingot.runtime.structured.guide import Guide
 from ingot.runtime.structured.outputs import StructuredOutputsParams
 from ingot.runtime.tokenizer import Tokenizer
-from ingot.serve.chat import structured_outputs, style_of
 from tests.runtime.fake_tokenizer import byte_level
 
 TAGS = ("<think>", "</think>", "<tool_call>", "</tool_call>")

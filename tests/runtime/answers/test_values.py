@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ingot.serve.chat import join, style_of
-from ingot.serve.chat.coming import MAX_DEPTH
-from ingot.serve.chat.schemas import kinds, parameter
-from ingot.serve.chat.values import MAX_NUMBER, value_of
+from ingot.runtime.answers import join, style_of
+from ingot.runtime.answers.coming import MAX_DEPTH
+from ingot.runtime.answers.schemas import kinds, parameter
+from ingot.runtime.answers.values import MAX_NUMBER, value_of
 
 SCHEMA = {
     "type": "object",

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ingot.errors import RequestError
+from ingot.runtime.answers import written
+from ingot.runtime.answers.style import Style
+from ingot.runtime.answers.tools import check_tools, chosen_tools, forced
 from ingot.runtime.structured.spelling import WHITESPACE, literal
-from ingot.serve.chat import written
-from ingot.serve.chat.style import Style
-from ingot.serve.chat.tools import check_tools, chosen_tools, forced
 
 MAX_CALLS = 16  # that are asked for at once
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from ingot.serve.chat.calls import CallReader
-from ingot.serve.chat.coming import Cut, Reading, marks_of
-from ingot.serve.chat.formats import ToolFormat
-from ingot.serve.chat.thoughts import Channels, Shell, Thought
+from ingot.runtime.answers.calls import CallReader
+from ingot.runtime.answers.coming import Cut, Reading, marks_of
+from ingot.runtime.answers.formats import ToolFormat
+from ingot.runtime.answers.thoughts import Channels, Shell, Thought
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,11 @@ import pytest
 from jsonschema import validate
 
 from ingot.errors import GrammarError, RequestError
+from ingot.runtime.answers import AnswerMessage, Style, join, structured_outputs, style_of
 from ingot.runtime.llm import LLM
 from ingot.runtime.params import SamplingParams
 from ingot.runtime.structured.compiler import GrammarCompiler
 from ingot.runtime.structured.outputs import StructuredOutputsParams
-from ingot.serve.chat import AnswerMessage, Style, join, structured_outputs, style_of
 from tests.support.core import core
 from tests.support.fake_engine import bundled_tokenizer
 

@@ -14,16 +14,16 @@ from jsonschema import validate
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 
+from ingot.runtime.answers import Style, join, structured_outputs, style_of
+from ingot.runtime.answers.formats import FORMATS
+from ingot.runtime.answers.thoughts import THOUGHTS
 from ingot.runtime.llm import LLM
 from ingot.runtime.params import SamplingParams
 from ingot.runtime.structured.compiler import GrammarCompiler
 from ingot.runtime.structured.outputs import StructuredOutputsParams
 from ingot.runtime.tokenizer import Tokenizer
-from ingot.serve.chat import Style, join, structured_outputs, style_of
-from ingot.serve.chat.formats import FORMATS
-from ingot.serve.chat.thoughts import THOUGHTS
+from tests.runtime.answers import templates
 from tests.runtime.fake_tokenizer import byte_level
-from tests.serve.chat import templates
 from tests.support.core import core
 
 END = 319

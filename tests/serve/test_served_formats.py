@@ -11,7 +11,7 @@ import pytest
 from ingot.runtime.tokenizer import Tokenizer
 from ingot.serve.http.app import build_app
 from tests.conftest import SHAKESPEARE
-from tests.serve.chat import corpus, templates
+from tests.runtime.answers import corpus, templates
 from tests.support.asgi import Call, called
 from tests.support.fake_engine import FakeEngine, FakeModels, says
 

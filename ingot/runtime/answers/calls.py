@@ -6,10 +6,19 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ingot.serve.chat.coming import SPACE, Broken, Coming, Cut, Marks, Reading, marks_of, trimmed
-from ingot.serve.chat.deltas import AnswerDelta, CallDelta
-from ingot.serve.chat.formats import Head
-from ingot.serve.chat.values import JSON, Notation, reader_of
+from ingot.runtime.answers.coming import (
+    SPACE,
+    Broken,
+    Coming,
+    Cut,
+    Marks,
+    Reading,
+    marks_of,
+    trimmed,
+)
+from ingot.runtime.answers.deltas import AnswerDelta, CallDelta
+from ingot.runtime.answers.formats import Head
+from ingot.runtime.answers.values import JSON, Notation, reader_of
 
 NAMES = ("name", "tool_name")
 ARGUMENTS = ("arguments", "parameters")

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ingot.errors import GrammarError
+from ingot.runtime.answers.formats import Head, ToolFormat
+from ingot.runtime.answers.schemas import kinds, resolved
+from ingot.runtime.answers.values import Json, Literals, Tagged
 from ingot.runtime.structured.references import written_out
 from ingot.runtime.structured.spelling import literal
-from ingot.serve.chat.formats import Head, ToolFormat
-from ingot.serve.chat.schemas import kinds, resolved
-from ingot.serve.chat.values import Json, Literals, Tagged
 
 TEXT = "/(?s:.*)/"
 ONE_LINE = " ?"  # white space in calls, as models are trained to write them

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ingot.serve.chat import AnswerMessage, join, style_of
-from ingot.serve.chat.calls import HELD
-from ingot.serve.chat.formats import FORMATS, format_of
-from ingot.serve.chat.thoughts import SHELLS, THOUGHTS, shell_of, thought_of
-from tests.serve.chat import corpus, templates
+from ingot.runtime.answers import AnswerMessage, join, style_of
+from ingot.runtime.answers.calls import HELD
+from ingot.runtime.answers.formats import FORMATS, format_of
+from ingot.runtime.answers.thoughts import SHELLS, THOUGHTS, shell_of, thought_of
+from tests.runtime.answers import corpus, templates
 from tools import tool_formats_page
 
 STYLES = {name: style_of(template) for name, template in templates.TEMPLATES.items()}

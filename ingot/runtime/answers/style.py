@@ -11,12 +11,12 @@ from types import MappingProxyType
 from typing import Any
 
 from ingot.errors import RequestError, UsageError
-from ingot.serve.chat.formats import BY_NAME, FORMATS, ToolFormat, format_of
-from ingot.serve.chat.reader import AnswerReader
-from ingot.serve.chat.sections import Rows
-from ingot.serve.chat.thoughts import THOUGHTS, Shell, Thought, shell_of, thought_of
-from ingot.serve.chat.tools import forced, tool_schemas
-from ingot.serve.unique import unique_id
+from ingot.runtime.answers.formats import BY_NAME, FORMATS, ToolFormat, format_of
+from ingot.runtime.answers.reader import AnswerReader
+from ingot.runtime.answers.sections import Rows
+from ingot.runtime.answers.thoughts import THOUGHTS, Shell, Thought, shell_of, thought_of
+from ingot.runtime.answers.tools import forced, tool_schemas
+from ingot.runtime.unique import unique_id
 
 AUTO, NONE = "auto", "none"
 TOOL_CALL_PARSERS = (AUTO, NONE, *(each.name for each in FORMATS))

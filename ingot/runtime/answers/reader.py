@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ingot.serve.chat.calls import CallReader
-from ingot.serve.chat.coming import Reading
-from ingot.serve.chat.deltas import AnswerDelta
-from ingot.serve.chat.sections import Rows, read
+from ingot.runtime.answers.calls import CallReader
+from ingot.runtime.answers.coming import Reading
+from ingot.runtime.answers.deltas import AnswerDelta
+from ingot.runtime.answers.sections import Rows, read
 
 
 class AnswerReader:

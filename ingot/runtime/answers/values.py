@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from ingot.serve.chat.coming import (
+from ingot.runtime.answers.coming import (
     DIGITS,
     MAX_DEPTH,
     SPACE,
@@ -20,7 +20,7 @@ from ingot.serve.chat.coming import (
     Reading,
     marks_of,
 )
-from ingot.serve.chat.schemas import kinds, parameter
+from ingot.runtime.answers.schemas import kinds, parameter
 
 MAX_KEY = 256
 MAX_NUMBER = 512
