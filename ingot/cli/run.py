@@ -19,7 +19,7 @@ from ingot.cli.arguments import (
     ArgumentGroup,
     Arguments,
 )
-from ingot.cli.chat.options import MAX_TOKENS, NO_THINK, SAMPLING, STOP, THINK
+from ingot.cli.chat.options import MAX_TOKENS, OF_TEMPLATES, SAMPLING, STOP
 from ingot.cli.numbers import human_int
 from ingot.cli.output import print_json
 from ingot.cli.template_options import CHAT_TEMPLATE, check_name, given_template
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ingot.cli.chat.answer import ShownAnswer
     from ingot.cli.chat.options import Options
     from ingot.runtime.llm import LLM
+    from ingot.runtime.tokenizer import Tokenizer
 
 ARGUMENTS: Arguments = (
     MODEL,
@@ -59,13 +60,14 @@ ARGUMENTS: Arguments = (
             Argument("--chat", "without PROMPT, each line of stdin is a message"),
             Argument("--system TEXT", "the system message"),
             CHAT_TEMPLATE,
-            THINK,
-            NO_THINK,
+            *OF_TEMPLATES,
         ),
     ),
     SAMPLING,
 )
-OF_CHATS = ("chat", "system", "chat_template", "think")
+OF_CHATS = (
+    "chat", "system", "chat_template", "think", "max_thinking_tokens", "chat_template_kwargs",
+)  # fmt: skip
 
 
 def main(args: argparse.Namespace) -> int:
@@ -107,7 +109,7 @@ def main(args: argparse.Namespace) -> int:
 
 def _check_raw(args: argparse.Namespace) -> None:
     """Raises UsageError for --raw with what only a chat has, or with nothing to continue."""
-    given = [name for name in OF_CHATS if getattr(args, name) not in (None, False)]
+    given = _of_chats(args)
     if args.raw and given:
         raise UsageError(
             f"--raw is given with --{given[0].replace('_', '-')}",
@@ -118,6 +120,12 @@ def _check_raw(args: argparse.Namespace) -> None:
             "--raw is given without a text to continue",
             hint='Give one: ingot run MODEL --raw "text", or pipe one in.',
         )
+
+
+def _of_chats(args: argparse.Namespace) -> list[str]:
+    """What was given that only a chat has."""
+    values = {name: getattr(args, name) for name in OF_CHATS}
+    return [name for name, value in values.items() if value is not None and value is not False]
 
 
 def _prompt(args: argparse.Namespace) -> str:
@@ -143,7 +151,7 @@ def _chats(llm: LLM, args: argparse.Namespace, converses: bool) -> bool:
         if args.system:
             tokenizer.check_system(args.chat_template)
         return True
-    if converses or any(getattr(args, name) not in (None, False) for name in OF_CHATS):
+    if converses or _of_chats(args):
         raise UsageError(
             "the model has no chat template, so it can only continue a text",
             hint='Give one: ingot run MODEL "text", or pipe one in. '
@@ -161,8 +169,20 @@ def _options(llm: LLM, args: argparse.Namespace, *, max_tokens: int) -> Options:
     llm.get_chat_sampling_params()  # raises where the model's own are out of range
     # An answer is never empty: its first token is none that ends it.
     own = {**read_generation_config(llm.artifact).defaults, "min_tokens": 1}
-    switch = partial(llm.get_tokenizer().thinking_switch, given=args.chat_template)
+    switch = partial(_switched, llm.get_tokenizer(), args.chat_template)
     return Options.of(args, {**own, "max_tokens": max_tokens}, switch)
+
+
+def _switched(
+    tokenizer: Tokenizer, template: str | None, thinks: bool | None, most: int | None
+) -> dict[str, bool]:
+    """Variables by which the model thinks, or does not. Raises RequestError where the template
+    cannot keep it from that, and where `most` tokens are to bound what no template marks."""
+    from ingot.runtime.answers import tokenizer_style
+
+    if most is not None:
+        tokenizer_style(tokenizer, template).check_bound(most)
+    return tokenizer.thinking_switch(thinks, template)
 
 
 def _answer(
@@ -177,8 +197,11 @@ def _answer(
     """Answers or continues one prompt."""
     from ingot.cli.chat.answer import ShownAnswer
     from ingot.cli.chat.display import stdout_display
+    from ingot.runtime.answers import tokenizer_style
 
-    answer = ShownAnswer(_prompt_parts(llm, prompt, args, options, chats), chats=chats)
+    parts = _prompt_parts(llm, prompt, args, options, chats)
+    style = tokenizer_style(llm.get_tokenizer(), args.chat_template) if chats else None
+    answer = ShownAnswer(parts, style, options.max_thinking_tokens)
     answer.write(llm, options.params, stdout_display(options.think, silent=args.json))
     figures = answer.stats.figures(llm.artifact, load_seconds) if args.stats else None
     if args.json:

@@ -23,6 +23,7 @@ from ingot.runtime.request import Request, check_priority
 from ingot.runtime.session import EngineThread, OnStep, Session
 from ingot.runtime.structured.compiler import GrammarCompiler
 from ingot.runtime.subscription import Feed, Tell
+from ingot.runtime.template_variables import check_variables
 from ingot.runtime.tokenizer import Tokenizer
 from ingot.runtime.tokenizer_files import TokenizerFiles
 from ingot.runtime.vllm_methods import Refusals
@@ -113,6 +114,7 @@ class Model(Refusals):
         Raises RequestError as `chat` does.
         """
         tokenizer, given = self.get_tokenizer(), chat_template_kwargs or {}
+        check_variables(given)
         marks = Marks(tokenizer.special_spellings, (messages, tools, given))
         render = partial(
             tokenizer.apply_chat_template, marks.marked(messages), **options, **marks.marked(given)

@@ -20,6 +20,12 @@ MAX_MODEL_LEN = 200
 SAYS = {
     "wait": ("Once ", WAIT),
     "think": ("<th", "ink>\nWell", " now", "\n</thi", "nk>\n\n", "Yes."),
+    "channels": (
+        "<|chan",
+        "nel|>analysis<|message|>Well now",
+        "<|end|><|start|>assistant<|channel|>final<|message|>",
+        "Yes.",
+    ),
     "ponder": ("<think>\nWell", WAIT),
     "nothing": (),
     "fill": ("x" * MAX_MODEL_LEN,),
@@ -29,11 +35,20 @@ SAYS = {
 class FakeTokenizer:
     """Its template `quiet` has a switch for thinking, and its own has none."""
 
-    chat_templates: ClassVar[dict[str, str]] = {"default": "{{ messages }}", "quiet": "{{ q }}"}
+    chat_templates: ClassVar[dict[str, str]] = {
+        "default": "{{ messages }}{# </think> #}",
+        "quiet": "{{ q }}",
+        "harmony": "{{ messages }}{# <|channel|>analysis #}",
+    }
+    tags: ClassVar[dict[str, int]] = {"<|channel|>": 0}
+    hidden_tags = frozenset(tags)
 
     @property
     def has_chat_template(self):
         return "default" in self.chat_templates
+
+    def template(self, given=None, *, with_tools=False):
+        return self.chat_templates.get(given or "default", given)
 
     def check_system(self, given=None):
         if given == "quiet":

@@ -84,6 +84,8 @@ def test_a_model_without_a_template_continues_the_text(model, monkeypatch):
         (["--chat-template=quiet"], "--chat-template"),
         (["--think=show"], "--think"),
         (["--no-think"], "--think"),
+        (["--max-thinking-tokens=0"], "--max-thinking-tokens"),
+        (["--chat-template-kwargs={}"], "--chat-template-kwargs"),
     ],
 )
 def test_raw_has_nothing_of_a_chat(model, capsys, given, said):
@@ -141,7 +143,7 @@ def test_a_template_that_the_model_has_not_is_named(model, capsys):
     assert main(["run", model, "hello", "--chat-template", "quite"]) == 2
     assert capsys.readouterr().err == (
         "error: the model has no chat template 'quite'\n"
-        "  It has default, quiet. The name of a file has a dot or a slash: ./quite\n"
+        "  It has default, quiet, harmony. The name of a file has a dot or a slash: ./quite\n"
     )
 
 
@@ -169,6 +171,44 @@ def test_thinking_without_a_switch_cannot_be_switched_off(model, capsys, given):
     assert main(["run", model, "hello", given]) == 2
     assert "the chat template has no switch for thinking" in capsys.readouterr().err
     assert FakeLLM.prompts == []
+
+
+def test_thinking_can_be_bounded(model):
+    assert main(["run", model, "hello", "--max-thinking-tokens", "1k"]) == 0
+    (params,) = FakeLLM.params
+    assert params.reasoning.max_tokens == 1000
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("--max-thinking-tokens=-1", "is not a positive number"),
+        ("--max-thinking-tokens=some", "is not a positive number"),
+        ("--chat-template-kwargs=x", "is no object of JSON"),
+        ('--chat-template-kwargs={"messages": []}', "'messages', which is no variable"),
+    ],
+)
+def test_a_wrong_value_for_the_template_is_a_usage_error(model, capsys, given, said):
+    try:
+        code = main(["run", model, "hello", given])
+    except SystemExit as error:
+        code = error.code
+    assert code == 2
+    assert said in capsys.readouterr().err
+    assert FakeLLM.prompts == []
+
+
+def test_what_no_template_marks_cannot_be_bounded(model, capsys):
+    arguments = ["--chat-template=quiet", "--max-thinking-tokens=5"]
+    assert main(["run", model, "hello", *arguments]) == 2
+    assert "the model's chat template marks no reasoning" in capsys.readouterr().err
+    assert FakeLLM.prompts == []
+
+
+def test_variables_go_to_the_template(model):
+    given = '--chat-template-kwargs={"enable_thinking": true, "effort": "low"}'
+    assert main(["run", model, "hello", "--chat-template=quiet", "--no-think", given]) == 0
+    assert FakeLLM.templates == [("quiet", ("enable_thinking", True), ("effort", "low"))]
 
 
 @pytest.mark.parametrize("chat", [[], ["--raw"]])

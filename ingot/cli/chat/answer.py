@@ -4,22 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from ingot.cli.chat.display import Display
-from ingot.cli.chat.thinking import OPEN, split
+from ingot.cli.chat.thinking import AnswerParts, AnswerPiece
 from ingot.cli.run_stats import RunStats
 
 if TYPE_CHECKING:
+    from ingot.runtime.answers import AnswerReader, Style
     from ingot.runtime.llm import LLM
     from ingot.runtime.params import SamplingParams
-
-
-class AnswerPiece(NamedTuple):
-    """New text of an answer, or of the thinking before it."""
-
-    text: str
-    thinking: bool
 
 
 class ShownAnswer:
@@ -27,18 +22,37 @@ class ShownAnswer:
 
     Args:
         prompt: its tokens, and of a chat also its text, as `LLM.chat_prompt` returns them.
-        chats: whether the answer may begin with thinking, which is kept apart from its text.
+        style: how the model marks thinking in a chat, which is kept apart from its text; None: it
+            continues a text.
+        max_thinking_tokens: the most tokens of that.
+
+    Raises RequestError for a bound of thinking where nothing marks it.
     """
 
-    def __init__(self, prompt: Mapping[str, Any], *, chats: bool) -> None:
+    def __init__(
+        self,
+        prompt: Mapping[str, Any],
+        style: Style | None = None,
+        max_thinking_tokens: int | None = None,
+    ) -> None:
         self.prompt_token_ids: list[int] = prompt["prompt_token_ids"]
         self.token_ids: list[int] = []
-        self.text = self.thinking = ""
         self.finish_reason: str = "abort"
         self.stats = RunStats(num_prompt_tokens=len(self.prompt_token_ids))
-        self._chats = chats
-        self._inside = chats and prompt["prompt"].rstrip().endswith(OPEN)
-        self._raw = ""
+        self._parts = AnswerParts(_reader(style, prompt["prompt"]) if style else None)
+        self._needed = (
+            style.params(prompt["prompt"], max_thinking_tokens=max_thinking_tokens) if style else {}
+        )
+
+    @property
+    def text(self) -> str:
+        """What it says, without what the model thinks before."""
+        return self._parts.text
+
+    @property
+    def thinking(self) -> str:
+        """What the model thinks."""
+        return self._parts.thinking
 
     @property
     def num_tokens(self) -> int:
@@ -68,24 +82,20 @@ class ShownAnswer:
 
     def _pieces(self, llm: LLM, params: SamplingParams) -> Iterator[AnswerPiece]:
         before = llm.counters()
+        params = replace(params, **self._needed)
         stream = llm.stream({"prompt_token_ids": self.prompt_token_ids}, params)
         with closing(stream):
             for delta in self.stats.watch(stream, lambda: llm.counters().kernel_seconds):
-                self._raw += delta.text
                 self.token_ids += delta.token_ids
                 self.finish_reason = delta.finish_reason or self.finish_reason
-                yield from self._news(whole=delta.finish_reason is not None)
+                yield from self._parts.take(delta.text, last=delta.finish_reason is not None)
         after = llm.counters()
         self.stats.num_draft_tokens = after.num_draft_tokens - before.num_draft_tokens
         self.stats.num_accepted_tokens = after.num_accepted_tokens - before.num_accepted_tokens
 
-    def _news(self, *, whole: bool) -> Iterator[AnswerPiece]:
-        thinking, text = (
-            split(self._raw, inside=self._inside, whole=whole) if self._chats else ("", self._raw)
-        )
-        news = (
-            AnswerPiece(thinking[len(self.thinking) :], True),
-            AnswerPiece(text[len(self.text) :], False),
-        )
-        self.thinking, self.text = thinking, text
-        yield from (piece for piece in news if piece.text)
+
+def _reader(style: Style, prompt: str) -> AnswerReader:
+    """A template that marks no thinking need not keep its model from it."""
+    from ingot.runtime.answers import guessing_reader
+
+    return style.reader(prompt) or guessing_reader()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from typing import Literal, NamedTuple, TextIO, get_args
 
-from ingot.cli.chat.thinking import CLOSE, OPEN
 from ingot.settings import settings
 
 Think = Literal["show", "dim", "hide"]
@@ -22,15 +21,16 @@ class ThinkingMarks(NamedTuple):
     broken_off: str = ""
 
 
-_AS_WRITTEN = ThinkingMarks(before=f"{OPEN}\n", after=f"\n{CLOSE}\n\n")
+# The same ones for all models, whatever theirs are.
+_IN_TAGS = ThinkingMarks(before="<think>\n", after="\n</think>\n\n")
 _ON_TERMINAL: dict[Think, ThinkingMarks] = {
-    "show": _AS_WRITTEN,
+    "show": _IN_TAGS,
     "dim": ThinkingMarks(_DIM, f"{_PLAIN}\n\n", _PLAIN),
     "hide": ThinkingMarks("thinking ...", _ERASE, _ERASE),
 }
 _ELSEWHERE: dict[Think, ThinkingMarks] = {
-    "show": _AS_WRITTEN,
-    "dim": _AS_WRITTEN,
+    "show": _IN_TAGS,
+    "dim": _IN_TAGS,
     "hide": ThinkingMarks(),
 }
 
@@ -40,8 +40,8 @@ class Display:
 
     Args:
         out: where to; None: nowhere.
-        escapes: whether `out` understands escape sequences. Otherwise what would be dimmed keeps
-            its tags.
+        escapes: whether `out` understands escape sequences. Otherwise what would be dimmed
+            stands in tags.
     """
 
     def __init__(self, out: TextIO | None, think: Think, *, escapes: bool) -> None:

@@ -9,6 +9,7 @@ from ingot.cli.chat.conversation import Message
 from ingot.cli.chat.display import Display
 from ingot.cli.chat.options import Options
 from ingot.errors import RequestError
+from ingot.runtime.answers import tokenizer_style
 
 if TYPE_CHECKING:
     from ingot.cli.run_stats import Figures
@@ -22,6 +23,7 @@ class LocalPartner:
     def __init__(self, llm: LLM, load_seconds: float, template: str | None = None) -> None:
         self._llm = llm
         self._template = template
+        self._style = tokenizer_style(llm.get_tokenizer(), template)
         self._load_seconds = load_seconds
         self.name = llm.artifact.manifest.model.name
         self.max_model_len: int | None = llm.max_model_len
@@ -33,7 +35,7 @@ class LocalPartner:
             chat_template_kwargs=options.template_variables,
         )
         self._check_room(len(prompt["prompt_token_ids"]), messages)
-        return ShownAnswer(prompt, chats=True)
+        return ShownAnswer(prompt, self._style, options.max_thinking_tokens)
 
     def write(self, answer: ShownAnswer, options: Options, display: Display) -> None:
         answer.write(self._llm, options.params, display)

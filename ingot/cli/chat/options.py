@@ -9,15 +9,28 @@ from typing import Any
 
 from ingot.cli.arguments import Argument, ArgumentGroup
 from ingot.cli.chat.display import THINK_MODES, Think
-from ingot.cli.numbers import human_int
+from ingot.cli.numbers import human_int, whole_number
 from ingot.errors import UsageError
 
-Switch = Callable[[bool | None], Mapping[str, Any]]
+Switch = Callable[[bool | None, int | None], Mapping[str, Any]]
 
 
 def stop_text(text: str) -> str:
     r"""A stop string as people write it, with \n for a line break."""
     return text.replace("\\n", "\n")
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """An object of JSON, for argparse."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(
+            f"{text!r:.80} is no object of JSON; write '{{\"enable_thinking\": false}}'"
+        )
+    return value
 
 
 MAX_TOKENS = Argument(
@@ -55,15 +68,29 @@ SAMPLING = ArgumentGroup(
 OFF = "off"
 THINK = Argument(
     "--think",
-    "have the model think before it answers, and show that with its tags, dimmed on a terminal "
-    "with colours (default), or not; or off: have it answer at once, if its chat template has a "
+    "have the model think before it answers, and show that in tags, dimmed on a terminal with "
+    "colours (default), or not; or off: have it answer at once, if its chat template has a "
     "switch for that",
     choices=(*THINK_MODES, OFF),
 )
 NO_THINK = Argument(
     "--no-think", "the same as --think off", action="store_const", const=OFF, dest="think"
 )
-ANSWER_OPTIONS = (MAX_TOKENS, STOP, *SAMPLING.arguments, THINK)
+MAX_THINKING_TOKENS = Argument(
+    "--max-thinking-tokens N",
+    "most tokens that the model thinks before it answers, which must then begin (default: no "
+    "limit)",
+    whole_number,
+)
+CHAT_TEMPLATE_KWARGS = Argument(
+    "--chat-template-kwargs JSON",
+    "variables of the chat template, as an object",
+    json_object,
+)
+OF_TEMPLATES = (THINK, NO_THINK, MAX_THINKING_TOKENS, CHAT_TEMPLATE_KWARGS)
+ANSWER_OPTIONS = (
+    MAX_TOKENS, STOP, *SAMPLING.arguments, THINK, MAX_THINKING_TOKENS, CHAT_TEMPLATE_KWARGS,
+)  # fmt: skip
 DEFAULT = "default"
 
 
@@ -73,18 +100,19 @@ class Options:
     Args:
         given: what the user chose, by name; None stands for the default.
         defaults: what holds otherwise. What neither has, `SamplingParams` decides.
-        switch: gives variables of the chat template by which the model thinks, or does not; it is
-            asked with None where the user has not chosen, and may raise.
+        switch: gives variables of the chat template by which the model thinks, or does not, and
+            knows whether that can be bounded by a number of tokens; it is asked with None for what
+            the user has not chosen, and may raise.
 
-    `params` and `template_variables` are what they come to. Raises RequestError for a value out of
-    range, and what `switch` raises.
+    `params`, `max_thinking_tokens` and `template_variables` are what they come to. Raises
+    RequestError for a value out of range, and what `switch` raises.
     """
 
     def __init__(
         self, given: Mapping[str, Any], defaults: Mapping[str, Any], switch: Switch | None = None
     ) -> None:
         self._defaults = dict(defaults)
-        self._switch = switch or (lambda thinks: {})
+        self._switch = switch or (lambda thinks, max_thinking_tokens: {})
         self._take({name: value for name, value in given.items() if value is not None})
 
     @classmethod
@@ -103,8 +131,13 @@ class Options:
 
     @property
     def chosen(self) -> dict[str, Any]:
-        """The sampling parameters that the user chose."""
-        return {name: value for name, value in self._given.items() if name != "think"}
+        """What the user chose of answers, as requests to servers say it."""
+        left_out = ("think", "chat_template_kwargs")
+        return {name: value for name, value in self._given.items() if name not in left_out}
+
+    def has(self, argument: Argument) -> bool:
+        """Tells whether the user chose it."""
+        return field_of(argument) in self._given
 
     def set(self, name: str, text: str) -> None:
         """Changes one as the command line would; the text `default` takes the choice back.
@@ -125,18 +158,25 @@ class Options:
     def rows(self) -> Iterator[tuple[str, str]]:
         """The name and the value of each."""
         for argument in ANSWER_OPTIONS:
-            value = getattr(self.params, field_of(argument), self._given.get("think", "dim"))
+            name = field_of(argument)
+            own = {"think": "dim", **self._given}.get(name)
+            value = getattr(self.params, name, own)
             yield name_of(argument), "none" if value is None else _as_text(value)
 
     def _take(self, given: dict[str, Any]) -> None:
         from ingot.runtime.params import SamplingParams
+        from ingot.runtime.template_variables import check_variables
 
         values = {**self._defaults, **given}
         think = values.pop("think", None)
+        most = values.pop("max_thinking_tokens", None)
+        variables = values.pop("chat_template_kwargs", {})
+        # All of this may raise, and leave everything as it was then.
         params = SamplingParams(**values)
-        # Both may raise, and leave all as it was then.
-        self.template_variables = self._switch(None if think is None else think != OFF)
-        self._given, self.params = given, params
+        check_variables(variables)
+        switched = self._switch(None if think is None else think != OFF, most)
+        self.template_variables = {**switched, **variables}
+        self._given, self.params, self.max_thinking_tokens = given, params, most
 
 
 def _value(argument: Argument, text: str) -> Any:
@@ -157,6 +197,8 @@ def _value(argument: Argument, text: str) -> Any:
 
 
 def _as_text(value: Any) -> str:
+    if isinstance(value, dict):
+        return json.dumps(value, ensure_ascii=False)
     texts = value if isinstance(value, tuple) else (value,)
     shown = (json.dumps(each) if isinstance(value, tuple) else str(each) for each in texts)
     return " ".join(shown) or "none"

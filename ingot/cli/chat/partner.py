@@ -27,9 +27,13 @@ class PartnerAnswer(Protocol):
     `num_tokens` counts those of the conversation with it, `num_new` its own; None: unknown.
     """
 
-    text: str
-    thinking: str
     finish_reason: str
+
+    @property
+    def text(self) -> str: ...
+
+    @property
+    def thinking(self) -> str: ...
 
     @property
     def num_tokens(self) -> int | None: ...

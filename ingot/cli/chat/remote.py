@@ -10,13 +10,14 @@ from typing import Any
 
 from ingot.cli.chat.conversation import Message
 from ingot.cli.chat.display import Display
-from ingot.cli.chat.options import ANSWER_OPTIONS, Options, field_of, name_of
+from ingot.cli.chat.options import ANSWER_OPTIONS, Options, name_of
 from ingot.cli.chat.server import ChatServer
-from ingot.cli.chat.thinking import split
+from ingot.cli.chat.thinking import AnswerParts, AnswerPiece
 from ingot.cli.numbers import format_seconds
+from ingot.runtime.answers import guessing_reader
 
 
-def switch(thinks: bool | None) -> dict[str, Any]:
+def switch(thinks: bool | None, max_thinking_tokens: int | None) -> dict[str, Any]:
     """Asks for answers without thinking, in the words of all templates: which one the server has is
     not known here. Otherwise it asks for nothing, which every server understands."""
     return dict.fromkeys(("enable_thinking", "thinking"), False) if thinks is False else {}
@@ -29,7 +30,7 @@ class RemoteOptions(Options):
         shown = dict(super().rows())
         for argument in ANSWER_OPTIONS:
             name = name_of(argument)
-            known = field_of(argument) in self.chosen or name == "think"
+            known = self.has(argument) or name == "think"
             yield name, shown[name] if known else "the server's"
 
 
@@ -61,14 +62,19 @@ class RemoteAnswer:
     """An answer of a server as far as it has come; `usage` is what the server counted."""
 
     messages: list[Message]
-    text: str = ""
-    thinking: str = ""
     finish_reason: str = "abort"
     usage: dict[str, Any] = field(default_factory=dict)
     first_seconds: float = 0.0
     total_seconds: float = 0.0
-    raw: str = ""
-    reasoning: str = ""
+    parts: AnswerParts = field(default_factory=lambda: AnswerParts(guessing_reader()))
+
+    @property
+    def text(self) -> str:
+        return self.parts.text
+
+    @property
+    def thinking(self) -> str:
+        return self.parts.thinking
 
     @property
     def num_prompt(self) -> int | None:
@@ -90,24 +96,17 @@ class RemoteAnswer:
             **({"usage": self.usage} if self.usage else {}),
         }
 
-    def take(self, event: dict[str, Any]) -> None:
-        """Takes in an event of the stream."""
+    def take(self, event: dict[str, Any]) -> Iterator[AnswerPiece]:
+        """Takes in an event of the stream, and gives what it adds to the answer."""
         if isinstance(event.get("usage"), dict):
             self.usage = event["usage"]
         choices = event.get("choices")
         choice = choices[0] if isinstance(choices, list) and choices else {}
         delta = choice.get("delta") or {}
         self.finish_reason = choice.get("finish_reason") or self.finish_reason
-        self.raw += delta.get("content") or ""
-        self.reasoning += delta.get("reasoning") or delta.get("reasoning_content") or ""
-
-    def news(self, *, whole: bool) -> Iterator[tuple[str, bool]]:
-        """Text that has come since the last call, and whether it is thinking."""
-        inside, text = split(self.raw, inside=False, whole=whole)  # of servers that leave the tags
-        thinking = self.reasoning + inside
-        news = ((thinking[len(self.thinking) :], True), (text[len(self.text) :], False))
-        self.thinking, self.text = thinking, text
-        return (each for each in news if each[0])
+        reasoning = delta.get("reasoning") or delta.get("reasoning_content") or ""
+        yield from self.parts.add(reasoning, thinking=True)
+        yield from self.parts.take(delta.get("content") or "")  # some servers leave its tags there
 
     def _counted(self, name: str) -> int | None:
         count = self.usage.get(name)
@@ -141,9 +140,8 @@ class RemotePartner:
         events = self._server.events("/v1/chat/completions", body)
         with display, closing(events):
             for event in events:
-                answer.take(event)
-                self._show(answer, display, began, whole=False)
-            self._show(answer, display, began, whole=True)
+                self._show(answer, answer.take(event), display, began)
+            self._show(answer, answer.parts.take("", last=True), display, began)
 
     def figures(self, answer: RemoteAnswer) -> RemoteFigures:
         seconds = answer.total_seconds - answer.first_seconds
@@ -161,9 +159,11 @@ class RemotePartner:
     def num_tokens(self, messages: list[Message]) -> int | None:
         return 0 if not messages else None  # the server tells it with an answer
 
-    def _show(self, answer: RemoteAnswer, display: Display, began: float, *, whole: bool) -> None:
+    def _show(
+        self, answer: RemoteAnswer, news: Iterator[AnswerPiece], display: Display, began: float
+    ) -> None:
         answer.total_seconds = time.perf_counter() - began
-        for text, thinking in answer.news(whole=whole):
+        for text, thinking in news:
             answer.first_seconds = answer.first_seconds or answer.total_seconds
             display.show(text, thinking=thinking)
 

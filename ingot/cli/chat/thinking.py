@@ -1,30 +1,48 @@
-"""Tells what a model thinks from what it answers."""
+"""Tells what a model thinks from what it answers, by the readers that servers have, too."""
 
 from __future__ import annotations
 
-OPEN, CLOSE = "<think>", "</think>"
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from ingot.runtime.answers import AnswerReader
 
 
-def split(text: str, *, inside: bool, whole: bool) -> tuple[str, str]:
-    """Thinking and answer in the text so far, without the tags and the white space beside them.
+class AnswerPiece(NamedTuple):
+    """New text of an answer, or of the thinking before it."""
 
-    Only at its beginning does a text think; with `inside`, the prompt has opened the thinking.
-    Unless the text is `whole`, its end is left out while it may be part of a tag. So both results
-    only ever get longer as the text does.
+    text: str
+    thinking: bool
+
+
+class AnswerParts:
+    """The `text` of an answer and its `thinking`, as far as they have come.
+
+    Args:
+        reader: tells them apart; None where all is text.
     """
-    if not inside:
-        begin = text.lstrip()
-        if not begin.startswith(OPEN):
-            undecided = OPEN.startswith(begin) and not whole
-            return "", "" if undecided else text
-        text = begin.removeprefix(OPEN)
-    thinking, closed, answer = text.partition(CLOSE)
-    if not (closed or whole):
-        thinking = _without_part_of_tag(thinking)
-    return thinking.strip(), answer.lstrip()
 
+    def __init__(self, reader: AnswerReader | None) -> None:
+        self.text = self.thinking = ""
+        self._reader = reader
 
-def _without_part_of_tag(text: str) -> str:
-    sizes = range(len(CLOSE) - 1, 0, -1)
-    part = next((size for size in sizes if text.endswith(CLOSE[:size])), 0)
-    return text[: len(text) - part]
+    def take(self, text: str, *, last: bool = False) -> Iterator[AnswerPiece]:
+        """Takes what the model has written next, and gives what it adds to the parts."""
+        if self._reader is None:
+            yield from self.add(text, thinking=False)
+            return
+        deltas = self._reader.feed(text) + (self._reader.finish() if last else [])
+        for delta in deltas:
+            yield from self.add(delta.reasoning, thinking=True)
+            yield from self.add(delta.content, thinking=False)
+
+    def add(self, text: str, *, thinking: bool) -> Iterator[AnswerPiece]:
+        """Adds to one of the parts, which need not be told apart."""
+        if not text:
+            return
+        if thinking:
+            self.thinking += text
+        else:
+            self.text += text
+        yield AnswerPiece(text, thinking)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ingot.cli.arguments import Argument, Arguments
-from ingot.cli.chat.options import NO_THINK, SAMPLING, STOP, THINK
+from ingot.cli.chat.options import OF_TEMPLATES, SAMPLING, STOP
 from ingot.cli.numbers import human_int
 from ingot.errors import UsageError
 from ingot.files import read_regular
@@ -30,8 +30,7 @@ ARGUMENTS: Arguments = (
     Argument("--system TEXT", "the system message"),
     Argument("--max-tokens N", "most tokens of an answer (default: the server's)", human_int),
     STOP,
-    THINK,
-    NO_THINK,
+    *OF_TEMPLATES,
     Argument("--stats", "print the time to the first token and the speed after each answer"),
     SAMPLING._replace(description="Defaults are the server's."),
 )

@@ -3,7 +3,13 @@
 from ingot.runtime.answers.asked import structured_outputs
 from ingot.runtime.answers.deltas import AnswerDelta, AnswerMessage, CallDelta, WrittenCall, join
 from ingot.runtime.answers.reader import AnswerReader
-from ingot.runtime.answers.style import TOOL_CALL_PARSERS, Style, style_of
+from ingot.runtime.answers.style import (
+    TOOL_CALL_PARSERS,
+    Style,
+    guessing_reader,
+    style_of,
+    tokenizer_style,
+)
 from ingot.runtime.answers.tools import check_tools
 
 __all__ = [
@@ -15,7 +21,9 @@ __all__ = [
     "Style",
     "WrittenCall",
     "check_tools",
+    "guessing_reader",
     "join",
     "structured_outputs",
     "style_of",
+    "tokenizer_style",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ingot.runtime.answers.calls import CallReader
 from ingot.runtime.answers.coming import Cut, Reading, marks_of
@@ -13,11 +13,16 @@ from ingot.runtime.answers.thoughts import Channels, Shell, Thought
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """What an answer is read by; a part that has no row is text."""
+    """What an answer is read by; a part that has no row is text.
+
+    `guesses`: where nothing says how reasoning is marked, the beginning of an answer tells which of
+    these it is.
+    """
 
     thought: Thought | None = None
     shell: Shell | None = None
     tools: ToolFormat | None = None
+    guesses: tuple[Thought, ...] = ()
 
     @property
     def is_plain(self) -> bool:
@@ -27,7 +32,8 @@ class Rows:
 
 def read(reader: CallReader, rows: Rows, inside: bool) -> Reading[None]:
     """Reads an answer; what is left of it then is text. `inside`: the prompt began to reason."""
-    thought = rows.thought
+    thought = rows.thought or (yield from _guessed(reader, rows.guesses))
+    rows = replace(rows, thought=thought)
     if thought and thought.channels:
         yield from _messages(reader, thought.channels, inside)
         return
@@ -35,6 +41,18 @@ def read(reader: CallReader, rows: Rows, inside: bool) -> Reading[None]:
         yield from _first_thought(reader, thought, inside)
     if not rows.is_plain:
         yield from _body(reader, rows)
+
+
+def _guessed(reader: CallReader, guesses: tuple[Thought, ...]) -> Reading[Thought | None]:
+    """The way of reasoning that the answer begins with, of which nothing is passed."""
+    yield from reader.coming.skip_space() if guesses else ()
+    found = None
+    for each in guesses:
+        if (yield from reader.coming.starts_with(each.begin.rstrip())):
+            found = each
+            break
+    reader.coming.at = 0
+    return found
 
 
 def _first_thought(reader: CallReader, row: Thought, inside: bool) -> Reading[None]:

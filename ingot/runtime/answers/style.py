@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ingot.errors import RequestError, UsageError
 from ingot.runtime.answers.formats import BY_NAME, FORMATS, ToolFormat, format_of
@@ -17,6 +17,9 @@ from ingot.runtime.answers.sections import Rows
 from ingot.runtime.answers.thoughts import THOUGHTS, Shell, Thought, shell_of, thought_of
 from ingot.runtime.answers.tools import forced, tool_schemas
 from ingot.runtime.unique import unique_id
+
+if TYPE_CHECKING:
+    from ingot.runtime.tokenizer import Tokenizer
 
 AUTO, NONE = "auto", "none"
 TOOL_CALL_PARSERS = (AUTO, NONE, *(each.name for each in FORMATS))
@@ -42,8 +45,8 @@ class Style:
     def params(
         self,
         prompt: str,
-        tools: Sequence[Any] | None,
-        tool_choice: Any,
+        tools: Sequence[Any] | None = None,
+        tool_choice: Any = None,
         max_thinking_tokens: int | None = None,
     ) -> dict[str, Any]:
         """Sampling parameters that the reader of an answer to the prompt needs.
@@ -62,12 +65,16 @@ class Style:
                 "closing": thought.closing,
                 "max_tokens": max_thinking_tokens,
             }
-        elif max_thinking_tokens is not None:
+        self.check_bound(max_thinking_tokens)
+        return found
+
+    def check_bound(self, max_thinking_tokens: int | None) -> None:
+        """Raises RequestError for a bound of what is thought where nothing is."""
+        if max_thinking_tokens is not None and not self.thinks:
             raise RequestError(
                 "the model's chat template marks no reasoning",
                 hint="Leave out its bound.",
             )
-        return found
 
     def reader(
         self, prompt: str, *, tools: Sequence[Any] | None = None, tool_choice: Any = None
@@ -127,6 +134,20 @@ def style_of(
 def _told(template: str) -> tuple[ToolFormat | None, Thought | None, Shell | None]:
     """What a chat template tells. Requests ask it again and again."""
     return format_of(template), thought_of(template), shell_of(template)
+
+
+def tokenizer_style(
+    tokenizer: Tokenizer, given: str | None = None, tool_call_parser: str = AUTO
+) -> Style:
+    """The style of a model with this tokenizer; `given` is another template than its own, by name
+    or as Jinja. Raises as `style_of` does, and RequestError where there is no template."""
+    template = tokenizer.template(given, with_tools=True)
+    return style_of(template, tool_call_parser, tokenizer.tags, tokenizer.hidden_tags)
+
+
+def guessing_reader() -> AnswerReader:
+    """Reads an answer of a model of which no template is known; it has no calls."""
+    return AnswerReader(Rows(guesses=THOUGHTS), inside=False, tools={}, new_id=_id)
 
 
 def _tags(rows: Rows) -> Iterator[str]:

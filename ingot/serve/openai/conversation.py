@@ -12,18 +12,13 @@ from msgspec import Struct
 
 from ingot.errors import RequestError, listed
 from ingot.runtime.marks import Marks, encode_marked, without_marks
+from ingot.runtime.template_variables import OURS
 from ingot.runtime.tokenizer import Tokenizer
 from ingot.serve.openai.fields import FieldError
 from ingot.serve.openai.params import Terms
 from ingot.serve.openai.requests import ChatRequest, TokenizeRequest
 
 Request = ChatRequest | TokenizeRequest
-
-# What a template gets under these names is ours to say.
-_OURS = frozenset(
-    "messages tools documents chat_template add_generation_prompt continue_final_message "
-    "tokenize return_dict fills_silence".split()
-)
 
 
 class Rendered(Struct, frozen=True):
@@ -126,7 +121,7 @@ def _gives(render: Callable[[], str], text: str) -> bool:
 def _variables(request: Request) -> dict[str, Any]:
     """Variables of the template besides the conversation. Raises FieldError."""
     variables = dict(request.chat_template_kwargs or {})
-    if ours := sorted(_OURS.intersection(variables)):
+    if ours := sorted(OURS.intersection(variables)):
         raise FieldError(
             f"chat_template_kwargs.{ours[0]}",
             f"chat_template_kwargs has {ours[0]!r}, which is no variable of a template",

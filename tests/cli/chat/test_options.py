@@ -62,6 +62,10 @@ def test_default_is_what_the_model_says() -> None:
         ("max-tokens", "0", "max-tokens: '0' is not a positive number"),
         ("think", "loud", "think is 'loud'"),
         ("top-p", "2", "top_p"),
+        ("max-thinking-tokens", "-1", "max-thinking-tokens: '-1' is not a positive number"),
+        ("chat-template-kwargs", "[1]", r"chat-template-kwargs: '\[1\]' is no object of JSON"),
+        ("chat-template-kwargs", "{", "chat-template-kwargs: '{' is no object of JSON"),
+        ("chat-template-kwargs", '{"tools": []}', "has 'tools', which is no variable"),
     ],
 )
 def test_a_wrong_value_changes_nothing(name: str, text: str, said: str) -> None:
@@ -78,7 +82,7 @@ def test_rows_show_what_holds() -> None:
     assert list(parsed("--stop=a b", r"--stop=\n", "--seed=0", "--min-p=0").rows()) == [
         ("max-tokens", "9"), ("stop", '"a b" "\\n"'), ("temperature", "0.6"), ("top-k", "20"),
         ("top-p", "0.9"), ("min-p", "0.0"), ("repetition-penalty", "1.0"), ("seed", "0"),
-        ("think", "dim"),
+        ("think", "dim"), ("max-thinking-tokens", "none"), ("chat-template-kwargs", "none"),
     ]  # fmt: skip
     assert dict(Options({}, {}).rows())["stop"] == "none"
 
@@ -90,7 +94,7 @@ def test_every_line_break_of_a_stop_string_is_one() -> None:
 def test_whether_the_model_thinks_is_asked_of_its_template() -> None:
     asked: list[bool | None] = []
 
-    def switch(thinks: bool | None) -> dict[str, bool]:
+    def switch(thinks: bool | None, most: int | None) -> dict[str, bool]:
         asked.append(thinks)
         if thinks is False:
             raise RequestError("no switch")
@@ -105,3 +109,26 @@ def test_whether_the_model_thinks_is_asked_of_its_template() -> None:
     assert (options.template_variables, options.think) == ({"enable_thinking": True}, "hide")
     assert asked == [None, True, False]
     assert "think" not in options.chosen
+
+
+def test_variables_of_the_template_are_given_over_the_switch() -> None:
+    def switch(thinks: bool | None, most: int | None) -> dict[str, bool]:
+        return {"enable_thinking": bool(thinks)}
+
+    options = Options({"think": "off", "chat_template_kwargs": {"effort": "low"}}, {}, switch)
+    assert options.template_variables == {"enable_thinking": False, "effort": "low"}
+    options.set("chat-template-kwargs", '{"enable_thinking": true}')
+    assert options.template_variables == {"enable_thinking": True}
+    assert dict(options.rows())["chat-template-kwargs"] == '{"enable_thinking": true}'
+    options.set("chat-template-kwargs", "default")
+    assert options.template_variables == {"enable_thinking": False}
+
+
+def test_a_bound_of_thinking_is_no_parameter_of_sampling() -> None:
+    bounds: list[int | None] = []
+    options = Options({}, {}, lambda thinks, most: bounds.append(most) or {})
+    options.set("max-thinking-tokens", "0")
+    assert (options.max_thinking_tokens, options.chosen) == (0, {"max_thinking_tokens": 0})
+    options.set("max-thinking-tokens", "1k")
+    assert bounds == [None, 0, 1000]
+    assert dict(options.rows())["max-thinking-tokens"] == "1000"

@@ -180,7 +180,8 @@ def test_set_shows_all(chat):
         err.split()
         == (
             'max-tokens 50 stop "a" "b" temperature 0.8 top-k 40 top-p 0.95 min-p 0.05 '
-            "repetition-penalty 1.0 seed none think dim"
+            "repetition-penalty 1.0 seed none think dim max-thinking-tokens none "
+            "chat-template-kwargs none"
         ).split()
     )
     assert chat("/set stop END", "/set think hide")[2] == '  stop  "END"\n  think  hide\n'
@@ -198,6 +199,28 @@ def test_thinking_can_be_switched_by_a_template_that_has_a_switch(chat):
     assert FakeLLM.templates == [("quiet",), off, on, ("quiet",)]
     chat("one", "/stats", options=("--chat-template=quiet", "--no-think"))
     assert FakeLLM.templates[4:] == [off, ("quiet",)]
+
+
+def test_thinking_is_told_by_the_marks_of_the_template(chat):
+    code, out, _ = chat(
+        "channels", options=("--chat-template=harmony", "--json", "--max-tokens=150")
+    )
+    answer = json.loads(out)
+    assert (code, answer["thinking"], answer["text"]) == (0, "Well now", "Yes.")
+    assert FakeLLM.params[0].skip_special_tokens is False
+
+
+def test_thinking_can_be_bounded(chat):
+    chat("one", "/set max-thinking-tokens 0", "two", options=("--max-thinking-tokens=7",))
+    assert [params.reasoning.max_tokens for params in FakeLLM.params] == [7, 0]
+    _, out, err = chat("/set max-thinking-tokens 7", "one", options=("--chat-template=quiet",))
+    assert (out, "marks no reasoning" in err) == ("Once more\n", True)
+
+
+def test_variables_of_the_template_can_be_given(chat):
+    given = '--chat-template-kwargs={"effort": "low"}'
+    chat("one", '/set chat-template-kwargs {"a": [1]}', "two", options=(given,))
+    assert FakeLLM.templates == [(None, ("effort", "low")), (None, ("a", [1]))]
 
 
 def test_an_answer_that_is_cut_within_its_thinking_says_so(chat):

@@ -77,6 +77,16 @@ def test_thinking_is_switched_off_in_the_words_of_all_templates(chat, server):
     assert shown is None, "a server of others may refuse what it does not know"
 
 
+def test_a_bound_and_variables_are_the_server_s_to_keep(chat, server):
+    kwargs = '--chat-template-kwargs={"effort": "low"}'
+    chat("one", "/set max-thinking-tokens 3", "two", options=("--no-think", kwargs))
+    first, second = server.asked
+    assert first["chat_template_kwargs"] == {
+        "enable_thinking": False, "thinking": False, "effort": "low",
+    }  # fmt: skip
+    assert ("max_thinking_tokens" in first, second["max_thinking_tokens"]) == (False, 3)
+
+
 @pytest.mark.parametrize("message", ["think", "tags"])
 def test_thinking_is_told_from_the_answer(chat, server, message):
     code, out, _ = chat(message, "one", options=("--json",))
