@@ -69,16 +69,21 @@ class AsyncLLM(Model):
         *,
         priority: int = 0,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        max_thinking_tokens: int | None = None,
         **template: Any,
     ) -> AsyncIterator[RequestOutput]:
-        """Answers a conversation; `template` are the other options of `LLM.chat`."""
+        """Answers a conversation; `template` are the other options of `LLM.chat`.
+
+        What is told of outputs that are deltas is new as well, and the calls come with the last.
+        """
         template = choose(template, CALLS, _TEMPLATE_OPTIONS).options
-        if sampling_params is None:
-            sampling_params = self.get_chat_sampling_params()
         prompt = await asyncio.to_thread(self.chat_prompt, messages, tools=tools, **template)
-        outputs = self.generate(prompt, sampling_params, request_id, priority=priority)
+        given = template.get("chat_template")
+        params = list_of_params(sampling_params, 1, self.get_chat_sampling_params)[0]
+        chat = self.chat_outputs(prompt, params, tools, given, max_thinking_tokens)
+        outputs = self.generate(prompt, chat.params, request_id, priority=priority)
         async for output in outputs:
-            yield output
+            yield chat.read(output)
 
     async def abort(self, request_id: str) -> None:
         """Ends a request and its iterator. An unknown id does nothing."""

@@ -87,16 +87,22 @@ class LLM(Model):
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        max_thinking_tokens: int | None = None,
         **vllm: Any,
     ) -> list[RequestOutput]:
         """Answers a conversation, or each of several, by the model's chat template.
+
+        Each completion tells its `reasoning`, `content` and `tool_calls` as a server does, beside
+        the `text` that they were read from. After `max_thinking_tokens` of reasoning the answer
+        begins, and strings of `stop` count behind the reasoning alone then.
 
         `chat_template` is another one: the name of one that the model has, or a Jinja template.
         `chat_template_kwargs` are variables of it. Without parameters, they are
         `get_chat_sampling_params()`.
 
-        Raises RequestError, with nothing run, for a conversation that the template refuses, and
-        for tools that it ignores.
+        Raises RequestError, with nothing run, for a conversation that the template refuses, for
+        tools that it ignores or that are not well formed, and for a bound of reasoning that it does
+        not mark.
         """
         _check_call(self.chat, vllm)
         items = [
@@ -110,9 +116,13 @@ class LLM(Model):
             )
             for chat in list_of_chats(messages)
         ]
-        if sampling_params is None:
-            sampling_params = self.get_chat_sampling_params()
-        return self.generate(items, sampling_params, use_tqdm)
+        params = list_of_params(sampling_params, len(items), self.get_chat_sampling_params)
+        chats = [
+            self.chat_outputs(prompt, each, tools, chat_template, max_thinking_tokens)
+            for prompt, each in zip(items, params, strict=True)
+        ]
+        outputs = self.generate(items, [chat.params for chat in chats], use_tqdm)
+        return [chat.read(output) for chat, output in zip(chats, outputs, strict=True)]
 
     def beam_search(
         self, prompts: Prompt | Sequence[Prompt], params: BeamSearchParams, **vllm: Any

@@ -10,6 +10,8 @@ from typing import Any
 
 from ingot.artifact.reader import Artifact
 from ingot.errors import RequestError, UsageError
+from ingot.runtime.answers import check_tools, tokenizer_style
+from ingot.runtime.answers.outputs import ChatOutputs
 from ingot.runtime.config import EngineConfig, engine_config
 from ingot.runtime.devices import open_executor
 from ingot.runtime.engine import Engine
@@ -115,6 +117,7 @@ class Model(Refusals):
         """
         tokenizer, given = self.get_tokenizer(), chat_template_kwargs or {}
         check_variables(given)
+        check_tools(tools or None, None)
         marks = Marks(tokenizer.special_spellings, (messages, tools, given))
         render = partial(
             tokenizer.apply_chat_template, marks.marked(messages), **options, **marks.marked(given)
@@ -128,6 +131,20 @@ class Model(Refusals):
         # The template writes the special tokens itself.
         ids = encode_marked(tokenizer, text, marks.mark)
         return {"prompt": without_marks(text, marks.mark), "prompt_token_ids": ids}
+
+    def chat_outputs(
+        self,
+        prompt: Mapping[str, Any],
+        params: SamplingParams,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template: str | None = None,
+        max_thinking_tokens: int | None = None,
+    ) -> ChatOutputs:
+        """What reads the outputs of a chat, whose prompt `chat_prompt` made of the same arguments.
+        Its `params` are those to generate with. Raises RequestError as `chat` does."""
+        tokenizer = self.get_tokenizer()
+        style = tokenizer_style(tokenizer, chat_template)
+        return ChatOutputs(style, prompt, tools, params, tokenizer, max_thinking_tokens)
 
     def counters(self) -> EngineCounters:
         """Counters of the engine, now and since it was opened."""

@@ -20,11 +20,30 @@ class Logprob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FunctionCall:
+    """What a call calls; `arguments` are the text of JSON, as the model wrote it."""
+
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCall:
+    """A call of a tool, under OpenAI's names."""
+
+    id: str
+    function: FunctionCall
+    type: Literal["function"] = "function"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CompletionOutput:
     """A completion, finished or not.
 
     `stop_reason` is the stop string or stop token that ended it; None for an end-of-sequence
     token or the length. `logprobs` has a dict per token of `token_ids`, if they were asked for.
+    In a chat, `text` is all that the model wrote: `reasoning` and `tool_calls` are what it thought
+    and called in that, and `content` is the rest.
     """
 
     index: int
@@ -34,6 +53,9 @@ class CompletionOutput:
     logprobs: list[dict[int, Logprob]] | None = None
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
+    content: str | None = None
+    reasoning: str | None = None
+    tool_calls: list[ToolCall] = field(default_factory=list)
 
     def finished(self) -> bool:
         return self.finish_reason is not None

@@ -6,6 +6,7 @@ import itertools
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 
@@ -234,6 +235,27 @@ def test_chat_works_as_with_llm(fake_artifact):
         return await last(llm.chat([{"role": "user", "content": "b"}], GREEDY))
 
     assert use(fake_artifact, scenario).prompt == "<s>[user]b[assistant]"
+
+
+def test_chats_tell_what_they_say(fake_artifact):
+    template = "{{ messages[0].content }}<think>{# </think> #}"
+
+    async def scenario(llm):
+        chat = llm.chat(
+            [{"role": "user", "content": "b"}],
+            replace(GREEDY, max_tokens=40, output_kind=RequestOutputKind.DELTA),
+            chat_template=template,
+            max_thinking_tokens=2,
+        )
+        return [output.outputs[0] async for output in chat]
+
+    outputs = use(fake_artifact, scenario)
+    text, content, reasoning = (
+        "".join(getattr(each, name) or "" for each in outputs)
+        for name in ("text", "content", "reasoning")
+    )
+    thought, end, rest = text.partition("\n</think>\n\n")
+    assert (end != "", reasoning, content) == (True, thought.strip(), rest.lstrip())
 
 
 def test_closing_ends_what_runs_and_later_calls(fake_artifact):

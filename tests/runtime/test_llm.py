@@ -205,6 +205,37 @@ def test_chat_uses_the_models_template(llm):
     assert out.prompt == "<s>[system]a[user]b[assistant]so far "
 
 
+def test_a_chat_tells_what_it_says(llm):
+    """The prompt has begun to reason, as its template knows."""
+    messages = [{"role": "user", "content": "b"}]
+    (plain,) = llm.chat(messages, GREEDY)[0].outputs
+    assert (plain.content, plain.reasoning, plain.tool_calls) == (plain.text, None, [])
+    template = "{{ messages[0].content }}<think>{# </think> #}"
+    (thinks,) = llm.chat(messages, GREEDY, chat_template=template)[0].outputs
+    assert thinks.text.strip() and (thinks.content, thinks.reasoning) == ("", thinks.text.strip())
+    bounded = llm.chat(
+        [messages], [replace(GREEDY, max_tokens=40)], chat_template=template, max_thinking_tokens=0
+    )  # fmt: skip
+    (answers,) = bounded[0].outputs
+    assert answers.text.startswith("\n</think>\n\n") and answers.reasoning is None
+    assert answers.content == answers.text.removeprefix("\n</think>\n\n").lstrip()
+    assert llm.generate([[5]], GREEDY)[0].outputs[0].content is None
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"max_thinking_tokens": 5}, "marks no reasoning"),
+        ({"tools": [{"name": "add"}]}, r"tools\[0\] is"),
+        ({"chat_template_kwargs": {"messages": []}}, "'messages', which is no variable"),
+    ],
+)
+def test_a_chat_with_what_it_cannot_have_is_refused(llm, given, said):
+    with pytest.raises(RequestError, match=said):
+        llm.chat([{"role": "user", "content": "b"}], GREEDY, **given)
+    assert is_idle(llm)
+
+
 BAD_PROMPTS = [
     [[]], [""], [[1, 400]], [[-1]], [[1.5]], [["a"]], [None], 5, None, [{"prompt": 1}], [{}],
     [{"text": "a"}], [{"prompt": None}], [[True]], [[1] * 96], ["a" * 300], [b"abc"], ["\ud800"],
