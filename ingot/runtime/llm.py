@@ -100,9 +100,11 @@ class LLM(Model):
         `chat_template_kwargs` are variables of it. Without parameters, they are
         `get_chat_sampling_params()`.
 
+        Where the template ignores `tools`, they are described in the system message, or in the
+        user's first where it takes none, and calls are read in the form that is asked for there.
+
         Raises RequestError, with nothing run, for a conversation that the template refuses, for
-        tools that it ignores or that are not well formed, and for a bound of reasoning that it does
-        not mark.
+        tools that are not well formed, and for a bound of reasoning that it does not mark.
         """
         _check_call(self.chat, vllm)
         items = [

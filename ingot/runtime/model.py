@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 from ingot.artifact.reader import Artifact
-from ingot.errors import RequestError, UsageError
+from ingot.errors import UsageError
 from ingot.runtime.answers import check_tools, tokenizer_style
+from ingot.runtime.answers.described import described_style, rendered
 from ingot.runtime.answers.outputs import ChatOutputs
 from ingot.runtime.config import EngineConfig, engine_config
 from ingot.runtime.devices import open_executor
@@ -119,15 +120,9 @@ class Model(Refusals):
         check_variables(given)
         check_tools(tools or None, None)
         marks = Marks(tokenizer.special_spellings, (messages, tools, given))
-        render = partial(
-            tokenizer.apply_chat_template, marks.marked(messages), **options, **marks.marked(given)
-        )
-        text = render(tools=marks.marked(tools))
-        if tools and _gives(render, text):
-            raise RequestError(
-                "the chat template ignores tools",
-                hint="Describe them in a message, or pass a chat_template=... that writes them.",
-            )
+        render = partial(tokenizer.apply_chat_template, **options, **marks.marked(given))
+        template = tokenizer.template(options.get("chat_template"), with_tools=True)
+        text = rendered(render, marks.marked(messages), marks.marked(tools), template=template)
         # The template writes the special tokens itself.
         ids = encode_marked(tokenizer, text, marks.mark)
         return {"prompt": without_marks(text, marks.mark), "prompt_token_ids": ids}
@@ -143,7 +138,8 @@ class Model(Refusals):
         """What reads the outputs of a chat, whose prompt `chat_prompt` made of the same arguments.
         Its `params` are those to generate with. Raises RequestError as `chat` does."""
         tokenizer = self.get_tokenizer()
-        style = tokenizer_style(tokenizer, chat_template)
+        own = tokenizer_style(tokenizer, chat_template)
+        style = described_style(own, prompt["prompt"], tools)
         return ChatOutputs(style, prompt, tools, params, tokenizer, max_thinking_tokens)
 
     def counters(self) -> EngineCounters:
@@ -205,13 +201,6 @@ class Model(Refusals):
             salt=salt,
             request_id=request_id or "",
         )
-
-
-def _gives(render: Callable[[], str], text: str) -> bool:
-    try:
-        return render() == text
-    except RequestError:  # a template that insists on tools
-        return False
 
 
 def _model_len(limit: int, wanted: int | None) -> int:

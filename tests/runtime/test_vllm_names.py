@@ -88,10 +88,9 @@ def test_a_method_that_is_not_here_says_what_to_use(llm, name):
     assert inspect.getdoc(getattr(LLM, name)).startswith("Not supported. ")
 
 
-def test_tools_that_the_template_ignores_are_refused(llm):
-    with pytest.raises(RequestError, match="template ignores tools") as caught:
-        llm.chat(CHAT, GREEDY, tools=TOOLS)
-    assert "chat_template" in caught.value.hint
+def test_tools_that_the_template_ignores_are_described(llm):
+    prompt = llm.chat_prompt(CHAT, tools=TOOLS)["prompt"]
+    assert "<tools>" in prompt and '"name": "add"' in prompt
     assert llm.chat(CHAT, GREEDY, tools=[])[0].finished
     for writes in ("{{ tools[0].function.name }}", "{% for t in tools or () %}{{ t }}{% endfor %}"):
         output = llm.chat(CHAT, GREEDY, tools=TOOLS, chat_template="b" + writes)[0]
@@ -100,10 +99,15 @@ def test_tools_that_the_template_ignores_are_refused(llm):
     assert llm.chat(CHAT, GREEDY, tools=TOOLS, chat_template=insists)[0].prompt == "x"
 
 
-def test_asynchronous_chats_refuse_them_too(fake_artifact):
+def test_tools_of_which_a_template_lets_nothing_through_are_refused(llm, fake_artifact):
+    with pytest.raises(RequestError, match="template ignores tools") as caught:
+        llm.chat(CHAT, GREEDY, tools=TOOLS, chat_template="{{ 1 }}")
+    assert "chat_template" in caught.value.hint
+
     async def main():
         async with ingot.AsyncLLM(fake_artifact) as llm:
-            return [output async for output in llm.chat(CHAT, GREEDY, tools=TOOLS)]
+            chat = llm.chat(CHAT, GREEDY, tools=TOOLS, chat_template="{{ 1 }}")
+            return [output async for output in chat]
 
     with pytest.raises(RequestError, match="template ignores tools"):
         asyncio.run(main())

@@ -4,6 +4,7 @@ from ingot.runtime.answers.asked import structured_outputs
 from ingot.runtime.answers.deltas import AnswerDelta, AnswerMessage, CallDelta, WrittenCall, join
 from ingot.runtime.answers.reader import AnswerReader
 from ingot.runtime.answers.style import (
+    AUTO,
     TOOL_CALL_PARSERS,
     Style,
     guessing_reader,
@@ -13,6 +14,7 @@ from ingot.runtime.answers.style import (
 from ingot.runtime.answers.tools import check_tools
 
 __all__ = [
+    "AUTO",
     "TOOL_CALL_PARSERS",
     "AnswerDelta",
     "AnswerMessage",

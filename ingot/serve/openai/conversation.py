@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from ingot.errors import RequestError, listed
+from ingot.runtime.answers import AUTO, described
 from ingot.runtime.marks import Marks, encode_marked, without_marks
 from ingot.runtime.template_variables import OURS
 from ingot.runtime.tokenizer import Tokenizer
@@ -69,24 +70,40 @@ def rendered(request: Request, tokenizer: Tokenizer, terms: Terms) -> Rendered:
     begins = request.add_generation_prompt
     choice = request.tool_choice if isinstance(request, ChatRequest) else None
     tools = None if choice == "none" else marker.marked(request.tools) or None
-    render = partial(
+    messages = marker.marked(_conversation(request.messages or [], template))
+    render: described.Render = partial(
         tokenizer.apply_chat_template,
-        terms.chats.with_system(marker.marked(_conversation(request.messages or [], template))),
         chat_template=_given(request, terms),
         add_generation_prompt=not continues if begins is None else begins,
         continue_final_message=continues,
         fills_silence=True,
         **{**_switch(request, tokenizer, terms), **marker.marked(_variables(request))},
     )
+    messages = terms.chats.with_system(messages)
+    describes = terms.tool_call_parser in (AUTO, described.FORMAT.name)
     with _blaming_messages():
-        text = render(tools=tools)
-    if tools and choice in (None, "auto") and _gives(render, text):
+        text = (
+            described.rendered(render, messages, tools, template=template)
+            if describes
+            else render(messages, tools=tools)
+        )
+    if not describes:
+        _refuse_ignored(render, messages, tools, choice)
+    return Rendered(text, marker.mark)
+
+
+def _refuse_ignored(
+    render: described.Render, messages: list[dict[str, Any]], tools: Any, choice: Any
+) -> None:
+    """Raises FieldError for tools that a template ignores. How a parser of the operator's choice
+    has calls written is not known to a description."""
+    if tools and choice in (None, "auto") and described.ignores(render, messages, tools):
         raise FieldError(
             "tools",
             "the model's chat template ignores tools",
-            hint='Describe them in a message, or ask for a call: "tool_choice": "required".',
+            hint='Describe them in a message, or ask for a call: "tool_choice": "required". Or '
+            "start the server without --tool-call-parser, and it describes them.",
         )
-    return Rendered(text, marker.mark)
 
 
 def _given(request: Request, terms: Terms) -> str | None:
@@ -109,13 +126,6 @@ def _blaming_messages() -> Iterator[None]:
         yield
     except RequestError as error:
         raise FieldError("messages", error.found, hint=error.hint) from error
-
-
-def _gives(render: Callable[[], str], text: str) -> bool:
-    try:
-        return render() == text
-    except RequestError:  # a template that insists on tools
-        return False
 
 
 def _variables(request: Request) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from ingot.errors import RequestError, TokenizerError
 from ingot.runtime.answers import AnswerReader, Style, style_of
+from ingot.runtime.answers.described import described_style
 from ingot.runtime.tokenizer import Tokenizer
 from ingot.serve.engine import Engine, Job, ModelFacts
 from ingot.serve.openai.conversation import template_of
@@ -115,9 +116,10 @@ def _chat_order(
     check_tools_of(request)
     tokenizer, facts = engine.tokenizer, engine.facts
     prompt = chat_prompt(request, tokenizer, facts, terms)
-    template = template_of(request, tokenizer, terms)
-    style = style_of(template, terms.tool_call_parser, tokenizer.tags, tokenizer.hidden_tags)
-    text, (field, budget) = prompt.text or "", thinking_budget(request)
+    template, text = template_of(request, tokenizer, terms), prompt.text or ""
+    own = style_of(template, terms.tool_call_parser, tokenizer.tags, tokenizer.hidden_tags)
+    style = described_style(own, text, request.tools)
+    field, budget = thinking_budget(request)
     try:
         further = style.params(text, request.tools, request.tool_choice, budget)
     except RequestError as error:

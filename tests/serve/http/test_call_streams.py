@@ -183,6 +183,25 @@ def test_an_answer_that_is_cut_off_in_a_call_ends_with_its_length() -> None:
     assert (found[-1]["delta"], found[-1]["finish_reason"]) == ({}, "length")
 
 
+def test_calls_are_read_where_the_template_ignores_tools() -> None:
+    """In the form that their description asks for."""
+    plain = engine("", [CALLS[HERMES]], "stop")
+    plain.tokenizer = Tokenizer(
+        (SHAKESPEARE / "tokenizer.json").read_bytes(),
+        {"chat_template": "{% for m in messages %}{{ m.content }}{% endfor %}"},
+        vocab_size=2048,
+    )
+    body = {"messages": [{"role": "user", "content": "Go!"}], "tools": TOOLS}
+    app = build_app(FakeModels(bard=plain))
+    call = asyncio.run(called(app, "POST", "/v1/chat/completions", body))
+    (choice,) = call.json()["choices"]
+    assert choice["finish_reason"] == "tool_calls"
+    found = list(choices(ask(HERMES, [CALLS[HERMES]], stream=True)))
+    wanted = message([each["delta"] for each in found])["calls"]
+    names = [each["function"]["name"] for each in choice["message"]["tool_calls"]]
+    assert names and len(names) == len(wanted)
+
+
 def test_a_call_of_what_is_no_tool_is_text() -> None:
     text = '<tool_call>{"name": "nothing", "arguments": {}}</tool_call>'
     found = list(choices(ask(HERMES, [text], stream=True)))

@@ -266,11 +266,31 @@ def test_a_wrong_completion_is_named_by_its_field(
         ({**GIVEN[CHAT], "functions": [{}]}, "functions"),
         ({**GIVEN[CHAT], "tools": [{}]}, "tools[0]"),
         ({**GIVEN[CHAT], "response_format": {"type": "x"}}, "response_format.type"),
-        ({**GIVEN[CHAT], "tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
     ],
 )
 def test_a_wrong_chat_is_named_by_its_field(fields: dict[str, Any], param: str) -> None:
     assert refused({"model": "bard", **fields}, CHAT)["param"] == param
+
+
+TOOLS = [{"type": "function", "function": {"name": "f", "description": "<s> é"}}]
+
+
+@pytest.mark.parametrize("choice", [None, "auto", "required", {"function": {"name": "f"}}])
+def test_tools_that_the_template_ignores_are_described(choice: Any) -> None:
+    call, engine = answer({**GIVEN[CHAT], "tools": TOOLS, "tool_choice": choice}, CHAT)
+    assert call.status == 200
+    text = engine.tokenizer.decode(engine.jobs[0].token_ids, skip_special_tokens=False)
+    assert f"<tools>\n{json.dumps(TOOLS[0], ensure_ascii=False)}\n</tools>" in text
+    _, without = answer({**GIVEN[CHAT], "tools": TOOLS, "tool_choice": "none"}, CHAT)
+    assert "<tools>" not in without.tokenizer.decode(without.jobs[0].token_ids)
+
+
+@pytest.mark.parametrize("parser", ["none", "llama3"])
+def test_a_parser_of_the_operator_is_not_described(parser: str) -> None:
+    settings = HttpSettings(terms=Terms(tool_call_parser=parser))
+    call, _ = answer({**GIVEN[CHAT], "tools": TOOLS}, CHAT, settings)
+    assert (call.status, call.json()["error"]["param"]) == (400, "tools")
+    assert "without --tool-call-parser" in call.json()["error"]["message"]
 
 
 def test_a_template_of_a_request_is_taken_where_it_is_trusted() -> None:
