@@ -35,10 +35,7 @@ class ChatAnswer(Answer):
         self._readers = [reader for _ in range(order.n) if (reader := order.reader())]
         self._after = self._after_reasoning() if self._hides_reasoning else []
         # Nothing but text: what most requests want, at the least cost for each token.
-        special = (
-            request.return_token_ids, order.scores, order.hides_completion, self._readers
-        )  # fmt: skip
-        self._plain = not any(special)
+        self._plain = not any((request.return_token_ids, order.scores, self._readers))
 
     def chunks(self, number: int, progress: Progress) -> bytes:
         self.counts.see(progress)
@@ -92,10 +89,6 @@ class ChatAnswer(Answer):
 
     def _deltas(self, piece: Piece) -> Iterator[DeltaChoice]:
         """Deltas of a piece: text, reasoning, calls, and how the choice ended."""
-        if self._order.hides_completion:
-            if piece.finish_reason is not None:
-                yield DeltaChoice(index=piece.index, delta=Delta(), finish_reason="length")
-            return
         reader = self._readers[piece.index] if self._readers else None
         choices = [DeltaChoice(index=piece.index, delta=d) for d in self._read(piece, reader)]
         yield from self._told(piece, choices)

@@ -18,7 +18,6 @@ from ingot.serve.openai.form import check_tools_of, form_of
 from ingot.serve.openai.params import (
     Terms,
     check_terms,
-    num_new_tokens,
     sampling_fields,
     thinking_budget,
 )
@@ -78,11 +77,6 @@ class Order(Struct, frozen=True, kw_only=True):
         last = request.messages[-1]
         content = last.get("content")
         return content if last["role"] == "assistant" and isinstance(content, str) else ""
-
-    @property
-    def hides_completion(self) -> bool:
-        """True if only the prompt was asked for."""
-        return num_new_tokens(self.request) == 0
 
 
 def order_of(

@@ -219,6 +219,20 @@ def test_a_prompt_alone_is_echoed(stream: bool) -> None:
     assert answer["usage"]["completion_tokens"] == 0
 
 
+@pytest.mark.parametrize("further", [{}, {"logprobs": True, "return_token_ids": True}])
+def test_of_a_chat_the_prompt_alone_may_be_read(further: dict[str, Any]) -> None:
+    fields = {"max_completion_tokens": 0, **further}
+    answer = ask(scored, CHAT, **fields)
+    (choice,) = answer["choices"]
+    assert (choice["message"]["content"], choice["finish_reason"]) == ("", "length")
+    assert answer["usage"]["completion_tokens"] == 0
+    if further:
+        assert (choice["token_ids"], choice["logprobs"]["content"]) == ([], [])
+    parts = chunks(scored, CHAT, **fields)
+    assert "".join(part["delta"].get("content") or "" for part in parts) == ""
+    assert [part["finish_reason"] for part in parts if part["finish_reason"]] == ["length"]
+
+
 def test_an_echo_begins_each_choice() -> None:
     answer = ask(says("!"), prompt="To be", echo=True, n=2)
     assert [choice["text"] for choice in answer["choices"]] == ["To be!", "To be!"]
