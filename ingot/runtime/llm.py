@@ -87,14 +87,14 @@ class LLM(Model):
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         chat_template_kwargs: Mapping[str, Any] | None = None,
-        max_thinking_tokens: int | None = None,
-        **vllm: Any,
+        **options: Any,
     ) -> list[RequestOutput]:
         """Answers a conversation, or each of several, by the model's chat template.
 
         Each completion tells its `reasoning`, `content` and `tool_calls` as a server does, beside
-        the `text` that they were read from. After `max_thinking_tokens` of reasoning the answer
-        begins, and strings of `stop` count behind the reasoning alone then.
+        the `text` that they were read from. Of the `options`, `max_thinking_tokens` is the most
+        tokens of reasoning, after which the answer begins; strings of `stop` count behind it alone
+        then. The others are those of vLLM, as in `generate`.
 
         `chat_template` is another one: the name of one that the model has, or a Jinja template.
         `chat_template_kwargs` are variables of it. Without parameters, they are
@@ -106,7 +106,8 @@ class LLM(Model):
         Raises RequestError, with nothing run, for a conversation that the template refuses, for
         tools that are not well formed, and for a bound of reasoning that it does not mark.
         """
-        _check_call(self.chat, vllm)
+        known = signature(self.chat).parameters
+        most = choose(options, CALLS, ["max_thinking_tokens"], known=known).options
         items = [
             self.chat_prompt(
                 chat,
@@ -120,7 +121,7 @@ class LLM(Model):
         ]
         params = list_of_params(sampling_params, len(items), self.get_chat_sampling_params)
         chats = [
-            self.chat_outputs(prompt, each, tools, chat_template, max_thinking_tokens)
+            self.chat_outputs(prompt, each, tools, chat_template, **most)
             for prompt, each in zip(items, params, strict=True)
         ]
         outputs = self.generate(items, [chat.params for chat in chats], use_tqdm)
