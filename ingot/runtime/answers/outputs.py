@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ingot.runtime.answers.deltas import AnswerDelta, AnswerMessage, WrittenCall, join
+from ingot.runtime.answers.deltas import AnswerDelta, WrittenCall, join
 from ingot.runtime.answers.reader import AnswerReader
 from ingot.runtime.answers.style import Style
 from ingot.runtime.output import CompletionOutput, FunctionCall, RequestOutput, ToolCall
@@ -80,19 +80,14 @@ class _Completion:
         new = [] if self._finished else self._read(output)
         self._finished = output.finished()
         self._deltas += new
-        whole = join(self._deltas)
-        part = join(delta for delta in new if delta.call is None) if self._is_delta else whole
-        calls = whole if self._finished or not self._is_delta else AnswerMessage()
+        texts = [delta for delta in new if delta.call is None] if self._is_delta else self._deltas
+        calls = [] if self._is_delta and not self._finished else join(self._deltas).calls
+        said = join(texts)
         return replace(
             output,
-            content=part.content,
-            reasoning=part.reasoning or None,
-            tool_calls=[
-                ToolCall(
-                    id=each.id, function=FunctionCall(name=each.name, arguments=each.arguments)
-                )
-                for each in calls.calls
-            ],
+            content=said.content,
+            reasoning=said.reasoning or None,
+            tool_calls=[_call(each) for each in calls],
         )
 
     def _read(self, output: CompletionOutput) -> list[AnswerDelta]:
