@@ -130,6 +130,7 @@ docs: $(TOOLS)  ## Rewrite the pages that are generated from the code and from f
 	@$(PY) -m tools.coming_from_page
 	@$(PY) -m tools.passes_page
 	@$(PY) -m tools.tool_formats_page
+	@$(PY) -m tools.schema_page
 	@$(PY) -m tools.layout_page
 	@$(PY) -m tools.step_page
 	@$(PY) -m tools.figures_page

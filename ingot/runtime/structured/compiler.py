@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ingot.errors import GrammarError, IngotError, RequestError, UsageError, describe
 from ingot.runtime.structured.guide import Grammar, Vocabulary
 from ingot.runtime.structured.outputs import StructuredOutputsParams
+from ingot.runtime.structured.places import place_of
 from ingot.runtime.structured.spelling import spelled
 from ingot.runtime.tokenizer import Tokenizer
 from ingot.version import DISTRIBUTION
@@ -59,18 +60,24 @@ class GrammarCompiler:
         """
         with self._lock:  # two threads would build it twice
             vocabulary = self._vocabulary
-        text = spelled(outputs, self._tokenizer().tags)
+        text = self._spelled(outputs)
         with self._lock:
             if (known := self._kept.get(text)) is not None:
                 self._kept.move_to_end(text)
                 return known
         # Without the lock, so that a slow grammar does not keep others from the cache.
-        grammar = self._within(SECONDS, lambda: compiled(vocabulary, text))
+        grammar = self._within(SECONDS, lambda: _compiled(vocabulary, text, outputs))
         with self._lock:
             self._kept[text] = grammar
             while len(self._kept) > MAX_KEPT or sum(map(len, self._kept)) > MAX_KEPT_CHARS:
                 self._kept.popitem(last=False)
         return grammar
+
+    def _spelled(self, outputs: StructuredOutputsParams) -> str:
+        try:
+            return spelled(outputs, self._tokenizer().tags)
+        except GrammarError as error:
+            raise _placed(error, outputs, _fault_of_spelling) from error
 
     @cached_property
     def _vocabulary(self) -> Vocabulary:
@@ -136,6 +143,40 @@ def _start(work: Callable[[], None]) -> None:
 
 
 _STARTING = threading.Lock()  # the size of stacks is one for the process
+
+
+def _compiled(vocabulary: Vocabulary, text: str, outputs: StructuredOutputsParams) -> Grammar:
+    try:
+        return compiled(vocabulary, text)
+    except GrammarError as error:
+        raise _placed(error, outputs, _fault) from error
+
+
+def _placed(
+    error: GrammarError, outputs: StructuredOutputsParams, fault: Callable[[Any], str | None]
+) -> GrammarError:
+    """The error with the place in the schema, where one is found."""
+    place = place_of(outputs, fault)
+    return error if place is None else GrammarError(f"{error.found}, at {place}", hint=error.hint)
+
+
+def _fault_of_spelling(schema: Any) -> str | None:
+    try:
+        spelled(StructuredOutputsParams(json=schema), {})
+    except GrammarError as error:
+        return error.found
+    return None
+
+
+def _fault(schema: Any) -> str | None:
+    from llguidance import LLMatcher
+
+    try:
+        text = spelled(StructuredOutputsParams(json=schema), {})
+    except GrammarError as error:
+        return error.found
+    said = LLMatcher.validate_grammar(text, limits=_limits())
+    return _first_lines(said) if said else None
 
 
 def compiled(vocabulary: Vocabulary, text: str) -> Grammar:

@@ -53,14 +53,14 @@ class _Writer:
         name = part.get("$ref") if isinstance(part, Mapping) else None
         if not isinstance(name, str) or not part.keys() <= _NOTES:
             return self.written(part, inside)
-        target = _at(self._root, name)
+        target = at(self._root, name)
         leads_on = isinstance(target, (Mapping, bool)) and name not in inside
         if not leads_on or len(inside) == MAX_DEPTH or self._num_left <= 0:
             return part
         return self._alternative(target, (*inside, name))
 
 
-def _at(root: Any, name: str) -> Any:
+def at(root: Any, name: str) -> Any:
     """The part of a schema at a JSON pointer behind `#` (RFC 6901); None where there is none."""
     if name != "#" and not name.startswith("#/"):
         return None

@@ -1,0 +1,87 @@
+"""Keywords of a JSON schema, spelled so that llguidance takes them as the specification does."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from ingot.errors import GrammarError
+from ingot.runtime.structured.parts import changed
+from ingot.runtime.structured.references import written_out
+
+_COUNTS = (
+    "minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties",
+    "minContains", "maxContains",
+)  # fmt: skip
+
+# The years 0001 to 9999, which are all that most programs know. In leap years February is longer.
+_YEAR = "([0-9]{3}[1-9]|[0-9]{2}[1-9][0-9]|[0-9][1-9][0-9]{2}|[1-9][0-9]{3})"
+_OF_FOUR = "(0[48]|[2468][048]|[13579][26])"
+_LEAP_YEAR = f"([0-9]{{2}}{_OF_FOUR}|{_OF_FOUR}00)"
+_DAY = (
+    "((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)"
+    "|02-(0[1-9]|1[0-9]|2[0-8]))"
+)
+_DATE = f"({_YEAR}-{_DAY}|{_LEAP_YEAR}-02-29)"
+# Without leap seconds, which are only valid at the last minute of a day in UTC.
+_HOUR = "([01][0-9]|2[0-3]):[0-5][0-9]"
+_TIME = f"{_HOUR}:[0-5][0-9](\\.[0-9]{{1,9}})?([Zz]|[+-]{_HOUR})"
+# The library takes any 29th of February, and a leap second at any minute.
+_FORMATS = {"date": f"^{_DATE}$", "time": f"^{_TIME}$", "date-time": f"^{_DATE}[Tt]{_TIME}$"}
+
+# White space of ECMAScript. In the library's expressions it is that of Unicode: U+0085 is of it,
+# and U+FEFF is not.
+_SPACES = r"\t\n\x0b\x0c\r \u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000\ufeff"
+_ESCAPE = re.compile(r"\\(.)", re.DOTALL)
+
+_OLD_DRAFT = re.compile(r"^https?://json-schema\.org/draft-0[3-7]/schema#?$")
+_CONTENT = ("contentEncoding", "contentMediaType")
+
+
+def as_meant(schema: Mapping[str, Any]) -> Any:
+    """The schema as the library has to be given it. Raises GrammarError for a keyword of an old
+    draft that no text can be held to."""
+    old = isinstance(draft := schema.get("$schema"), str) and _OLD_DRAFT.match(draft)
+    return changed(written_out(schema), _old_part if old else _part)
+
+
+def _old_part(part: dict[str, Any]) -> dict[str, Any]:
+    """Of a draft up to 7, in which the content of strings may be asserted."""
+    for name in _CONTENT:
+        if isinstance(part.get(name), str):
+            raise GrammarError(
+                f"no output can be held to {name} of this draft",
+                hint="Leave it out, or $schema: since draft 2019-09 it is an annotation.",
+            )
+    return _part(part)
+
+
+def _part(part: dict[str, Any]) -> dict[str, Any]:
+    if part.get("uniqueItems") is False:
+        del part["uniqueItems"]
+    for name in _COUNTS:
+        if isinstance(count := part.get(name), float) and count.is_integer():
+            part[name] = int(count)
+    if isinstance(pattern := part.get("pattern"), str):
+        part["pattern"] = _as_rust(pattern)
+    if isinstance(patterns := part.get("patternProperties"), dict):
+        part["patternProperties"] = {_as_rust(each): of for each, of in patterns.items()}
+    known = part.get("format")
+    if isinstance(known, str) and known in _FORMATS:
+        del part["format"]
+        _add_pattern(part, _FORMATS[known])
+    return part
+
+
+def _add_pattern(part: dict[str, Any], pattern: str) -> None:
+    if "pattern" not in part:
+        part["pattern"] = pattern
+    elif isinstance(every := part.get("allOf", []), list):  # anything else is refused as it is
+        part["allOf"] = [*every, {"pattern": pattern}]
+
+
+def _as_rust(pattern: str) -> str:
+    """An expression of ECMAScript, with its white space."""
+    classes = {"s": f"[{_SPACES}]", "S": f"[^{_SPACES}]"}
+    return _ESCAPE.sub(lambda found: classes.get(found[1], found[0]), pattern)
