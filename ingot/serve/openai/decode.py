@@ -85,7 +85,8 @@ def _not_finite(body: bytes) -> str | None:
     while left:
         path, value = left.pop()
         if isinstance(value, _NotFinite):
-            return path[:_MAX_PATH_CHARS] or None
+            # Of half a character, which only this parser takes, no answer could tell.
+            return path[:_MAX_PATH_CHARS].encode("utf-8", "backslashreplace").decode() or None
         if isinstance(value, dict):
             left += [(f"{path}.{name}".strip("."), each) for name, each in reversed(value.items())]
         elif isinstance(value, list):

@@ -121,6 +121,7 @@ def test_a_body_that_is_no_json() -> None:
     [
         ('{"prompt": "NaN", "temperature": %s}', "temperature"),
         ('{"prompt": "x", "logit_bias": {"5": 1, "6": %s}, "top_p": NaN}', "logit_bias.6"),
+        ('{"prompt": {"\\ud800": %s}}', "prompt.\\ud800"),  # half a character
         ('{"prompt": [[1, 2], [3, %s]]}', "prompt[1][1]"),
     ],
 )
