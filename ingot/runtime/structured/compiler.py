@@ -34,6 +34,9 @@ LIMITS: dict[str, Any] = {
 STACK_BYTES = 512 << 20
 
 
+_OF_SIZE = " too "  # big, large, complex
+
+
 class GrammarCompiler:
     """The grammars of one model. Safe to use from several threads.
 
@@ -149,6 +152,8 @@ def _compiled(vocabulary: Vocabulary, text: str, outputs: StructuredOutputsParam
     try:
         return compiled(vocabulary, text)
     except GrammarError as error:
+        if _OF_SIZE in error.found:  # of the whole, and found late: not to be sought again
+            raise
         raise _placed(error, outputs, _fault) from error
 
 

@@ -35,6 +35,13 @@ _FORMATS = {"date": f"^{_DATE}$", "time": f"^{_TIME}$", "date-time": f"^{_DATE}[
 _SPACES = r"\t\n\x0b\x0c\r \u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000\ufeff"
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 
+# The library's time grows with the cube of them: a second at 200, and it takes a minute at 500.
+MAX_PATTERNS = 100
+# An object of more is beyond the library's bound on symbols, of which a property that may be left
+# out takes eight, and another one four. It takes seconds to find that, as time grows with the
+# square.
+MAX_OPTIONAL, MAX_PROPERTIES = 3750, 7500
+
 _OLD_DRAFT = re.compile(r"^https?://json-schema\.org/draft-0[3-7]/schema#?$")
 _CONTENT = ("contentEncoding", "contentMediaType")
 
@@ -43,7 +50,35 @@ def as_meant(schema: Mapping[str, Any]) -> Any:
     """The schema as the library has to be given it. Raises GrammarError for a keyword of an old
     draft that no text can be held to."""
     old = isinstance(draft := schema.get("$schema"), str) and _OLD_DRAFT.match(draft)
-    return changed(written_out(schema), _old_part if old else _part)
+    num_patterns = 0
+
+    def change(part: dict[str, Any]) -> dict[str, Any]:
+        nonlocal num_patterns
+        _check_properties(part)
+        num_patterns += len(_names(part.get("patternProperties")))
+        if num_patterns > MAX_PATTERNS:
+            raise GrammarError(
+                f"no output can be held to this: more than {MAX_PATTERNS} patternProperties",
+                hint="Use one expression with alternatives for equal schemas.",
+            )
+        return _old_part(part) if old else _part(part)
+
+    return changed(written_out(schema), change)
+
+
+def _check_properties(part: dict[str, Any]) -> None:
+    names = _names(part.get("properties"))
+    required = part.get("required")
+    needed = len(required) if isinstance(required, list) else 0
+    if len(names) > MAX_PROPERTIES or len(names) - needed > MAX_OPTIONAL:
+        raise GrammarError(
+            f"no output can be held to this: an object of {len(names)} properties",
+            hint=f"Name at most {MAX_PROPERTIES}, of which {MAX_OPTIONAL} may be left out.",
+        )
+
+
+def _names(part: Any) -> Mapping[str, Any]:
+    return part if isinstance(part, Mapping) else {}
 
 
 def _old_part(part: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,12 @@ import pytest
 
 from ingot.errors import GrammarError
 from ingot.runtime.structured.compiler import GrammarCompiler
-from ingot.runtime.structured.meanings import as_meant
+from ingot.runtime.structured.meanings import (
+    MAX_OPTIONAL,
+    MAX_PATTERNS,
+    MAX_PROPERTIES,
+    as_meant,
+)
 from ingot.runtime.structured.outputs import StructuredOutputsParams
 from tests.support.fake_engine import bundled_tokenizer
 from tools.schema_suite import Judge
@@ -95,3 +100,40 @@ def test_content_is_an_annotation_unless_the_draft_is_old() -> None:
         as_meant({**OLD, **schema})
     named = {**OLD, "properties": {"contentEncoding": {"type": "string"}}}
     assert as_meant(named) == named
+
+
+def of_names(count: int, kind: str = "properties", needed: int = 0) -> dict[str, Any]:
+    names = {f"p{number}": {"type": "null"} for number in range(count)}
+    return {kind: names, "required": list(names)[:needed]}
+
+
+@pytest.mark.parametrize(
+    ("most", "beyond", "found"),
+    [
+        (of_names(MAX_OPTIONAL), of_names(MAX_OPTIONAL + 1), "3751 properties"),
+        (
+            of_names(MAX_PROPERTIES, needed=MAX_PROPERTIES - 9),
+            of_names(MAX_PROPERTIES + 1, needed=MAX_PROPERTIES + 1),
+            "7501 properties",
+        ),
+        (
+            of_names(MAX_PATTERNS, "patternProperties"),
+            {"allOf": [of_names(51, "patternProperties"), of_names(50, "patternProperties")]},
+            "more than 100 patternProperties",
+        ),
+    ],
+)
+def test_what_would_take_long_is_refused_at_once(most: Any, beyond: Any, found: str) -> None:
+    assert as_meant(most) == most
+    with pytest.raises(GrammarError, match=found):
+        as_meant(beyond)
+
+
+@pytest.mark.thorough
+def test_no_larger_object_would_be_held_to(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bound refuses nothing that the library would not refuse, after a long time."""
+    for name in ("MAX_OPTIONAL", "MAX_PROPERTIES"):
+        monkeypatch.setattr(f"ingot.runtime.structured.meanings.{name}", 10**6)
+    for schema in (of_names(MAX_OPTIONAL + 1), of_names(7501, needed=7501)):
+        group = {"schema": schema, "description": "", "tests": []}
+        assert "too big" in judge.group("draft2020-12", "one", group).refused

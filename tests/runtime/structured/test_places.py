@@ -91,3 +91,10 @@ def test_halves_are_tried_of_many_parts() -> None:
 
     assert (place_of(asked, fault) or "").startswith("#/properties/p77")
     assert tried < 20
+
+
+def test_what_is_too_large_is_not_sought(grammars: GrammarCompiler) -> None:
+    parts = [{"properties": {f"k{n}": {}}, "required": [f"k{n}"]} for n in range(2600)]
+    with pytest.raises(GrammarError) as caught:
+        grammars.compile(StructuredOutputsParams(json={"anyOf": parts}))
+    assert "too big" in caught.value.found and ", at " not in caught.value.found
