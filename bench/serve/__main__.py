@@ -29,6 +29,7 @@ from bench.figure import Figure, machine, show
 from bench.serve.lives import kills, starts
 from bench.serve.overload import neighbours, overload
 from bench.serve.peer import CLIENTS, SIZE, Peer, Size, beside
+from bench.serve.refusals import refusals
 from bench.serve.sides import front, rate
 
 Bench = Callable[[int], Iterator[Figure]]
@@ -53,6 +54,7 @@ def chosen(args: argparse.Namespace) -> Mapping[str, Bench]:
     if args.bundled:
         found["front"] = partial(front, args.bundled)
         found["overload"] = partial(overload, args.bundled)
+        found["refusals"] = partial(refusals, args.bundled)
         found["neighbours"] = partial(neighbours, args.bundled)
     if args.artifact:
         found["rate"] = partial(rate, args.artifact)

@@ -29,12 +29,10 @@ LIMITS: dict[str, Any] = {
     "max_lexer_states": 50_000,
     "max_grammar_size": 30_000,  # symbols; the time grows with their square
 }
+_OF_SIZE = " too "  # many, big, large or complex, say errors that name such a limit
 # The library calls itself for each rule that a rule leads to, without a bound. The longest chain
 # that fits into the largest text takes a fourth of this. Only what is touched becomes memory.
 STACK_BYTES = 512 << 20
-
-
-_OF_SIZE = " too "  # big, large, complex
 
 
 class GrammarCompiler:
@@ -75,6 +73,11 @@ class GrammarCompiler:
             while len(self._kept) > MAX_KEPT or sum(map(len, self._kept)) > MAX_KEPT_CHARS:
                 self._kept.popitem(last=False)
         return grammar
+
+    def forget(self) -> None:
+        """Keeps no grammar any longer."""
+        with self._lock:
+            self._kept.clear()
 
     def _spelled(self, outputs: StructuredOutputsParams) -> str:
         try:
@@ -152,8 +155,6 @@ def _compiled(vocabulary: Vocabulary, text: str, outputs: StructuredOutputsParam
     try:
         return compiled(vocabulary, text)
     except GrammarError as error:
-        if _OF_SIZE in error.found:  # of the whole, and found late: not to be sought again
-            raise
         raise _placed(error, outputs, _fault) from error
 
 
@@ -161,6 +162,8 @@ def _placed(
     error: GrammarError, outputs: StructuredOutputsParams, fault: Callable[[Any], str | None]
 ) -> GrammarError:
     """The error with the place in the schema, where one is found."""
+    if _OF_SIZE in error.found:  # of the whole, and found late: not to be sought again
+        return error
     place = place_of(outputs, fault)
     return error if place is None else GrammarError(f"{error.found}, at {place}", hint=error.hint)
 

@@ -58,7 +58,7 @@ def as_meant(schema: Mapping[str, Any]) -> Any:
         num_patterns += len(_names(part.get("patternProperties")))
         if num_patterns > MAX_PATTERNS:
             raise GrammarError(
-                f"no output can be held to this: more than {MAX_PATTERNS} patternProperties",
+                f"no output can be held to this: too many patternProperties, over {MAX_PATTERNS}",
                 hint="Use one expression with alternatives for equal schemas.",
             )
         return _old_part(part) if old else _part(part)
@@ -72,7 +72,7 @@ def _check_properties(part: dict[str, Any]) -> None:
     needed = len(required) if isinstance(required, list) else 0
     if len(names) > MAX_PROPERTIES or len(names) - needed > MAX_OPTIONAL:
         raise GrammarError(
-            f"no output can be held to this: an object of {len(names)} properties",
+            f"no output can be held to this: too many properties of an object, {len(names)}",
             hint=f"Name at most {MAX_PROPERTIES}, of which {MAX_OPTIONAL} may be left out.",
         )
 

@@ -11,7 +11,7 @@ from ingot.runtime.structured.parts import inner
 from ingot.runtime.structured.references import at
 
 # What a refusal may cost: schemas that are tried, and the characters of their texts together.
-MAX_TRIES, MAX_CHARS = 100, 1 << 20
+MAX_TRIES, MAX_CHARS = 100, 1 << 18
 FEW = 8  # parts that are tried one by one
 _JSON_RULE = "%json "
 _DEFINED = ("/$defs/", "/definitions/")  # what something else refers to, or nothing
@@ -51,7 +51,7 @@ class _Search:
     def __init__(self, root: Any, found: str, fault: Callable[[Any], str | None]) -> None:
         self._root, self._found, self._fault = root, found, fault
         self._for_all = {name: root[name] for name in _FOR_ALL if name in root}
-        self._tries_left, self._chars_left = MAX_TRIES, MAX_CHARS
+        self._tries_left, self._chars_left = MAX_TRIES, MAX_CHARS - len(json.dumps(root))
         self._seen: set[object] = set()  # places, as references spell them
 
     def innermost(self) -> str:

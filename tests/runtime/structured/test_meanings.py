@@ -110,16 +110,16 @@ def of_names(count: int, kind: str = "properties", needed: int = 0) -> dict[str,
 @pytest.mark.parametrize(
     ("most", "beyond", "found"),
     [
-        (of_names(MAX_OPTIONAL), of_names(MAX_OPTIONAL + 1), "3751 properties"),
+        (of_names(MAX_OPTIONAL), of_names(MAX_OPTIONAL + 1), "of an object, 3751"),
         (
             of_names(MAX_PROPERTIES, needed=MAX_PROPERTIES - 9),
             of_names(MAX_PROPERTIES + 1, needed=MAX_PROPERTIES + 1),
-            "7501 properties",
+            "of an object, 7501",
         ),
         (
             of_names(MAX_PATTERNS, "patternProperties"),
             {"allOf": [of_names(51, "patternProperties"), of_names(50, "patternProperties")]},
-            "more than 100 patternProperties",
+            "too many patternProperties",
         ),
     ],
 )

@@ -5,22 +5,16 @@ from __future__ import annotations
 import json
 
 import pytest
-from jsonschema import Draft202012Validator
 
+from ingot.errors import InternalError
 from ingot.runtime.llm import LLM
-from ingot.runtime.params import SamplingParams
-from tests.runtime.structured.conftest import PROMPT, Write
+from tests.runtime.structured.conftest import Write
 from tests.runtime.structured.schemas import SCHEMAS
 from tests.support.core import core
+from tools.real.forms import ALL, Endings, Found, answers, faults
 
-RUNS = 20
+EACH, TOKENS = 20, 400
 FEW = SCHEMAS[::9]
-
-
-def faults(schema, text: str) -> list[str]:
-    """What is wrong with a text by an independent validator."""
-    judge = Draft202012Validator(schema, format_checker=Draft202012Validator.FORMAT_CHECKER)
-    return [error.message for error in judge.iter_errors(json.loads(text))]
 
 
 @pytest.mark.parametrize("schema", core(*FEW[-2:], further=FEW), ids=json.dumps)
@@ -31,21 +25,35 @@ def test_outputs_are_valid(write: Write, schema):
 
 
 @pytest.mark.slow
-def test_a_thousand_outputs_are_valid(shakespeare: LLM):
-    asked = [
-        SamplingParams(structured_outputs={"json": schema}, n=RUNS, seed=seed, max_tokens=900)
-        for seed, schema in enumerate(SCHEMAS)
-    ]
-    outputs = shakespeare.generate([PROMPT] * len(asked), asked, use_tqdm=False)
-    count = 0
-    for schema, output in zip(SCHEMAS, outputs, strict=True):
-        for completion in output.outputs:
-            assert completion.finish_reason == "stop", completion.text
-            assert faults(schema, completion.text) == [], completion.text
-            count += 1
-    assert count == 1000
+def test_two_thousand_outputs_are_valid(shakespeare: LLM):
+    short = answers(shakespeare, SCHEMAS, EACH, 900)
+    assert short == Found(ended=1000)
+    found = answers(shakespeare, ALL[len(SCHEMAS) :], EACH, TOKENS)
+    assert found.faults == []
+    assert found.ended + found.cut == 1000
+    assert found.ended >= 300 and found.brought >= 0.7 * found.cut
+
+
+def test_outputs_that_are_cut_begin_what_is_valid(shakespeare: LLM):
+    found = answers(shakespeare, ALL[::33], 2, 6)
+    assert found.faults == []
+    assert found.brought == found.cut >= 2
 
 
 def test_the_judge_finds_faults():
     assert faults(SCHEMAS[0], "1")
+    assert faults(SCHEMAS[0], "tru") == ["no JSON: Expecting value: line 1 column 1 (char 0)"]
     assert not faults(SCHEMAS[0], "true")
+
+
+def test_what_was_cut_is_brought_to_an_end(shakespeare: LLM):
+    tokenizer = shakespeare.get_tokenizer()
+    endings = Endings(tokenizer)
+    schema = {"type": "array", "items": {"type": "boolean"}}
+    for begun in ("[", "[true", "[true, fal"):
+        ended = endings.ended(schema, tokenizer.encode(begun, add_special_tokens=False))
+        assert ended is not None and ended.startswith(begun) and faults(schema, ended) == []
+    with pytest.raises(InternalError, match="does not follow"):
+        endings.ended(schema, tokenizer.encode('{"a', add_special_tokens=False))
+    begun = tokenizer.encode('"', add_special_tokens=False)
+    assert endings.ended({"type": "string", "pattern": "^[^q]*q{9}$"}, begun) is None
