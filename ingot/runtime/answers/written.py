@@ -12,6 +12,7 @@ from ingot.runtime.answers.formats import Head, ToolFormat
 from ingot.runtime.answers.schemas import kinds, resolved
 from ingot.runtime.answers.values import Json, Literals, Tagged
 from ingot.runtime.structured.meanings import as_meant
+from ingot.runtime.structured.references import written_out
 from ingot.runtime.structured.spelling import literal
 
 TEXT = "/(?s:.*)/"
@@ -43,7 +44,7 @@ def schema_text(schema: Mapping[str, Any], whitespace: str) -> str:
     if not isinstance(given, Mapping):
         raise GrammarError(f"x-guidance is {given!r:.80}", hint="Give an object, or leave it out.")
     options = {"whitespace_pattern": whitespace, **given}
-    return json.dumps({**as_meant(schema), "x-guidance": options}, ensure_ascii=False)
+    return json.dumps({**as_meant(written_out(schema)), "x-guidance": options}, ensure_ascii=False)
 
 
 def text_until(name: str, end: str, tags: Mapping[str, int]) -> Rules:

@@ -8,12 +8,13 @@ from typing import Any
 
 from ingot.errors import GrammarError
 from ingot.runtime.structured.parts import changed
-from ingot.runtime.structured.references import written_out
 
 _COUNTS = (
     "minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties",
     "minContains", "maxContains",
 )  # fmt: skip
+
+_TOUCHED = {*_COUNTS, "uniqueItems", "pattern", "patternProperties", "format"}
 
 # The years 0001 to 9999, which are all that most programs know. In leap years February is longer.
 _YEAR = "([0-9]{3}[1-9]|[0-9]{2}[1-9][0-9]|[0-9][1-9][0-9]{2}|[1-9][0-9]{3})"
@@ -63,10 +64,11 @@ def as_meant(schema: Mapping[str, Any]) -> Any:
             )
         return _old_part(part) if old else _part(part)
 
-    return changed(written_out(schema), change)
+    _check_properties(schema)  # before all of them are gone through
+    return changed(schema, change)
 
 
-def _check_properties(part: dict[str, Any]) -> None:
+def _check_properties(part: Mapping[str, Any]) -> None:
     names = _names(part.get("properties"))
     required = part.get("required")
     needed = len(required) if isinstance(required, list) else 0
@@ -93,6 +95,8 @@ def _old_part(part: dict[str, Any]) -> dict[str, Any]:
 
 
 def _part(part: dict[str, Any]) -> dict[str, Any]:
+    if _TOUCHED.isdisjoint(part):
+        return part
     if part.get("uniqueItems") is False:
         del part["uniqueItems"]
     for name in _COUNTS:

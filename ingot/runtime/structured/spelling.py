@@ -10,6 +10,7 @@ from typing import Any
 from ingot.errors import GrammarError
 from ingot.runtime.structured.meanings import as_meant
 from ingot.runtime.structured.outputs import StructuredOutputsParams
+from ingot.runtime.structured.references import written_out
 
 # JSON on one line, or indented; not so much that a small model can lose itself in spaces.
 WHITESPACE = r"( |\r?\n[ \t]{0,16})?"
@@ -58,7 +59,10 @@ def _of_schema(outputs: StructuredOutputsParams) -> str:
     schema = ANY_OBJECT if outputs.json is None else str(outputs.json)
     if outputs.disable_additional_properties:
         schema = json.dumps(_closed(json.loads(schema)), ensure_ascii=False)
-    schema = json.dumps(as_meant(json.loads(schema)), ensure_ascii=False)
+    parsed = json.loads(schema)
+    if '"oneOf"' in schema:
+        parsed = written_out(parsed)
+    schema = json.dumps(as_meant(parsed), ensure_ascii=False)
     defaults: Any = {"whitespace_pattern": WHITESPACE}
     overrides: Any = {}
     if outputs.disable_any_whitespace:
