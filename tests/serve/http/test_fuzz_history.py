@@ -14,16 +14,16 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
+from ingot.runtime.answers.formats import FORMATS
+from ingot.runtime.answers.thoughts import SHELLS, THOUGHTS
 from ingot.runtime.params import SamplingParams
 from ingot.runtime.structured.compiler import GrammarCompiler
 from ingot.runtime.tokenizer import Tokenizer
-from ingot.serve.chat.formats import FORMATS
-from ingot.serve.chat.thoughts import SHELLS, THOUGHTS
 from ingot.serve.engine import Job, Piece, Progress
 from ingot.serve.http.app import build_app
 from ingot.serve.openai.requests import ChatRequest, CompletionRequest, TokenizeRequest
 from tests.conftest import SHAKESPEARE
-from tests.serve.chat import corpus, templates
+from tests.runtime.answers import corpus, templates
 from tests.support.asgi import Call, called, calling
 from tests.support.core import core
 from tests.support.fake_engine import FakeEngine, FakeModels, Step
