@@ -81,6 +81,11 @@ def ranges(count: int) -> Schema:
     return {"type": "array", "prefixItems": items}
 
 
+def faulty(count: int) -> Schema:
+    """A large schema, whose last part cannot be held to."""
+    return {"$defs": names(count)["properties"], "prefixItems": [kind(0), {"not": {}}]}
+
+
 KINDS: Mapping[str, Callable[[int], Schema]] = {
     "an enum of words": lambda n: {"enum": [f"word number {i} of many" for i in range(n)]},
     "an enum of numbers": lambda n: {"enum": list(range(n))},
@@ -96,7 +101,7 @@ KINDS: Mapping[str, Callable[[int], Schema]] = {
     "patternProperties": lambda n: {"patternProperties": {f"^k{i}$": {} for i in range(n)}},
     "expressions that explode": regexes,
     "ranges of numbers": ranges,
-    "a fault at the end": lambda n: {"$defs": names(n), "items": [kind(0), {"not": {}}]},
+    "a fault at the end": lambda n: faulty(n),
 }
 
 
