@@ -7,12 +7,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ingot.errors import GrammarError
 from ingot.runtime.answers.formats import Head, ToolFormat
 from ingot.runtime.answers.schemas import kinds, resolved
 from ingot.runtime.answers.values import Json, Literals, Tagged
-from ingot.runtime.structured.meanings import as_meant
+from ingot.runtime.structured.meanings import OPTIONS, as_meant
 from ingot.runtime.structured.references import written_out
+from ingot.runtime.structured.sizes import check_size
 from ingot.runtime.structured.spelling import literal
 
 TEXT = "/(?s:.*)/"
@@ -40,11 +40,9 @@ def calls(
 
 def schema_text(schema: Mapping[str, Any], whitespace: str) -> str:
     """The text of a schema, as a grammar takes it."""
-    given = schema.get("x-guidance", {})
-    if not isinstance(given, Mapping):
-        raise GrammarError(f"x-guidance is {given!r:.80}", hint="Give an object, or leave it out.")
-    options = {"whitespace_pattern": whitespace, **given}
-    return json.dumps({**as_meant(written_out(schema)), "x-guidance": options}, ensure_ascii=False)
+    check_size(schema)
+    options = {"whitespace_pattern": whitespace}
+    return json.dumps({**as_meant(written_out(schema)), OPTIONS: options}, ensure_ascii=False)
 
 
 def text_until(name: str, end: str, tags: Mapping[str, int]) -> Rules:
@@ -117,7 +115,7 @@ def _properties(schema: Mapping[str, Any]) -> list[tuple[str, Any, bool]]:
 def _value(schema: Any, root: Mapping[str, Any]) -> str:
     """JSON of one argument. References lead to the definitions of the whole."""
     given = schema if isinstance(schema, Mapping) else {}
-    shared = {key: root[key] for key in ("$defs", "definitions", "x-guidance") if key in root}
+    shared = {key: root[key] for key in ("$defs", "definitions", OPTIONS) if key in root}
     return f"%json {schema_text({**shared, **given}, ONE_LINE)}"
 
 

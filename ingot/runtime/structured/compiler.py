@@ -13,6 +13,7 @@ from ingot.errors import GrammarError, IngotError, RequestError, UsageError, des
 from ingot.runtime.structured.guide import Grammar, Vocabulary
 from ingot.runtime.structured.outputs import StructuredOutputsParams
 from ingot.runtime.structured.places import place_of
+from ingot.runtime.structured.sizes import MAX_SYMBOLS
 from ingot.runtime.structured.spelling import spelled
 from ingot.runtime.tokenizer import Tokenizer
 from ingot.version import DISTRIBUTION
@@ -27,8 +28,9 @@ MAX_KEPT, MAX_KEPT_CHARS = 256, 8 << 20  # grammars, and the characters of their
 LIMITS: dict[str, Any] = {
     "initial_lexer_fuel": 1_000_000,
     "max_lexer_states": 50_000,
-    "max_grammar_size": 30_000,  # symbols; the time grows with their square
+    "max_grammar_size": MAX_SYMBOLS,
 }
+_PLACED = ", at #"
 _OF_SIZE = " too "  # many, big, large or complex, say errors that name such a limit
 # The library calls itself for each rule that a rule leads to, without a bound. The longest chain
 # that fits into the largest text takes a fourth of this. Only what is touched becomes memory.
@@ -162,7 +164,7 @@ def _placed(
     error: GrammarError, outputs: StructuredOutputsParams, fault: Callable[[Any], str | None]
 ) -> GrammarError:
     """The error with the place in the schema, where one is found."""
-    if _OF_SIZE in error.found:  # of the whole, and found late: not to be sought again
+    if _OF_SIZE in error.found or _PLACED in error.found:  # of the whole, or known already
         return error
     place = place_of(outputs, fault)
     return error if place is None else GrammarError(f"{error.found}, at {place}", hint=error.hint)

@@ -9,6 +9,8 @@ from typing import Any
 from ingot.errors import GrammarError
 from ingot.runtime.structured.parts import changed
 
+OPTIONS = "x-guidance"  # of the library, at the root of a schema: some make it take more
+
 _COUNTS = (
     "minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties",
     "minContains", "maxContains",
@@ -42,6 +44,9 @@ MAX_PATTERNS = 100
 # out takes eight, and another one four. It takes seconds to find that, as time grows with the
 # square.
 MAX_OPTIONAL, MAX_PROPERTIES = 3750, 7500
+# Of the different whole `multipleOf` together, without the zeros at their ends: about the states
+# that the library makes of them before its first mask, without a bound. A second, at that many.
+MAX_STEPS = 150_000
 
 _OLD_DRAFT = re.compile(r"^https?://json-schema\.org/draft-0[3-7]/schema#?$")
 _CONTENT = ("contentEncoding", "contentMediaType")
@@ -52,10 +57,14 @@ def as_meant(schema: Mapping[str, Any]) -> Any:
     draft that no text can be held to."""
     old = isinstance(draft := schema.get("$schema"), str) and _OLD_DRAFT.match(draft)
     num_patterns = 0
+    steps: set[int] = set()
 
     def change(part: dict[str, Any]) -> dict[str, Any]:
         nonlocal num_patterns
         _check_properties(part)
+        if "multipleOf" in part:
+            steps.add(_step(part["multipleOf"]))
+            _check_steps(steps)
         num_patterns += len(_names(part.get("patternProperties")))
         if num_patterns > MAX_PATTERNS:
             raise GrammarError(
@@ -64,6 +73,11 @@ def as_meant(schema: Mapping[str, Any]) -> Any:
             )
         return _old_part(part) if old else _part(part)
 
+    if OPTIONS in schema:
+        raise GrammarError(
+            f'no output can be held to this: Unimplemented keys: ["{OPTIONS}"], at #',
+            hint="Leave it out. White space has parameters of its own.",
+        )
     _check_properties(schema)  # before all of them are gone through
     return changed(schema, change)
 
@@ -76,6 +90,22 @@ def _check_properties(part: Mapping[str, Any]) -> None:
         raise GrammarError(
             f"no output can be held to this: too many properties of an object, {len(names)}",
             hint=f"Name at most {MAX_PROPERTIES}, of which {MAX_OPTIONAL} may be left out.",
+        )
+
+
+def _step(multiple: Any) -> int:
+    """Of a number, without the zeros at its end; 0 for one that is not whole."""
+    step = int(multiple) if isinstance(multiple, (int, float)) and multiple % 1 == 0 else 0
+    while step and step % 10 == 0:
+        step //= 10
+    return abs(step)
+
+
+def _check_steps(steps: set[int]) -> None:
+    if sum(steps) > MAX_STEPS:
+        raise GrammarError(
+            f"no output can be held to this: multipleOf is too large, {max(steps)}",
+            hint=f"All of a schema may be {MAX_STEPS} together, without zeros at their ends.",
         )
 
 

@@ -12,6 +12,7 @@ from ingot.runtime.structured.meanings import (
     MAX_OPTIONAL,
     MAX_PATTERNS,
     MAX_PROPERTIES,
+    MAX_STEPS,
     as_meant,
 )
 from ingot.runtime.structured.outputs import StructuredOutputsParams
@@ -137,3 +138,48 @@ def test_no_larger_object_would_be_held_to(judge: Judge, monkeypatch: pytest.Mon
     for schema in (of_names(MAX_OPTIONAL + 1), of_names(7501, needed=7501)):
         group = {"schema": schema, "description": "", "tests": []}
         assert "too big" in judge.group("draft2020-12", "one", group).refused
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"lenient": True},
+        {"coerce_one_of": True},
+        {"item_separator": ";"},
+        {"whitespace_flexible": True},
+        {},
+        [],
+    ],
+)
+def test_options_of_the_library_are_refused(grammars: GrammarCompiler, options: Any) -> None:
+    """Some would let values through that are not valid."""
+    asked = StructuredOutputsParams(json={"type": "null", "x-guidance": options})
+    with pytest.raises(GrammarError, match=r'\["x-guidance"\], at #'):
+        grammars.compile(asked)
+
+
+def test_a_property_may_have_the_name_of_the_options() -> None:
+    assert as_meant({"properties": {"x-guidance": {"type": "null"}}})
+
+
+@pytest.mark.parametrize(
+    ("multiples", "fits"),
+    [
+        ([MAX_STEPS - 1], True),
+        ([MAX_STEPS + 1], False),
+        ([1000 * (MAX_STEPS + 1)], False),
+        ([10**12, 7], True),
+        ([0.01, 2.5, 1e-9], True),
+        ([MAX_STEPS - 9] * 5, True),
+        ([MAX_STEPS - 9, 9], True),
+        ([MAX_STEPS - 9, 11], False),
+    ],
+)
+def test_multiples_are_bounded_together(multiples: list[float], fits: bool) -> None:
+    """The library makes a state for each remainder, in a time that it does not bound."""
+    schema = {"prefixItems": [{"type": "integer", "multipleOf": each} for each in multiples]}
+    if fits:
+        assert as_meant(schema) == schema
+    else:
+        with pytest.raises(GrammarError, match="multipleOf is too large"):
+            as_meant(schema)

@@ -36,6 +36,7 @@ def grammars() -> GrammarCompiler:
         (LOOP, "#/$defs/x/anyOf/1"),
         (WIDE, "#/properties/p77"),
         ({"properties": {"a": {"pattern": "("}}}, "#/properties/a"),
+        ({"x-guidance": {"lenient": True}, "not": {}}, "#"),
         ({"properties": {"a": {"format": "regex"}}}, "#/properties/a"),
         ({"properties": {"a": {"$ref": "https://example.com"}}}, "#/properties/a"),
         ({"allOf": [{"type": "string", "minLength": 3, "maxLength": 2}]}, "#/allOf/0"),
