@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from queue import Empty, SimpleQueue
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from ingot.errors import GrammarError, IngotError, RequestError, UsageError, describe
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 SECONDS = 1.0  # that a compile may take
+EXIT_SECONDS = 5.0  # that an exit waits for compiles that still run
 MOST_AT_ONCE = 2  # compiles that run, whether somebody still waits for them or not
 MAX_KEPT, MAX_KEPT_CHARS = 256, 8 << 20  # grammars, and the characters of their texts together
 # Of the library: what bounds the work of a compile and of a mask, and memory. About 1.5 kB a state.
@@ -142,15 +145,37 @@ class GrammarCompiler:
 
 def _start(work: Callable[[], None]) -> None:
     """Starts a thread with a stack that no grammar fills."""
+
+    def run() -> None:
+        try:
+            work()
+        finally:
+            _RUNNING.discard(threading.current_thread())
+
+    thread = threading.Thread(target=run, name="ingot-grammar", daemon=True)
     with _STARTING:
         before = threading.stack_size(STACK_BYTES)
+        _RUNNING.add(thread)
         try:
-            threading.Thread(target=work, name="ingot-grammar", daemon=True).start()
+            thread.start()
+        except RuntimeError:
+            _RUNNING.discard(thread)
+            raise
         finally:
             threading.stack_size(before)
 
 
 _STARTING = threading.Lock()  # the size of stacks is one for the process
+_RUNNING: set[threading.Thread] = set()
+
+
+@atexit.register
+def _wait_for_compiles() -> None:
+    """Lets compiles that were abandoned end: the library can crash a process that is torn down
+    under it. They are daemons, which the interpreter does not wait for, as it would without end."""
+    deadline = monotonic() + EXIT_SECONDS
+    for thread in list(_RUNNING):
+        thread.join(max(0.0, deadline - monotonic()))
 
 
 def _compiled(vocabulary: Vocabulary, text: str, outputs: StructuredOutputsParams) -> Grammar:

@@ -218,6 +218,42 @@ def test_what_takes_long_is_refused_while_others_are_served(grammars, monkeypatc
         gate.set()
 
 
+EXIT = """
+import sys, threading
+from ingot.errors import GrammarError
+from ingot.runtime.structured import compiler
+from tests.runtime.structured.test_compiling import EOS, VOCAB_SIZE, byte_level
+from ingot.runtime.structured.outputs import StructuredOutputsParams
+from ingot.runtime.tokenizer import Tokenizer
+begun, gate = threading.Event(), threading.Event()
+def slow(vocabulary, text):
+    begun.set()
+    gate.wait()
+    print("ended", flush=True)
+compiler.compiled, compiler.SECONDS, compiler.EXIT_SECONDS = slow, 0.01, float(sys.argv[1])
+tokenizer = Tokenizer(byte_level().to_str().encode())
+grammars = compiler.GrammarCompiler(lambda: tokenizer, VOCAB_SIZE, [EOS])
+try:
+    grammars.compile(StructuredOutputsParams(choice=["a"]))
+except GrammarError as error:
+    print("abandoned", flush=True)
+begun.wait()
+if sys.argv[2]:
+    import atexit
+    atexit.register(gate.set)  # which runs before what was registered earlier
+"""
+
+
+@pytest.mark.parametrize(
+    ("seconds", "ends", "printed"),
+    core(("60", "yes", ["abandoned", "ended"]), further=[("0.01", "", ["abandoned"])]),
+)
+def test_an_exit_waits_for_what_was_abandoned_but_not_for_ever(seconds, ends, printed):
+    arguments = [sys.executable, "-c", EXIT, seconds, ends]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout.split()) == (0, printed), done.stderr
+
+
 def test_equal_requests_share_a_grammar_and_few_are_kept(grammars, monkeypatch):
     asked = [StructuredOutputsParams(choice=[text]) for text in "abc"]
     first = grammars.compile(asked[0])
