@@ -199,7 +199,7 @@ def _fault_of_spelling(schema: Any) -> str | None:
     try:
         spelled(StructuredOutputsParams(json=schema), {})
     except GrammarError as error:
-        return error.found
+        return error.found.partition(_PLACED)[0]
     return None
 
 
@@ -209,7 +209,7 @@ def _fault(schema: Any) -> str | None:
     try:
         text = spelled(StructuredOutputsParams(json=schema), {})
     except GrammarError as error:
-        return error.found
+        return error.found.partition(_PLACED)[0]
     said = LLMatcher.validate_grammar(text, limits=_limits())
     return _first_lines(said) if said else None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -140,6 +140,9 @@ def _parsed(text: str) -> Any:
         raise GrammarError(f"structured_outputs.json is no JSON: {error}") from error
 
 
+_PLAIN = (str, int, float, bool, type(None))  # nothing is nested in these; told without isinstance
+
+
 def depth_exceeds(value: Any, most: int) -> bool:
     """Returns whether values are nested deeper than `most`; takes any depth without recursion."""
     level = [value]
@@ -150,8 +153,9 @@ def depth_exceeds(value: Any, most: int) -> bool:
     return True
 
 
-def _inside(value: Any) -> Iterator[Any]:
+def _inside(value: Any) -> Iterable[Any]:
     if isinstance(value, Mapping):
-        yield from (each for each in value.values() if isinstance(each, (Mapping, list, tuple)))
-    elif isinstance(value, (list, tuple)):
-        yield from (each for each in value if isinstance(each, (Mapping, list, tuple)))
+        value = value.values()
+    elif not isinstance(value, (list, tuple)):
+        return ()
+    return [each for each in value if type(each) not in _PLAIN]

@@ -31,7 +31,7 @@ def inner(part: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """The next schemas inside one, each with its JSON pointer from there (RFC 6901)."""
     for name, value, is_named in _entries(part, False):
         if name not in _VALUES:
-            yield from _within(f"/{_escaped(name)}", value, is_named)
+            yield from _within(f"/{escaped(name)}", value, is_named)
 
 
 def _within(place: str, value: Any, is_named: bool) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -47,7 +47,7 @@ def _within(place: str, value: Any, is_named: bool) -> Iterator[tuple[str, Mappi
     )
     for step, each in steps:
         if isinstance(each, Mapping):
-            yield f"{place}/{_escaped(str(step))}", each
+            yield f"{place}/{escaped(str(step))}", each
 
 
 def _entries(part: Mapping[str, Any], names: bool) -> Iterator[tuple[str, Any, bool]]:
@@ -55,5 +55,6 @@ def _entries(part: Mapping[str, Any], names: bool) -> Iterator[tuple[str, Any, b
     return ((name, value, not names and name in _NAMED) for name, value in part.items())
 
 
-def _escaped(step: str) -> str:
+def escaped(step: str) -> str:
+    """A step of a JSON pointer, as it is written (RFC 6901)."""
     return step.replace("~", "~0").replace("/", "~1")

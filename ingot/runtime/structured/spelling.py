@@ -12,6 +12,7 @@ from ingot.runtime.structured.meanings import as_meant
 from ingot.runtime.structured.outputs import StructuredOutputsParams
 from ingot.runtime.structured.references import written_out
 from ingot.runtime.structured.sizes import check_size
+from ingot.runtime.structured.unsupported import check_keywords
 
 # JSON on one line, or indented; not so much that a small model can lose itself in spaces.
 WHITESPACE = r"( |\r?\n[ \t]{0,16})?"
@@ -61,6 +62,7 @@ def _of_schema(outputs: StructuredOutputsParams) -> str:
     if outputs.disable_additional_properties:
         schema = json.dumps(_closed(json.loads(schema)), ensure_ascii=False)
     parsed = json.loads(schema)
+    check_keywords(parsed, schema)
     check_size(parsed)
     if '"oneOf"' in schema:
         parsed = written_out(parsed)
