@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -34,7 +35,9 @@ LIMITS: dict[str, Any] = {
     "max_grammar_size": MAX_SYMBOLS,
 }
 _PLACED = ", at #"
-_OF_SIZE = " too "  # many, big, large or complex, say errors that name such a limit
+_OF_SIZE = re.compile(
+    " too (?!many digits)"
+)  # many, big, large or complex, say errors that name such a limit
 # The library calls itself for each rule that a rule leads to, without a bound. The longest chain
 # that fits into the largest text takes a fourth of this. Only what is touched becomes memory.
 STACK_BYTES = 512 << 20
@@ -189,7 +192,7 @@ def _placed(
     error: GrammarError, outputs: StructuredOutputsParams, fault: Callable[[Any], str | None]
 ) -> GrammarError:
     """The error with the place in the schema, where one is found."""
-    if _OF_SIZE in error.found or _PLACED in error.found:  # of the whole, or known already
+    if _OF_SIZE.search(error.found) or _PLACED in error.found:  # of the whole, or known already
         return error
     place = place_of(outputs, fault)
     return error if place is None else GrammarError(f"{error.found}, at {place}", hint=error.hint)

@@ -36,6 +36,7 @@ def grammars() -> GrammarCompiler:
         (LOOP, "#/$defs/x/anyOf/1"),
         (WIDE, "#/properties/p77"),
         ({"properties": {"a": {"pattern": "("}}}, "#/properties/a"),
+        ({"items": {"type": "number", "multipleOf": 0.123456789}}, "#/items"),
         ({"x-guidance": {"lenient": True}, "not": {}}, "#"),
         ({"properties": {"a": {"format": "regex"}}}, "#/properties/a"),
         ({"properties": {"a": {"$ref": "https://example.com"}}}, "#/properties/a"),
