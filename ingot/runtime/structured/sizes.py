@@ -36,6 +36,7 @@ _KEYS = {
     "boolean": frozenset({"type"}),
     "null": frozenset({"type"}),
 }
+_TYPES, _ALL = list(_KEYS), frozenset().union(*_KEYS.values())
 _DRAFT = "https://json-schema.org/draft/2020-12/schema"
 MAX_INLINE = 16  # references that lead to one another in `oneOf`, as they are written out
 
@@ -95,9 +96,9 @@ class _Counter:
         self.ranges: list[tuple[object, object, object, int]] = []
 
     def add_definitions(self) -> None:
-        """Adds what was referred to, each definition once."""
+        """Adds what was referred to, each definition once, until there is too much."""
         seen: set[str] = set()
-        while self._referred:
+        while self._referred and self.symbols <= MAX_SYMBOLS:
             name = self._referred.pop()
             if name not in seen:
                 seen.add(name)
@@ -170,11 +171,11 @@ class _Counter:
         return _Has.SOME
 
     def _typed(self, part: Mapping[str, Any], keys: Iterable[str], needed: bool) -> _Has:
-        types = part.get("type", list(_KEYS))
+        types = part.get("type", _TYPES)
         types = types if isinstance(types, list) else [types]
         if not all(isinstance(each, str) and each in _KEYS for each in types):
             return _Has.UNKNOWN
-        if not frozenset(keys) <= frozenset().union({"type"}, *(_KEYS[each] for each in types)):
+        if not all(key in _ALL if types is _TYPES else _is_of(key, types) for key in keys):
             return _Has.UNKNOWN
         before = self.symbols
         found = [self._of_type(each, part, needed and len(types) == 1) for each in types]
@@ -265,6 +266,10 @@ def _symbols(value: Any) -> int:
     if isinstance(value, list):
         return sum(map(_symbols, value)) + 1
     return 1
+
+
+def _is_of(key: str, types: list[str]) -> bool:
+    return key == "type" or any(key in _KEYS[each] for each in types)
 
 
 def _are_numbers(*values: object) -> bool:
