@@ -226,8 +226,23 @@ def test_the_tokens_of_a_key_are_bounded():
             with pytest.raises(QueueFull, match="60 tokens under way, and this one has 50"):
                 async with admission.enter(asked(key="a", num_tokens=50)):
                     pytest.fail("it got in")
+            async with admission.enter(asked(key="a", num_tokens=40)):
+                pass
 
     run(scenario, max_key_tokens=100)
+
+
+def test_tokens_of_jobs_are_rounded_up():
+    async def scenario(admission: Admission) -> None:
+        async with AsyncExitStack() as stack:
+            await fill(stack, admission)
+            some = admission.enter(asked(num_jobs=2, num_tokens=3))
+            waiting = asyncio.create_task(stack.enter_async_context(some))
+            await until(lambda: admission.lines["m"].num_waiting)
+            assert admission.lines["m"].num_waiting_tokens == 2
+            await gone(waiting)
+
+    run(scenario)
 
 
 def test_the_jobs_of_a_request_take_seats_by_turns_with_the_requests_of_others():

@@ -13,12 +13,14 @@ import pytest
 
 from ingot.errors import UsageError
 from ingot.runtime.unique import unique_id
+from ingot.serve.edge.edge import Edge
 from ingot.serve.edge.keys import make_key
 from ingot.serve.edge.logs import FORMATS
 from ingot.serve.edge.pages import Pages
 from ingot.serve.edge.settings import EdgeSettings
 from ingot.serve.http.app import build_app
-from tests.serve.edge.edge_server import serving, with_limits
+from tests.serve.edge.edge_server import SmallApp, serving, with_limits
+from tests.support.asgi import calling
 from tests.support.fake_engine import FakeEngine, FakeModels, says
 from tests.support.until import until
 
@@ -47,6 +49,17 @@ def code_of(response: httpx.Response) -> tuple[int, str]:
     assert set(error) == {"message", "type", "param", "code"}
     assert not LEAKS.search(response.text)
     return response.status_code, error["code"]
+
+
+def test_what_fails_after_its_answer_has_begun_begins_no_second_one():
+    async def main() -> None:
+        edge = Edge()
+        async with calling(edge.wrap(SmallApp()), "GET", "/half") as call:
+            pass
+        assert (call.status, call.body, call.complete) == (200, b"half", False)
+        assert edge.details()["requests"] == 0
+
+    asyncio.run(main())
 
 
 def test_with_keys_only_probes_are_open(keys):

@@ -100,12 +100,16 @@ def test_files_without_keys_or_that_cannot_be_read_are_refused(tmp_path):
     with pytest.raises(UsageError, match="has no key"):
         read_keys(written(tmp_path, "# nobody yet"))
     path = written(tmp_path, make_key("a", "use")[1].line)
-    path.chmod(0o622)
-    with pytest.raises(UsageError, match="others may write"):
-        read_keys(path)
-    path.chmod(0o600)
     path.write_bytes(b"\xff\xfe")
     with pytest.raises(UsageError, match="it is no text"):
+        read_keys(path)
+
+
+@pytest.mark.parametrize("mode", [0o622, 0o660, 0o602])
+def test_a_file_that_others_may_write_is_refused(tmp_path, mode):
+    path = written(tmp_path, make_key("a", "use")[1].line)
+    path.chmod(mode)
+    with pytest.raises(UsageError, match="others may write"):
         read_keys(path)
 
 

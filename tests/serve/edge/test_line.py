@@ -61,6 +61,21 @@ def test_keys_take_turns():
     assert seated_in_order([*many, ("b0", "b", 0), ("b1", "b", 0)]) == "a0 b0 a1 b1 a2 a3"
 
 
+def test_a_key_that_comes_late_is_not_owed_what_was_before():
+    order: list[str] = []
+    line = line_of(1)
+    places = {name: place(order, name, name[0]) for name in "a0 a1 a2 a3 a4 b0 b1 b2".split()}
+    for name in list(places)[:5]:
+        line.join(places[name], 0, 0)
+    line.leave(places["a0"])
+    line.leave(places["a1"])
+    for name in list(places)[5:]:
+        line.join(places[name], 0, 0)
+    for number in range(2, 7):
+        line.leave(places[order[number]])
+    assert order == "a0 a1 a2 b0 a3 b1 a4 b2".split()
+
+
 def test_a_key_with_long_requests_gets_fewer_turns():
     order: list[str] = []
     line = line_of(1)
@@ -130,6 +145,20 @@ def test_leaving_the_line_makes_room():
     line.join(second, 0, 0)
     line.leave(second)
     assert (line.num_waiting, line.num_waiting_tokens) == (0, 0)
+
+
+def test_those_behind_one_who_left_keep_their_order():
+    ranks = [5, 0, 8, 3, 9, 1, 7, 2, 6, 4]
+    for left in ranks:
+        order: list[int] = []
+        line = line_of(1)
+        places = {f"{n}": place(order, f"{n}", "k", priority=n) for n in (-1, *ranks)}
+        for each in places.values():
+            line.join(each, 0, 0)
+        line.leave(places[f"{left}"])
+        for number in range(len(ranks) - 1):
+            line.leave(places[order[number]])
+        assert order == ["-1", *(f"{n}" for n in range(10) if n != left)]
 
 
 def test_clients_are_told_to_wait_as_long_as_the_line_needs():

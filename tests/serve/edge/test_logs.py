@@ -26,6 +26,11 @@ def test_text_quotes_what_needs_it():
     assert line == '1970-01-01T00:00:00.005Z INFO    request id=a-1 path="a b" ms=1.5'
 
 
+def test_a_quote_does_not_end_a_value():
+    line = FORMATS["text"](100).format(record("request", path='a" status="200'))
+    assert line.endswith(r'path="a\" status=\"200"')
+
+
 def test_json_has_the_same_values_with_their_types():
     line = FORMATS["json"](100).format(record("request", id="a\n", ms=1.5, key=None))
     assert msgspec.json.decode(line) == {
@@ -65,6 +70,17 @@ def test_a_traceback_is_one_line(name):
         made.exc_info = (type(error), error, error.__traceback__)
     line = FORMATS[name](1000).format(made)
     assert "two" in line and len(line.splitlines()) == 1
+
+
+def test_a_line_that_is_written_in_parts_is_whole(monkeypatch):
+    parts: list[bytes] = []
+    monkeypatch.setattr(
+        os, "write", lambda _, data: parts.append(bytes(data[:7])) or len(parts[-1])
+    )
+    handler = LineHandler(2, lambda: pytest.fail("it was dropped"))
+    handler.setFormatter(FORMATS["text"](100))
+    handler.emit(made := record("a message"))
+    assert b"".join(parts).decode() == f"{handler.format(made)}\n" and len(parts) > 1
 
 
 def test_a_full_disk_costs_records_and_nothing_else():

@@ -268,7 +268,10 @@ def test_a_queue_that_is_full_is_answered_with_429():
             response = await client.get("/ask")
             assert response.status_code == 429 and int(response.headers["retry-after"]) >= 1
             assert response.json()["error"]["code"] == "queue_full"
-            assert served.metric("ingot_requests_rejected_total", reason="queue_full") == 1
+            counted = {"reason": "queue_full"}
+            assert served.metric("ingot_requests_rejected_total", **counted) == 1
+            # It is the model's, and not counted once more as one that got to none.
+            assert not served.metric("ingot_requests_rejected_total", model_name="", **counted)
             app.release.set()
             assert [(await task).text for task in held] == ["held"] * 4
 

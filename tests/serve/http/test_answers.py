@@ -181,6 +181,19 @@ def test_bytes_of_a_split_character_are_told() -> None:
     assert choice["logprobs"]["text_offset"] == [0, 0]
 
 
+def test_texts_begin_at_characters_not_bytes() -> None:
+    pairs = [(HALVES[0], ""), (HALVES[1], "é"), (40, "H"), (73, "i")]
+
+    def script(job: Job) -> Iterable[Step]:
+        for token, text in pairs:
+            yield Progress([Piece(0, text, [token], [[(token, -1.0, 1, None)]])])
+        yield Progress([Piece(0, "", [], [], "stop")], True)
+
+    (choice,) = ask(script, logprobs=0)["choices"]
+    assert choice["text"] == "éHi"
+    assert choice["logprobs"]["text_offset"] == [0, 0, 1, 2]
+
+
 def test_lm_evaluation_harness_gets_what_it_reads() -> None:
     """As its `local-completions` asks, and as its `parse_logprobs` reads the answer."""
     prompts = [TOKENIZER.encode("To be, or not"), TOKENIZER.encode("Friends, Romans")]
@@ -268,6 +281,8 @@ def test_token_ids_are_told() -> None:
     assert answer["prompt_token_ids"]
     streamed = chunks(says("a", "", "b"), CHAT, return_token_ids=True)
     assert [t for c in streamed for t in c.get("token_ids") or ()] == [100, 101, 102]
+    streamed = chunks(says("a", "", "b"), return_token_ids=True)
+    assert [t for c in streamed for t in c["token_ids"]] == [100, 101, 102]
 
 
 def test_tokens_are_named_by_their_ids() -> None:
@@ -312,6 +327,22 @@ def test_tokens_of_a_text_and_back() -> None:
     assert back.json() == {"prompt": "To be"}
     assert [call.status for call in wrong] == [400] * 3
     assert [call.json()["error"]["param"] for call in wrong] == ["prompt", "prompt", "tokens"]
+
+
+def test_special_tokens_of_a_text_can_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+    monkeypatch.setattr(
+        type(TOKENIZER), "encode", lambda self, text, special=True: asked.append(special) or [1]
+    )
+
+    async def run() -> None:
+        app = build_app(FakeModels(bard=FakeEngine(says("a"))))
+        for given in ({}, {"add_special_tokens": True}, {"add_special_tokens": False}):
+            call = await called(app, "POST", "/tokenize", {"prompt": "x", **given})
+            assert call.json()["tokens"] == [1]
+
+    asyncio.run(run())
+    assert asked == [True, True, False]
 
 
 def test_models_are_listed() -> None:

@@ -181,6 +181,11 @@ def test_an_answer_that_is_cut_off_in_a_call_ends_with_its_length() -> None:
     text = '<tool_call>{"name": "add", "arguments": {"x":'
     found = list(choices(ask(HERMES, [text], "length", stream=True)))
     assert (found[-1]["delta"], found[-1]["finish_reason"]) == ({}, "length")
+    # One that was handed out has no end: whoever makes it needs to know.
+    text = f'<tool_call>{{"name": "add", "arguments": {{"x": "{"y" * 999}'
+    found = list(choices(ask(HERMES, cut(text, 50), "length", stream=True)))
+    assert message([choice["delta"] for choice in found])["calls"]
+    assert (found[-1]["delta"], found[-1]["finish_reason"]) == ({}, "length")
 
 
 def test_calls_are_read_where_the_template_ignores_tools() -> None:

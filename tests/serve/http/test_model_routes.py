@@ -9,7 +9,7 @@ import pytest
 
 from ingot.serve.http.app import build_app
 from ingot.serve.registry.registry import ModelRegistry
-from tests.serve.registry.fakes import FakeOpener
+from tests.serve.registry.fakes import FakeOpener, settle
 from tests.support.asgi import called, calling
 
 
@@ -33,6 +33,27 @@ def test_what_is_null_was_left_out_and_what_is_wrong_is_named() -> None:
                 assert len(registry.status()) == 1
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("admin", [False, True])
+def test_the_progress_of_a_load_is_told_to_administrators_alone(admin: bool) -> None:
+    async def main() -> list[dict[str, object]]:
+        opener = FakeOpener(holds=True)
+        async with ModelRegistry(opener) as registry:
+            registry.register("a", "one")
+            load = asyncio.create_task(registry.load("a"))
+            await settle()
+            listed = await called(build_app(registry), "GET", "/models", admin=admin)
+            opener.held[0].go.set_result(None)
+            await load
+            data: list[dict[str, object]] = listed.json()["data"]
+            return data
+
+    (shown,) = asyncio.run(main())
+    assert shown["state"] == "loading"
+    private = {"source", "settings", "error", "progress"}
+    assert private & shown.keys() == (private if admin else set())
+    assert not admin or shown["progress"] == "opening the artifact"
 
 
 @pytest.mark.parametrize("admin", [False, True])

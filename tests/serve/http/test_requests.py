@@ -354,6 +354,24 @@ def test_what_people_write_becomes_no_special_token() -> None:
     assert job.token_ids == [end]
 
 
+def test_what_documents_say_becomes_no_special_token() -> None:
+    special = "<|endoftext|>"
+    template = "{{ documents[0].text }}{{ messages[0].content }}"
+    settings = HttpSettings(terms=Terms(trusts_request_template=True))
+    fields = {**GIVEN[CHAT], "documents": [{"text": special}], "chat_template": template}
+    _, engine = answer(fields, CHAT, settings)
+    (end,) = engine.tokenizer.encode(special)
+    found = engine.jobs[0].token_ids
+    assert end not in found and engine.tokenizer.decode(found) == f"{special}Hi"
+
+
+def test_ids_that_callers_choose_are_not_those_of_answers() -> None:
+    fields = {"prompt": "x", "request_id": "mine"}
+    both = [answer(fields) for _ in range(2)]
+    ids = {call.json()["id"] for call, _ in both} | {engine.jobs[0].id for _, engine in both}
+    assert len(ids) == 4 and not any("mine" in each for each in ids)
+
+
 def test_limits_of_a_server_are_set() -> None:
     settings = HttpSettings(terms=Terms(max_n=2, max_logprobs=1))
     assert answer({"prompt": "x", "n": 2, "logprobs": 1}, TEXT, settings)[0].status == 200

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, MutableMapping
 from typing import Any
 
 import pytest
@@ -12,6 +12,7 @@ import pytest
 from ingot.errors import EngineDeadError
 from ingot.serve.engine import Job, Piece, Progress
 from ingot.serve.http.app import build_app
+from ingot.serve.http.reply import Reply
 from ingot.serve.requests.context import HttpSettings
 from tests.support.asgi import Call, called, calling
 from tests.support.fake_engine import FakeEngine, FakeModels, Script, Step, says
@@ -230,6 +231,42 @@ def test_a_stream_that_waits_says_that_it_lives() -> None:
     assert call.status == 200 and call.body.startswith(b": ping\n\n: ping\n\n")
     text = call.body.replace(b": ping\n\n", b"")
     assert text.count(b"data: ") == 3 and text.endswith(b"data: [DONE]\n\n")
+
+
+def test_what_is_written_puts_the_next_comment_off() -> None:
+    sent: list[bytes] = []
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        sent.append(message.get("body", b""))
+
+    async def main() -> None:
+        reply = Reply(send)
+        with reply.kept_awake(0.0):  # it is looked at in each turn of the loop
+            for _ in range(20):
+                await reply.write(b"x")
+                await asyncio.sleep(0)
+
+    asyncio.run(main())
+    assert sent == [b"", *[b"x"] * 20]
+
+
+def test_nothing_follows_the_end_however_long_it_takes_to_be_sent() -> None:
+    sent: list[bytes] = []
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        if "body" in message:
+            sent.append(message["body"])
+        if message["type"] == "http.response.body" and not message.get("more_body"):
+            for _ in range(20):
+                await asyncio.sleep(0)
+
+    async def main() -> None:
+        reply = Reply(send)
+        with reply.kept_awake(0.0):
+            await reply.end(b"end")
+
+    asyncio.run(main())
+    assert sent == [b"end"]
 
 
 def test_an_error_after_a_ping_is_an_event() -> None:

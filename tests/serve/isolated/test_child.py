@@ -1,0 +1,43 @@
+"""The engine process's own part, over a feed that is made up."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from typing import Any
+
+from ingot.serve.isolated.child import EngineServer, Outbox
+from ingot.serve.isolated.messages import Ask, Drop
+from ingot.serve.settings import ModelSettings
+from tests.serve.jobs import job
+
+
+class Feed:
+    """Notes what it is asked for; `meanwhile` is called while a job is added."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, int]] = []
+        self.meanwhile: Callable[[], None] = lambda: None
+
+    def add(self, number: int, *_: Any, **__: Any) -> None:
+        self.meanwhile()
+        self.calls.append(("add", number))
+
+    def drop(self, number: int) -> None:
+        self.calls.append(("drop", number))
+
+
+class Model:
+    def __init__(self, feed: Feed) -> None:
+        self.feed = lambda tell, seconds: feed
+
+
+def test_a_job_whose_client_leaves_while_it_is_checked_runs_for_nobody() -> None:
+    feed = Feed()
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        server = EngineServer(Model(feed), ModelSettings(), Outbox(ours))  # type: ignore[arg-type]
+        server.do(Ask(1, job([1])))
+        feed.meanwhile = lambda: server.do(Drop(2))
+        server.do(Ask(2, job([1])))
+    assert feed.calls == [("add", 1), ("drop", 2), ("add", 2), ("drop", 2)]
