@@ -58,3 +58,15 @@ def test_one_refused_request_takes_all_of_its_list_back(session, place):
         session.step()
     assert [each.finished for each in good] == [True, True]
     assert [len(session.output(each).outputs[0].token_ids) for each in good] == [3, 3]
+
+
+def test_a_name_that_is_made_up_is_none_that_a_caller_gave(session):
+    """Each request would be taken for the other."""
+    owner = Owner()
+    named, unnamed = [request(1, 2, name="0"), request(3, name="2")], [request(4), request(5)]
+    heard: list[Request] = []
+    session.add(ref(owner), [*named, *unnamed], heard.append)
+    assert len({each.request_id for each in (*named, *unnamed)}) == 4
+    while session.has_unfinished:
+        session.step()
+    assert {id(each) for each in heard} == {id(each) for each in (*named, *unnamed)}

@@ -17,11 +17,14 @@ from ingot.runtime.async_llm import AsyncLLM
 from ingot.runtime.config import EngineConfig
 from ingot.runtime.llm import LLM
 from ingot.runtime.mailbox import Mailbox
+from ingot.runtime.output import Logprob
 from ingot.runtime.params import SamplingParams
 from ingot.runtime.spelled_bytes import spelled_bytes
+from ingot.serve import local
 from ingot.serve.engine import Piece, Progress, joined
 from ingot.serve.http.app import build_app
 from ingot.serve.local import LocalEngine
+from ingot.serve.progress import _scored
 from tests.runtime.fake_model import LIMITS, NAN_TOKEN, VOCAB, greedy
 from tests.runtime.gate import halted, held, is_idle
 from tests.serve.jobs import GREEDY, LONG, job, whole
@@ -101,6 +104,25 @@ def test_progress_joined_is_what_a_model_gives(fake_artifact, overlap):
     assert found.prompt_logprobs[0] is None
     for token, scores in zip(prompt[1:], found.prompt_logprobs[1:], strict=True):
         assert scores[0][0] == token and scores[0][3] is not None
+
+
+def test_cached_tokens_are_told_with_the_first_step_alone(fake_artifact, monkeypatch):
+    prompt, parts = [*range(3 * LIMITS.page_size)], []
+    monkeypatch.setattr(local, "joined", lambda told: parts.extend(told) or joined(told))
+
+    async def scenario(engine):
+        await whole(engine, job(prompt))
+        parts.clear()
+        await whole(engine, job(prompt, LONG))
+
+    use(fake_artifact, scenario)
+    first, *others = (part.num_cached_tokens for part in parts)
+    assert first and others and not any(others)
+
+
+def test_of_the_tokens_at_a_place_the_drawn_one_is_told_first():
+    three, five = Logprob(-1.0, 1, "c"), Logprob(-2.0, 2, "e")
+    assert _scored({3: three, 5: five}, 5) == [(5, -2.0, 2, "e"), (3, -1.0, 1, "c")]
 
 
 @pytest.mark.parametrize("n", [1, 3])

@@ -127,6 +127,7 @@ BROKEN = [
     (MISTRAL, '[TOOL_CALLS] [{"name": "add"'),
     (MISTRAL, "[TOOL_CALLS]unknown{}"),
     (MISTRAL, "[TOOL_CALLS]" + "x" * 10_000),
+    (MISTRAL, "[TOOL_CALLS]add[CALL_ID]" + "x" * 300 + "[ARGS]{}"),
 ]
 
 
@@ -134,6 +135,21 @@ BROKEN = [
 def test_a_broken_call_is_text(style, text):
     assert read(STYLES[style], [text]) == calls(content=text)
     assert read(STYLES[style], text) == calls(content=text)
+
+
+@pytest.mark.parametrize(("style", "text"), [case[:2] for case in CASES if len(case[1]) < 300])
+def test_an_answer_that_ends_anywhere_is_read_alike_however_it_came(style, text):
+    for size in range(len(text)):
+        whole = read(STYLES[style], [text[:size]])
+        assert read(STYLES[style], text[:size]) == whole
+
+
+@pytest.mark.parametrize("number", ["1", "-", "1.", "1.5", "1e", "1e+", "1e+5", "0"])
+def test_a_call_that_ends_in_a_number_ends_there(number):
+    begin = f'<tool_call>{{"name": "add", "arguments": {{"text": "{"x" * HELD}", "n": {number}'
+    message = read(STYLES[QWEN], begin)
+    assert message == read(STYLES[QWEN], [begin])
+    assert message.content == "" and message.calls[0].arguments.endswith(f'"n": {number}')
 
 
 def test_a_long_call_is_handed_out_while_it_comes_and_stays_as_far_as_it_was_right():

@@ -12,6 +12,7 @@ from ingot.runtime.metrics import RequestMetrics
 from ingot.runtime.tokenizer import Tokenizer
 from ingot.serve.edge.settings import ClientLimits
 from ingot.serve.engine import Piece, Progress
+from ingot.serve.grpc.messages import response_of
 from ingot.serve.grpc.stubs import ingot_v1_pb2 as v1
 from tests.conftest import SHAKESPEARE
 from tests.serve.grpc.conftest import failure, served
@@ -301,3 +302,14 @@ def test_a_conversation_may_say_how_its_template_is_filled(run):
     assert prompts == ["Hi!", "Hi?"]
     assert status is grpc.StatusCode.INVALID_ARGUMENT
     assert "chat_template_kwargs is no object in JSON" in text
+
+
+@pytest.mark.parametrize(
+    ("reason", "kind", "told"),
+    [("x", "stop_text", "x"), (7, "stop_token_id", 7), (0, "stop_token_id", 0), (None, None, None)],
+)
+def test_what_ended_a_completion_is_told_whatever_its_number(reason, kind, told):
+    progress = Progress([Piece(0, "", [], None, "stop", reason)])
+    (completion,) = response_of(progress, "m", "a").completions
+    assert completion.WhichOneof("stop_reason") == kind
+    assert kind is None or getattr(completion, kind) == told

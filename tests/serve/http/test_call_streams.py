@@ -214,6 +214,12 @@ def test_a_call_of_what_is_no_tool_is_text() -> None:
     assert found[-1]["finish_reason"] == "stop"
 
 
+def test_a_call_alone_has_no_content() -> None:
+    text = '<tool_call>{"name": "add", "arguments": {}}</tool_call>'
+    (choice,) = ask(HERMES, [text]).json()["choices"]
+    assert choice["message"]["content"] is None and choice["message"]["tool_calls"]
+
+
 def test_without_tools_calls_are_text() -> None:
     for fields in ({"tools": None}, {"tool_choice": "none"}):
         found = list(choices(ask(HERMES, [CALLS[HERMES]], stream=True, **fields)))

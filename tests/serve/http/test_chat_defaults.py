@@ -58,6 +58,8 @@ def test_a_conversation_without_a_system_message_gets_the_servers() -> None:
     for role, read in (("system", "system"), ("developer", "system")):
         own = [{"role": role, "content": "Rhyme."}, USER]
         assert prompt(chats, messages=own) == f"{read}:Rhyme.;user:Hi;"
+    knows = SHOWS + "{# developer #}"
+    assert prompt(chats, messages=own, chat_template=knows) == "developer:Rhyme.;user:Hi;"
 
 
 def test_another_template_goes_by_its_name_or_as_jinja() -> None:

@@ -4,14 +4,38 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, nullcontext
 
+from ingot.serve.asked import Asked
 from ingot.serve.edge.edge import Edge
 from ingot.serve.edge.settings import EdgeSettings
 from ingot.serve.engine import Piece, Progress
 from ingot.serve.http.app import build_app
+from ingot.serve.requests.gate import Admitted, OpenGate
 from tests.support.asgi import called, calling
 from tests.support.fake_engine import FACTS, FakeEngine, FakeModels
 from tests.support.until import until
+
+
+def test_what_is_seen_of_a_step_is_its_prompts() -> None:
+    seen: list[tuple[int, str]] = []
+
+    class Watching(OpenGate):
+        @asynccontextmanager
+        async def enter(self, asked: Asked) -> AsyncIterator[Admitted]:
+            yield Admitted(
+                nullcontext, lambda progress, job: seen.append((job, progress.pieces[0].text))
+            )
+
+    def script(job):
+        yield Progress([Piece(0, f"{job.token_ids[0]}", [5], None, "stop")], True)
+
+    app = build_app(FakeModels(bard=FakeEngine(script)), gate=Watching())
+    for prompts, wanted in (([[7], [8]], [(0, "7"), (1, "8")]), ([9], [(0, "9")])):
+        asyncio.run(called(app, "POST", "/v1/completions", {"prompt": prompts}))
+        assert sorted(seen) == wanted
+        seen.clear()
 
 
 def test_a_request_of_many_prompts_leaves_seats_to_others() -> None:

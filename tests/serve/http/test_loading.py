@@ -91,6 +91,13 @@ def test_what_is_told_of_an_artifact_before_it_is_open_is_what_its_facts_say(fak
         assert (need.created, need.max_model_len) == (facts.created, facts.max_model_len)
 
 
+def test_a_budget_leaves_keys_and_values_room_for_one_sequence_at_least(fake_artifact):
+    one, all_ = (need_of(str(fake_artifact), ModelSettings(seats=n)).settings for n in (1, None))
+    short, ample = (need_of(str(fake_artifact), ModelSettings(), n).settings for n in (1, 1 << 40))
+    assert (short.kv_bytes, ample.kv_bytes) == (one.kv_bytes, all_.kv_bytes)
+    assert one.kv_bytes < all_.kv_bytes
+
+
 @pytest.mark.parametrize(
     ("queue", "request_", "found"), [(60.0, 600.0, 60.0), (0.0, 600.0, 600.0), (0.0, 0.0, None)]
 )

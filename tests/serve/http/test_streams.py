@@ -167,6 +167,12 @@ def test_choices_are_interleaved_by_their_index(path: str) -> None:
     assert indexes != sorted(indexes)
 
 
+def test_a_stream_of_several_prompts_ends_when_all_have() -> None:
+    chunks = events(ask(says("a", "b"), TEXT, prompt=["x", "y", "z"]))
+    ends = [c["index"] for e in chunks for c in e["choices"] if c["finish_reason"]]
+    assert sorted(ends) == [0, 1, 2]
+
+
 @pytest.mark.parametrize("path", [CHAT, TEXT])
 def test_an_error_before_the_stream_is_a_status(path: str) -> None:
     def script(job: Job) -> Iterable[Step]:

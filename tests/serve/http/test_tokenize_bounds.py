@@ -42,8 +42,10 @@ def test_so_many_have_a_turn_so_many_wait_and_no_more() -> None:
 
         tasks = [asyncio.create_task(one(name)) for name in "abc"]
         await until(lambda: inside)
+        further = asyncio.create_task(one("d"))
+        await until(lambda: further.done() or turns._num_inside > 3)
         with pytest.raises(QueueFull, match="3 requests"):
-            await one("d")
+            further.result()
         tasks[1].cancel()  # one that waits leaves, and makes room
         await asyncio.wait(tasks[1:2])
         tasks.append(asyncio.create_task(one("e")))

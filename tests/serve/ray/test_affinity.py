@@ -76,3 +76,6 @@ def test_only_the_newest_prefixes_are_kept():
     for blocks in (old, mid, new):
         table.note(blocks, "a")
     assert [table.order(b, {"a": 2, "b": 0})[0] for b in (old, mid, new)] == ["b", "a", "a"]
+    table.note(mid, "a")
+    table.note(old, "a")  # now the new one was asked for the longest ago
+    assert [table.order(b, {"a": 2, "b": 0})[0] for b in (old, mid, new)] == ["a", "a", "b"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import threading
 from collections import Counter
@@ -10,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from ingot.errors import ArtifactError, EngineDeadError, UnknownModelError, UsageError
-from ingot.serve.registry.blocking import BlockingRegistry
+from ingot.serve.registry.blocking import BlockingRegistry, _Loop
 from ingot.serve.registry.opening import IsolatedOpener, LocalOpener
 from ingot.serve.settings import ModelSettings
 from tests.runtime.fake_model import greedy
@@ -52,6 +53,35 @@ def test_calls_wait_for_their_ends_and_raise_what_went_wrong():
             registry.load("bad")
     registry.close()
     assert not [t for t in threading.enumerate() if t.name.startswith("ingot-registry")]
+
+
+def test_what_nobody_waits_for_any_more_is_cancelled(monkeypatch):
+    began, ended = threading.Event(), threading.Event()
+    begin = asyncio.run_coroutine_threadsafe
+
+    async def endless():
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    def interrupted(coroutine, loop):
+        future = begin(coroutine, loop)
+
+        def result():
+            assert began.wait(60)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(future, "result", result)
+        return future
+
+    loop = _Loop()
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(asyncio, "run_coroutine_threadsafe", interrupted)
+        loop.run(endless())
+    assert ended.wait(60)
+    loop.close()
 
 
 def worker(registry, seed, count, names, seen):
