@@ -83,8 +83,6 @@ class Loader:
                 if entry.instance is None:
                     self._fail(entry, error)
                 raise
-            finally:
-                entry.progress = None
             old, entry.source, entry.settings = entry.instance, source, settings
             self._put(entry, instance)
             if old is not None:
@@ -127,6 +125,7 @@ class Loader:
             try:
                 yield
             finally:
+                entry.progress = None
                 self._retire_removed(entry)
 
     def _retire_removed(self, entry: Entry) -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from ingot.errors import RequestError, UsageError
 from ingot.runtime.answers import AnswerDelta, AnswerMessage, Style, WrittenCall, join, style_of
 from ingot.runtime.answers.calls import HELD
+from ingot.runtime.answers.coming import MAX_DEPTH
 from ingot.runtime.answers.formats import FORMATS
 
 QWEN, LLAMA, MISTRAL = "<tool_call> <think> </think>", "<|python_tag|>", "[TOOL_CALLS]"
@@ -142,6 +143,17 @@ def test_an_answer_that_ends_anywhere_is_read_alike_however_it_came(style, text)
     for size in range(len(text)):
         whole = read(STYLES[style], [text[:size]])
         assert read(STYLES[style], text[:size]) == whole
+
+
+def test_arguments_have_so_many_levels_and_no_more():
+    def call(depth):
+        nested = '{"a":' + "[" * (depth - 1) + "]" * (depth - 1) + "}"
+        return nested, f'<tool_call>{{"name": "add", "arguments": {nested}}}</tool_call>'
+
+    nested, text = call(MAX_DEPTH)
+    assert read(STYLES[QWEN], [text]) == calls(("add", nested))
+    _, text = call(MAX_DEPTH + 1)
+    assert read(STYLES[QWEN], [text]) == calls(content=text)
 
 
 @pytest.mark.parametrize("number", ["1", "-", "1.", "1.5", "1e", "1e+", "1e+5", "0"])

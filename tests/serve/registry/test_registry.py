@@ -276,6 +276,7 @@ def test_a_reload_takes_over_while_the_old_engine_ends_its_requests():
         async with registry.lease("a") as old:
             await registry.reload("a", "two")
             assert await answer(registry, "a") == "two" and not old.closed
+            assert registry.status()[0].progress is None
             assert [engine.path for engine in opener.open_engines] == ["one", "two"]
         await settle()
         assert old.closed and registry.status()[0].source == "two"
@@ -308,6 +309,7 @@ def test_a_reload_that_fails_leaves_the_old_engine():
         for source in ("bad", "missing"):
             with pytest.raises(ArtifactError):
                 await registry.reload("a", source)
+            assert registry.status()[0].progress is None
         assert await answer(registry, "a") == "one" and states(registry) == {"a": "loaded"}
         assert opener.num_opened == 1
 
