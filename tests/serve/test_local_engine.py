@@ -24,7 +24,8 @@ from ingot.serve import local
 from ingot.serve.engine import Piece, Progress, joined
 from ingot.serve.http.app import build_app
 from ingot.serve.local import LocalEngine
-from ingot.serve.progress import _scored
+from ingot.serve.progress import _scored, facts_of
+from ingot.serve.settings import ModelSettings
 from tests.runtime.fake_model import LIMITS, NAN_TOKEN, VOCAB, greedy
 from tests.runtime.gate import halted, held, is_idle
 from tests.serve.jobs import GREEDY, LONG, job, whole
@@ -60,6 +61,13 @@ def test_facts_are_those_of_the_artifact(fake_artifact):
     assert facts.max_num_seqs == LIMITS.max_num_seqs
     other, _ = use(fake_artifact, scenario)
     assert other.artifact_id == facts.artifact_id and other.fingerprint != facts.fingerprint
+
+
+@pytest.mark.parametrize("seats", [None, 2, 10**6])
+def test_no_more_seats_are_told_than_there_are(fake_artifact, seats):
+    with LLM(fake_artifact) as llm:
+        facts = facts_of(llm, ModelSettings(seats=seats))
+    assert facts.max_num_seqs == min(seats or LIMITS.max_num_seqs, LIMITS.max_num_seqs)
 
 
 def test_many_jobs_at_once_get_what_each_gets_alone(fake_artifact):

@@ -235,8 +235,9 @@ def test_what_reads_reasoning_says_where_it_is_and_keeps_its_tags():
     assert free == {"begin": "<think>", "max_tokens": None, **words}
     assert bound == {"begin": "", "max_tokens": 7, **words}
     assert style.params("x", TOOLS, None).keys() == {"reasoning"}
-    hidden = style_of(QWEN, hidden_tags={"</think>"}).params("x", None, None)
-    assert hidden["skip_special_tokens"] is False
+    for template, tag in ((QWEN, "</think>"), ("<|START_RESPONSE|>", "<|END_RESPONSE|>")):
+        hidden = style_of(template, hidden_tags={tag}).params("x", None, None)
+        assert hidden["skip_special_tokens"] is False
     with pytest.raises(RequestError, match="marks no reasoning"):
         style_of(MISTRAL).params("x", None, None, 7)
 

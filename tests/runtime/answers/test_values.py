@@ -23,6 +23,7 @@ SCHEMA = {
         "list": {"type": "array"},
         "object": {"type": "object"},
         "nothing": {"type": "null"},
+        "maybe": {"type": ["string", "null"]},
     },
 }
 TOOLS = [{"function": {"name": "f", "parameters": SCHEMA}}]
@@ -126,6 +127,31 @@ def test_a_value_without_quotes(text: str, found: set[str], value: Any):
         assert written in (text, json.dumps(text))
     else:
         assert json.loads(written) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "written", "value"),
+    [
+        ("maybe", "null", None),
+        ("maybe", "None", None),
+        ("maybe", "nullable", "nullable"),
+        ("maybe", "5", "5"),
+        ("text", "null", "null"),
+    ],
+)
+def test_a_string_that_may_be_nothing(name: str, written: str, value: str | None):
+    coder = f"<parameter={name}>\n{written}\n</parameter>\n"
+    text = f"<tool_call>\n<function=f>\n{coder}</function>\n</tool_call>"
+    assert read("qwen3_coder", text) == {name: value}
+    text = f"<tool_call>f\n<arg_key>{name}</arg_key>\n<arg_value>{written}</arg_value>\n"
+    assert read("glm45", f"{text}</tool_call>") == {name: value}
+
+
+def test_a_quote_before_a_letter_is_no_end_of_a_string():
+    assert read("pythonic", "[f(text='it's', list=['o'er', 'x'])]") == {
+        "text": "it's",
+        "list": ["o'er", "x"],
+    }
 
 
 def test_a_number_without_an_end_is_none():

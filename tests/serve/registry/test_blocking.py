@@ -77,9 +77,10 @@ def test_what_nobody_waits_for_any_more_is_cancelled(monkeypatch):
         return future
 
     loop = _Loop()
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(asyncio, "run_coroutine_threadsafe", interrupted)
+    monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", interrupted)
+    with pytest.raises(KeyboardInterrupt):
         loop.run(endless())
+    monkeypatch.undo()
     assert ended.wait(60)
     loop.close()
 

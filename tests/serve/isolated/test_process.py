@@ -1,0 +1,54 @@
+"""What a front keeps of the jobs of an engine process, over a socket that is made up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ingot.serve.engine import Progress
+from ingot.serve.isolated.frames import FrameReader, FrameWriter
+from ingot.serve.isolated.messages import Ask, Drop, ToEngine, Told
+from ingot.serve.isolated.process import EngineProcess
+from tests.serve.jobs import job, run
+
+
+class Child:
+    """A process that has ended."""
+
+    pid = 1
+
+    def wait(self, seconds: float | None = None) -> int:
+        return 3
+
+    def kill(self) -> None:
+        pass
+
+
+class Socket:
+    """What was sent to the process."""
+
+    def __init__(self) -> None:
+        self.messages: list[Any] = []
+        self._reader = FrameReader[ToEngine](ToEngine)
+
+    def write(self, data: bytes) -> None:
+        self.messages += self._reader.feed(data)
+
+    def is_closing(self) -> bool:
+        return False
+
+
+def test_a_job_that_has_ended_is_neither_aborted_nor_blamed() -> None:
+    async def main() -> None:
+        process, socket = EngineProcess("m", Child(), lambda: None), Socket()  # type: ignore[arg-type]
+        process.connection_made(socket)  # type: ignore[arg-type]
+        jobs = [job([1], fingerprint=name) for name in (b"ended", b"left", b"runs")]
+        ended, left, _ = (process.begin(each)[0] for each in jobs)
+        process.data_received(FrameWriter().frame(Told([(ended, Progress([], True))], [])))
+        for number in (ended, left, left):
+            process.drop(number)
+        assert [type(each) for each in socket.messages] == [Ask, Ask, Ask, Drop]
+        process.connection_lost(None)
+        death = await process.ended
+        assert death.fingerprints == {b"runs"} and death.reason == "ended with exit code 3"
+
+    run(main)
