@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import socket
+
 import pytest
 
 from ingot.errors import ResourceError
@@ -30,6 +32,21 @@ def test_spare_processes_are_used_replaced_when_they_died_and_ended_when_nobody_
         run(main)
         assert left.poll() is None
     assert left.returncode is not None and has_ended(used.pid)
+
+
+def test_a_spare_that_died_is_not_taken(monkeypatch):
+    class Child:
+        def __init__(self, code):
+            self.poll = lambda: code
+
+    made = [(Child(code), socket.socket()) for code in (1, None, -9)]
+    coming = iter(made)
+    monkeypatch.setattr(spawn, "spawned", lambda: next(coming))
+    spares = Spares(2)
+    assert spares.take() == made[1] and spares.take() == made[2]
+    assert made[0][1].fileno() < 0  # nobody can speak to it any more
+    for _, connection in made:
+        connection.close()
 
 
 def test_a_process_that_cannot_be_started_is_an_error_that_leaves_no_socket(monkeypatch):

@@ -62,3 +62,10 @@ def test_an_engine_that_makes_a_step_in_time_is_not_killed(steps: list[int], kil
         return process.killed
 
     assert bool(run(main)) == killed
+
+
+def test_deaths_of_long_ago_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    supervisor = Supervisor("m", None, Patience(window_seconds=10), lambda *_: None)  # type: ignore[arg-type]
+    times = iter([0.0, 1.0, 10.5, 10.5, 30.0])
+    monkeypatch.setattr("ingot.serve.isolated.supervisor.time.monotonic", lambda: next(times))
+    assert [supervisor._count_death() for _ in range(5)] == [1, 2, 2, 3, 1]
