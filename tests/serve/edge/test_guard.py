@@ -17,6 +17,7 @@ from ingot.serve.edge.edge import Edge
 from ingot.serve.edge.keys import make_key
 from ingot.serve.edge.logs import FORMATS
 from ingot.serve.edge.pages import Pages
+from ingot.serve.edge.record import Record
 from ingot.serve.edge.settings import EdgeSettings
 from ingot.serve.http.app import build_app
 from tests.serve.edge.edge_server import SmallApp, serving, with_limits
@@ -60,6 +61,13 @@ def test_what_fails_after_its_answer_has_begun_begins_no_second_one():
         assert edge.details()["requests"] == 0
 
     asyncio.run(main())
+
+
+def test_only_who_leaves_before_the_end_counts_as_gone():
+    record = Record(method="GET", path="/", request_id="a", status=200, disconnected=True)
+    assert record.logged_status == 499
+    record.complete = True
+    assert record.logged_status == 200
 
 
 def test_with_keys_only_probes_are_open(keys):

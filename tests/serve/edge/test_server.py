@@ -17,6 +17,7 @@ from ingot.serve.asked import Asked
 from ingot.serve.edge.edge import Edge
 from ingot.serve.edge.keys import make_key
 from ingot.serve.edge.listening import bind
+from ingot.serve.edge.server import DrainingServer, config_of
 from ingot.serve.edge.settings import EdgeSettings
 from ingot.serve.refusal import Refusal
 from tests.serve.edge.edge_server import (
@@ -245,6 +246,28 @@ def test_a_full_disk_for_logs_disturbs_nobody(monkeypatch):
 
     asyncio.run(main())
     os.close(full)
+
+
+@pytest.mark.parametrize("left", [0.0, 1000.0])
+def test_what_does_not_end_when_it_is_cut_holds_up_the_end_for_so_long(monkeypatch, left):
+    monkeypatch.setattr("ingot.serve.edge.server._CUT_SECONDS", left)
+    cuts = []
+
+    async def main() -> list[bool]:
+        async def app(scope, receive, send) -> None: ...
+
+        server = DrainingServer(
+            config_of(app, EdgeSettings()),
+            timeout=0.0,
+            ready=lambda: None,
+            begin=lambda: None,
+            busy=lambda: True,
+            cut=lambda: cuts.append("cut"),
+        )
+        server.stop()
+        return [await server.on_tick(1) for _ in range(2)]
+
+    assert asyncio.run(main()) == [not left] * 2 and cuts == ["cut"]
 
 
 def test_a_queue_that_is_full_is_answered_with_429():

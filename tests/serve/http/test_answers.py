@@ -11,9 +11,11 @@ import pytest
 
 from ingot.serve.engine import Job, Piece, Progress, Scored
 from ingot.serve.http.app import app_of, build_app
+from ingot.serve.openai.token_texts import TokenTexts
 from ingot.serve.requests.context import ServerContext
 from tests.support.asgi import called
 from tests.support.fake_engine import (
+    FACTS,
     FakeEngine,
     FakeModels,
     Script,
@@ -79,6 +81,12 @@ def test_a_completion_and_its_usage() -> None:
         "total_tokens": 4,
         "prompt_tokens_details": {"cached_tokens": 2},
     }
+
+
+def test_no_more_tokens_were_cached_than_the_prompt_has() -> None:
+    # One that gave up its seat meanwhile finds its own tokens in the cache, too.
+    usage = ask(says("a", num_cached_tokens=9))["usage"]
+    assert (usage["prompt_tokens"], usage["prompt_tokens_details"]) == (2, {"cached_tokens": 2})
 
 
 def test_a_chat_and_its_usage() -> None:
@@ -310,7 +318,7 @@ def test_tokens_of_a_text_and_back() -> None:
             ("/detokenize", {"tokens": TOKENIZER.encode("To be")}),
             ("/tokenize", {}),
             ("/tokenize", {"prompt": "a", "messages": [{"role": "user", "content": "b"}]}),
-            ("/detokenize", {"tokens": [9999]}),
+            ("/detokenize", {"tokens": [FACTS.vocab_size]}),
         ]
         return [await called(app, "POST", *each) for each in asked]
 
@@ -327,6 +335,19 @@ def test_tokens_of_a_text_and_back() -> None:
     assert back.json() == {"prompt": "To be"}
     assert [call.status for call in wrong] == [400] * 3
     assert [call.json()["error"]["param"] for call in wrong] == ["prompt", "prompt", "tokens"]
+
+
+def test_a_word_of_sentencepiece_has_its_space() -> None:
+    class Words:
+        def decode(self, tokens: list[int], skip: bool) -> str:
+            return "word"
+
+        def token(self, token: int) -> str:
+            return ("word", "\u2581word")[token]
+
+    texts = TokenTexts(Words())  # type: ignore[arg-type]
+    assert [texts.text(token) for token in (0, 1)] == ["word", " word"]
+    assert texts.data(1) == b" word"
 
 
 def test_special_tokens_of_a_text_can_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

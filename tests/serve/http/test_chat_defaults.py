@@ -87,6 +87,14 @@ def test_a_request_may_name_a_template_of_the_model_without_being_trusted() -> N
         assert "default, thinker, last" in call.json()["error"]["message"]
 
 
+def test_what_a_request_says_to_its_template_comes_before_its_effort() -> None:
+    shows = {"chat_template": "{{ reasoning_effort }}", "reasoning_effort": "high"}
+    _, engine = asked(ChatDefaults(), **shows)
+    assert engine.tokenizer.decode(engine.jobs[0].token_ids) == "high"
+    own = {"chat_template_kwargs": {"reasoning_effort": "low"}}
+    assert prompt(ChatDefaults(), **shows, **own) == "low"
+
+
 def test_reasoning_is_told_apart_as_the_template_in_use_marks_it() -> None:
     engine = FakeEngine(says("<think>a</think>b"))
     engine.tokenizer = tokenizer_with(default=SHOWS, thinker=f"{SHOWS}{THINKS}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 
 from ingot.serve.asked import Asked
 from ingot.serve.edge.edge import Edge
@@ -14,8 +14,35 @@ from ingot.serve.engine import Piece, Progress
 from ingot.serve.http.app import build_app
 from ingot.serve.requests.gate import Admitted, OpenGate
 from tests.support.asgi import called, calling
-from tests.support.fake_engine import FACTS, FakeEngine, FakeModels
+from tests.support.fake_engine import FACTS, FakeEngine, FakeModels, says
 from tests.support.until import until
+
+
+def test_a_request_is_counted_to_its_model_by_all_that_it_may_take() -> None:
+    found: list[Asked] = []
+
+    class Watching(OpenGate):
+        def expect(self, asked: Asked) -> AbstractContextManager[None]:
+            found.append(asked)
+            return nullcontext()
+
+        @asynccontextmanager
+        async def enter(self, asked: Asked) -> AsyncIterator[Admitted]:
+            found.append(asked)
+            yield Admitted(nullcontext, lambda progress, job: None)
+
+    class Aliased(FakeModels):
+        def name_of(self, name: str) -> str:
+            return super().name_of("bard" if name == "poet" else name)
+
+    app = build_app(Aliased(bard=FakeEngine(says("a"))), gate=Watching())
+    fields = {"model": "poet", "prompt": [[7], [8, 9]], "n": 3, "max_tokens": 5}
+    answer = asyncio.run(called(app, "POST", "/v1/completions", fields))
+    assert answer.json()["model"] == "poet"
+    expected, entered = found
+    assert expected.model == entered.model == "bard"
+    assert (entered.num_jobs, entered.num_sequences, entered.max_tokens) == (2, 6, 5)
+    assert (entered.num_prompt_tokens, entered.num_tokens) == (3, 1 + 2 + 6 * 5)
 
 
 def test_what_is_seen_of_a_step_is_its_prompts() -> None:

@@ -7,12 +7,16 @@ from collections import deque
 from collections.abc import Iterable
 
 import pytest
+from msgspec.structs import replace
 
 from ingot.errors import EngineDeadError
 from ingot.runtime.metrics import EngineCounters
-from ingot.serve.isolated.process import Lost
-from ingot.serve.isolated.supervisor import Patience, Supervisor
+from ingot.serve.isolated import client
+from ingot.serve.isolated.process import Death, Lost
+from ingot.serve.isolated.supervisor import DAMAGED, Patience, Supervisor
+from ingot.serve.settings import ModelSettings
 from tests.serve.jobs import run
+from tests.support.fake_engine import FACTS
 
 
 class Process:
@@ -20,11 +24,12 @@ class Process:
 
     is_dead = False
 
-    def __init__(self, steps: Iterable[int]) -> None:
+    def __init__(self, steps: Iterable[int], artifact_id: str = "") -> None:
+        self.facts = replace(FACTS, artifact_id=artifact_id)
         self._steps = deque(steps)
         self.over = asyncio.Event()
         self.killed = ""
-        self.ended: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        self.ended: asyncio.Future[Death] = asyncio.get_running_loop().create_future()
 
     def ping(self) -> asyncio.Future[EngineCounters]:
         if not self._steps:
@@ -37,9 +42,11 @@ class Process:
     def kill(self, why: str) -> None:
         self.killed = why
         self.over.set()
+        if not self.ended.done():
+            self.ended.set_result(Death(why, frozenset()))
 
     async def close(self) -> None:
-        self.ended.set_result(None)
+        self.kill("was closed")
 
 
 @pytest.mark.parametrize(
@@ -49,7 +56,7 @@ class Process:
 def test_an_engine_that_makes_a_step_in_time_is_not_killed(steps: list[int], killed: bool) -> None:
     patience = Patience(beat_seconds=1 / 1024, watchdog_seconds=3 / 1024)
 
-    async def main() -> str:
+    async def main() -> None:
         process = Process(steps)
 
         async def start(lost: Lost) -> Process:
@@ -58,10 +65,10 @@ def test_an_engine_that_makes_a_step_in_time_is_not_killed(steps: list[int], kil
         supervisor = Supervisor("m", start, patience, lambda *_: None)  # type: ignore[arg-type]
         await supervisor.open()
         await process.over.wait()
+        assert bool(process.killed) == killed
         await supervisor.close()
-        return process.killed
 
-    assert bool(run(main)) == killed
+    run(main)
 
 
 def test_deaths_of_long_ago_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,3 +76,34 @@ def test_deaths_of_long_ago_do_not_count(monkeypatch: pytest.MonkeyPatch) -> Non
     times = iter([0.0, 1.0, 10.5, 10.5, 30.0])
     monkeypatch.setattr("ingot.serve.isolated.supervisor.time.monotonic", lambda: next(times))
     assert [supervisor._count_death() for _ in range(5)] == [1, 2, 2, 3, 1]
+
+
+def test_an_engine_is_not_started_again_on_another_artifact(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[str] = []
+
+    async def main() -> list[str]:
+        given = asyncio.Event()
+        old, new = (Process([], name) for name in ("old", "new"))
+        coming = iter((old, new))
+
+        async def start(*_: object) -> Process:
+            return next(coming)
+
+        def changed(state: str, why: str) -> None:
+            told.append(state)
+            if len(told) == 3:
+                given.set()
+
+        monkeypatch.setattr(client.EngineProcess, "start", start)
+        monkeypatch.setattr(client, "_tokenizer_files", lambda path: None)
+        opened = client.IsolatedEngine.open("m", "none", ModelSettings(), None, changed)
+        engine = await opened
+        old.kill("died")
+        await given.wait()
+        await engine.close()
+        return [old.killed, new.killed]
+
+    assert run(main) == ["died", "was opened on another artifact"]
+    assert told == ["loaded", "loading", DAMAGED]

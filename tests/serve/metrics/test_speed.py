@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from ingot.runtime.metrics import EngineCounters
+from ingot.serve.metrics.board import Board
+from ingot.serve.metrics.engine_watch import EngineWatch
 from ingot.serve.metrics.speed import SpeedWatch, Window
+from tests.support.fake_engine import FACTS
 
 
 def window(speed: float = 1000.0, latency: float = 0.01, tokens: int = 8, steps: int = 100):
@@ -70,3 +74,15 @@ def test_windows_with_little_work_tell_nothing():
         watch.take(Window(0, 0, 0, 0.0, 0.0))
         watch.take(Window(100, 0, 500, 1.0, 0.0))
     assert not watch.regressed
+
+
+def test_the_work_of_an_engine_that_was_started_again_is_its_own(monkeypatch):
+    windows = []
+    monkeypatch.setattr(SpeedWatch, "take", lambda self, window: windows.append(window))
+    board = Board()
+    watch = EngineWatch(board, "m", FACTS)
+    for steps in (1000, 60, 100):
+        watch.take(EngineCounters(num_steps=steps, num_generated_tokens=3 * steps), 0)
+        watch.judge(board.histogram("inter_token_latency_seconds", "m"))
+    found = [(window.num_steps, window.num_generated) for window in windows]
+    assert found == [(1000, 3000), (60, 180), (40, 120)]

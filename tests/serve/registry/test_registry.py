@@ -286,6 +286,19 @@ def test_a_reload_takes_over_while_the_old_engine_ends_its_requests():
     run(scenario, memory_bytes=2)
 
 
+@pytest.mark.parametrize("pinned", [False, True])
+def test_a_reload_takes_over_where_memory_has_just_room_for_both(pinned):
+    async def scenario(registry, opener):
+        registry.register("a", "one", pinned=pinned)
+        async with registry.lease("a"):
+            reloading = asyncio.create_task(registry.reload("a", "two"))
+            await settle()
+            assert reloading.done()
+        await reloading
+
+    run(scenario, memory_bytes=2)
+
+
 def test_a_reload_without_room_for_both_lets_requests_wait_and_loses_none():
     async def scenario(registry, opener):
         registry.register("a", "one:2")
