@@ -11,7 +11,15 @@ import pytest
 from jsonschema import validate
 
 from ingot.errors import GrammarError, RequestError
-from ingot.runtime.answers import AnswerMessage, Style, join, structured_outputs, style_of
+from ingot.runtime.answers import (
+    AnswerMessage,
+    Style,
+    check_tools,
+    join,
+    structured_outputs,
+    style_of,
+)
+from ingot.runtime.answers.asked import MAX_CALLS
 from ingot.runtime.llm import LLM
 from ingot.runtime.params import SamplingParams
 from ingot.runtime.structured.compiler import GrammarCompiler
@@ -121,6 +129,19 @@ def matches(form: dict[str, Any], text: str) -> bool:
     )
     guide, tokens = Guide(grammar), tokenizer.encode(text, add_special_tokens=False)
     return guide.ends(tokens, 0) and guide.error is None
+
+
+@pytest.mark.parametrize(("parallel", "most"), [(True, MAX_CALLS), (None, MAX_CALLS), (False, 1)])
+def test_so_many_calls_are_asked_for_and_no_more(parallel, most):
+    asked = {"tools": TOOLS, "tool_choice": "required", "parallel_tool_calls": parallel}
+    form = structured_outputs(style_of(TEMPLATES["hermes"]), "x", **asked)
+    call = '<tool_call>\n{"name": "weather", "arguments": {"unit": "C"}}\n</tool_call>'
+    assert matches(form, "\n".join([call] * most))
+    assert not matches(form, "\n".join([call] * (most + 1)))
+
+
+def test_a_name_may_have_64_characters():
+    check_tools([{"function": {"name": "x" * 64}}], None)
 
 
 def test_plain_requests_ask_for_no_form():

@@ -144,3 +144,10 @@ def test_a_note_is_logged_once_for_a_template(caplog: pytest.LogCaptureFixture) 
     assert [each.getMessage()[:32] for each in caplog.records] == [
         "the chat template ignores tools:"
     ] * 2
+
+
+def test_a_template_that_refuses_tools_does_not_ignore_them() -> None:
+    refuses = "{% if tools %}{{ raise_exception('tools come with a tag') }}{% endif %}" + TURNS
+    with pytest.raises(RequestError, match="tools come with a tag"):
+        prompt(refuses, ASKS)
+    assert prompt(refuses, ASKS, tools=None) == "[user]Sum?"

@@ -122,6 +122,15 @@ def test_a_stop_string_ends_what_is_read_from_tokens() -> None:
     assert (told.reasoning, told.content) == ("Well", "Yes. ")
 
 
+@pytest.mark.parametrize(("more", "content"), [(0, "Yes. "), (1, "Yes. END")])
+def test_stop_strings_count_from_the_last_token_that_there_must_be(more: int, content: str) -> None:
+    special = ("[THINK]", "[/THINK]")
+    token_ids = tokenizer(*special).encode("[THINK]Well[/THINK]Yes. END", add_special_tokens=False)
+    params = {"stop": ["END"], "min_tokens": len(token_ids) + more}
+    (told,) = chat("mistral", special, **params).read(output("", token_ids, "length")).outputs
+    assert told.content == content
+
+
 def test_a_bound_is_a_parameter_and_refused_where_nothing_marks_reasoning() -> None:
     style = style_of("</think>", hidden_tags=["</think>"])
     params = SamplingParams(top_k=3)

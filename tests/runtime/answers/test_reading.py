@@ -11,7 +11,15 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ingot.errors import RequestError, UsageError
-from ingot.runtime.answers import AnswerDelta, AnswerMessage, Style, WrittenCall, join, style_of
+from ingot.runtime.answers import (
+    AnswerDelta,
+    AnswerMessage,
+    Style,
+    WrittenCall,
+    guessing_reader,
+    join,
+    style_of,
+)
 from ingot.runtime.answers.calls import HELD
 from ingot.runtime.answers.coming import MAX_DEPTH
 from ingot.runtime.answers.formats import FORMATS
@@ -46,6 +54,7 @@ def calls(*asked: tuple[str, str], content: str = "", reasoning: str = "") -> An
     return AnswerMessage(content, reasoning, made)
 
 
+ESCAPES = r'{"text": "\" \\ \/ \b \f \n \r \t \u00e9"}'
 ARGUMENTS = '{"q": "a \\"b\\" } ] </tool_call> [TOOL_CALLS]", "n": [-1.5e+3, null, true, {}]}'
 LONG = json.dumps({"text": "line\n" * HELD})
 
@@ -64,6 +73,11 @@ CASES = [
     ),
     (QWEN, f'<tool_call>{{"name":"add","arguments":{LONG}}}</tool_call>', calls(("add", LONG))),
     (QWEN, '<tool_call>{"name": "add"}</tool_call>', calls(("add", "{}"))),
+    (
+        QWEN,
+        f'<tool_call>{{"name": "add", "arguments": {ESCAPES}}}</tool_call>',
+        calls(("add", ESCAPES)),
+    ),
     (QWEN, '<tool_call>{"name": "add", "arguments": {}</tool_call>', calls(("add", "{}"))),
     (
         QWEN,
@@ -203,6 +217,23 @@ def test_reasoning_that_the_prompt_has_opened():
     assert read(STYLES[QWEN], ["cut"], prompt) == calls(reasoning="cut")
     closed = prompt + "\n</think>\n\n"
     assert read(STYLES[QWEN], ["Yes"], closed) == calls(content="Yes")
+
+
+@pytest.mark.parametrize(
+    ("text", "reasoning", "content"),
+    [
+        ("<think>\nHm.</think>\n\nYes.", "Hm.", "Yes."),
+        (" \n[THINK]Hm.[/THINK]Yes.", "Hm.", "Yes."),
+        ("<|channel|>analysis<|message|>Hm.<|end|>", "Hm.", ""),
+        (" <thinking> is a tag", "", " <thinking> is a tag"),
+        ("", "", ""),
+    ],
+)
+def test_where_no_template_is_known_the_beginning_tells(text, reasoning, content):
+    for pieces in ([text], text):
+        reader = guessing_reader()
+        deltas = [delta for piece in pieces for delta in reader.feed(piece)] + reader.finish()
+        assert join(deltas) == AnswerMessage(content, reasoning)
 
 
 def test_plain_answers_need_no_reader():

@@ -63,6 +63,6 @@ def test_a_status_of_grpc_says_what_the_answer_of_http_says(run, name):
         again = int(trailing.get("grpc-retry-pushback-ms", 0))
         wait = int(by_http.headers.get("retry-after", 0))
         if wait:
-            assert 0 < again <= 1000 * wait
+            assert 1000 * (wait - 1) < again <= 1000 * wait
         else:
             assert (again == -1) == (by_http.headers.get("x-should-retry") == "false")

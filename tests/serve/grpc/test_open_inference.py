@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import struct
 
 import grpc
 import pytest
 
+from ingot.serve.engine import Piece, Progress
 from ingot.serve.grpc.stubs import open_inference_pb2 as oip
 from ingot.version import __version__
 from tests.serve.grpc.conftest import failure, served
-from tests.support.fake_engine import FakeEngine, FakeModels, says
+from tests.support.fake_engine import FakeEngine, FakeModels, bundled_tokenizer, says
 
 
 def text_request(*texts: str, raw: bool = False, **fields) -> oip.ModelInferRequest:
@@ -76,6 +78,23 @@ def test_a_batch_has_an_element_for_each_completion(run):
     answer, jobs = asked(run, request)
     assert outputs(answer)["text_output"] == [b"Romeo"] * 4 and len(jobs) == 2
     assert outputs(answer)["output_ids"] == [100, 101] * 4
+
+
+def test_completions_of_a_batch_are_in_its_order_whichever_ends_first(run):
+    async def work():
+        gate = asyncio.Event()
+
+        def script(job):
+            name = bundled_tokenizer().decode(job.token_ids)
+            if name == "a":
+                yield gate
+            gate.set()
+            yield Progress([Piece(0, name, [5], None, "stop")], True)
+
+        async with served(FakeModels(m=FakeEngine(script))) as client:
+            return outputs(await client.oip.ModelInfer(text_request("a", "b")))["text_output"]
+
+    assert run(work()) == [b"a", b"b"]
 
 
 class Aliased(FakeModels):
