@@ -98,7 +98,7 @@ class ReasoningSplit:
         seen = self._tail + text
         at = seen.find(self._end)
         if at < 0:
-            self._tail = seen[len(seen) - len(self._end) + 1 :] if len(self._end) > 1 else ""
+            self._tail = seen[max(len(seen) - len(self._end) + 1, 0) :]
             return text, ""
         self._over = True
         end = at + len(self._end) - len(self._tail)

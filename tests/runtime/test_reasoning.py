@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 
 import pytest
@@ -41,6 +41,19 @@ def test_however_a_text_is_cut_its_parts_are_the_same(
     pieces = [split.push(text[a:b]) for a, b in pairwise(bounds)]
     pieces.append(("", split.finish()))
     assert tuple(map("".join, zip(*pieces, strict=True))) == whole_split(text, params)
+
+
+@pytest.mark.parametrize("thought", ["", "<", "Hm, so.", "</think"])
+@pytest.mark.parametrize("begin", ["", "<think>"])
+def test_the_end_of_reasoning_is_found_wherever_it_is_cut(begin: str, thought: str) -> None:
+    reasoning, after = f"{begin}{thought}</think>", "Yes."
+    text = reasoning + after
+    sizes = [[size] * len(text) for size in range(1, 9)]
+    for cuts in (*sizes, *([at, len(text)] for at in range(len(text)))):
+        split = ReasoningSplit(ReasoningParams(begin=begin, end="</think>"))
+        ends = [*accumulate(cuts)]
+        pieces = [split.push(text[a:b]) for a, b in pairwise([0, *ends])]
+        assert tuple(map("".join, zip(*pieces, strict=True))) == (reasoning, after)
 
 
 def test_text_that_is_no_reasoning_is_not_held_back() -> None:
