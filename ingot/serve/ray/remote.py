@@ -19,7 +19,7 @@ from ingot.runtime.metrics import EngineCounters
 from ingot.runtime.tokenizer import Tokenizer
 from ingot.serve.engine import Job, ModelFacts, Progress
 from ingot.serve.ray.affinity import prefix_blocks
-from ingot.serve.ray.replay import Replay
+from ingot.serve.ray.replay import Replay, seeded
 from ingot.serve.ray.wire import Description, decode_description, decode_said, encode
 from ingot.serve.settings import ModelSettings
 
@@ -47,7 +47,7 @@ class RemoteEngine:
 
     async def ask(self, job: Job) -> AsyncGenerator[Progress, None]:
         """Runs a job; see `Engine`. Where its replica is lost, another one goes on, once."""
-        job = _seeded(job)
+        job = seeded(job)
         data, blocks = encode(job), prefix_blocks(job.token_ids, job.salt)
         replay = Replay()
         for attempt in range(1, TRIES + 1):
@@ -108,14 +108,6 @@ def _by_ray() -> RequestError:
 
 def _lost() -> EngineDeadError:
     return EngineDeadError("the replica that computed this was lost", hint="Send it again.")
-
-
-def _seeded(job: Job) -> Job:
-    """The job with a seed, so that another replica draws the same tokens."""
-    if job.params.get("temperature", 1.0) == 0 or job.params.get("seed") is not None:
-        return job
-    seed = int.from_bytes(job.id.encode()[-8:], "little") & (2**63 - 1)
-    return msgspec.structs.replace(job, params={**job.params, "seed": seed})
 
 
 @dataclass(frozen=True, slots=True)

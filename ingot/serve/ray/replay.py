@@ -4,8 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
 from ingot.errors import EngineDeadError
-from ingot.serve.engine import Piece, Progress
+from ingot.serve.engine import Job, Piece, Progress
+
+
+def seeded(job: Job) -> Job:
+    """The job with a seed, so that another replica draws the same tokens."""
+    if job.params.get("temperature", 1.0) == 0 or job.params.get("seed") is not None:
+        return job
+    seed = int.from_bytes(job.id.encode()[-8:], "little") & (2**63 - 1)
+    return replace(job, params={**job.params, "seed": seed})
 
 
 @dataclass(slots=True)

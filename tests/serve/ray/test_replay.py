@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ingot.errors import EngineDeadError
-from ingot.serve.engine import Piece, Progress
-from ingot.serve.ray.replay import Replay
+from ingot.serve.engine import Job, Piece, Progress
+from ingot.serve.ray.replay import Replay, seeded
 
 PROMPT_SCORES = [None, [(1, -0.5, 1, "a")]]
 
@@ -87,3 +87,11 @@ def test_text_that_differs_is_found_too():
     replay.again()
     with pytest.raises(EngineDeadError):
         replay.new(Progress([Piece(0, "ax", [1, 2])]))
+
+
+def test_a_job_that_draws_has_a_seed_by_its_id_unless_it_brings_one():
+    drawn = [seeded(Job(id=name, token_ids=[1])).params["seed"] for name in ("a", "b", "a")]
+    assert drawn[0] == drawn[2] != drawn[1] and all(0 <= seed < 2**63 for seed in drawn)
+    for params in ({"seed": 0}, {"seed": 7}, {"temperature": 0}):
+        asked = Job(id="a", token_ids=[1], params=params)
+        assert seeded(asked) == asked
