@@ -33,6 +33,9 @@ class Socket:
     def write(self, data: bytes) -> None:
         self.messages += self._reader.feed(data)
 
+    def abort(self) -> None:
+        pass
+
     def is_closing(self) -> bool:
         return False
 
@@ -50,5 +53,17 @@ def test_a_job_that_has_ended_is_neither_aborted_nor_blamed() -> None:
         process.connection_lost(None)
         death = await process.ended
         assert death.fingerprints == {b"runs"} and death.reason == "ended with exit code 3"
+
+    run(main)
+
+
+def test_the_first_reason_to_end_a_process_is_told() -> None:
+    async def main() -> None:
+        process = EngineProcess("m", Child(), lambda: None)  # type: ignore[arg-type]
+        process.connection_made(Socket())  # type: ignore[arg-type]
+        process.kill("made no step")
+        process.kill("was closed")
+        process.connection_lost(None)
+        assert (await process.ended).reason == "made no step"
 
     run(main)

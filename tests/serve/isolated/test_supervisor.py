@@ -9,13 +9,14 @@ from collections.abc import Iterable
 import pytest
 from msgspec.structs import replace
 
-from ingot.errors import EngineDeadError
+from ingot.errors import EngineDeadError, QueueFullError
 from ingot.runtime.metrics import EngineCounters
 from ingot.serve.isolated import client
 from ingot.serve.isolated.process import Death, Lost
 from ingot.serve.isolated.supervisor import DAMAGED, Patience, Supervisor
 from ingot.serve.settings import ModelSettings
 from tests.serve.jobs import run
+from tests.serve.registry.fakes import settle
 from tests.support.fake_engine import FACTS
 
 
@@ -67,6 +68,24 @@ def test_an_engine_that_makes_a_step_in_time_is_not_killed(steps: list[int], kil
         await process.over.wait()
         assert bool(process.killed) == killed
         await supervisor.close()
+
+    run(main)
+
+
+def test_pauses_become_longer_up_to_a_bound() -> None:
+    patience = Patience(most_deaths=7, longest_pause=5)
+    assert [patience.pause(deaths) for deaths in range(1, 8)] == [0, 1, 2, 4, 5, 5, None]
+
+
+def test_so_many_wait_for_an_engine_and_no_more() -> None:
+    async def main() -> None:
+        supervisor = Supervisor("m", None, Patience(max_waiting=2), lambda *_: None)  # type: ignore[arg-type]
+        *waiting, further = (asyncio.create_task(supervisor.process()) for _ in range(3))
+        await settle()
+        with pytest.raises(QueueFullError, match="2 requests wait"):
+            further.result()
+        supervisor._take(Process([]))  # type: ignore[arg-type]
+        assert len({id(await each) for each in waiting}) == 1
 
     run(main)
 
