@@ -8,6 +8,7 @@ import grpc
 
 from ingot.serve.edge.record import CURRENT, Record
 from ingot.serve.engine import Piece, Progress
+from ingot.serve.grpc.call import part_of_stream
 from ingot.serve.grpc.open_inference import MAX_AHEAD, MAX_PARTS, OpenInference
 from ingot.serve.requests.context import ServerContext
 from tests.serve.grpc.conftest import HANGS_SECONDS, served
@@ -136,3 +137,15 @@ def test_a_client_that_sends_and_does_not_read_is_not_read_any_further(run):
 
     bound, held = run(work())
     assert MAX_PARTS <= held <= bound < taken
+
+
+def test_a_request_of_a_stream_has_a_record_of_its_own():
+    stream = Record(method="gRPC", path="x", request_id="a", key="bob", began=-1.0, awaited=False)
+    stream.fields["model"] = "m"
+    token = CURRENT.set(stream)
+    try:
+        part = part_of_stream(3)
+    finally:
+        CURRENT.reset(token)
+    assert (part.request_id, part.key, part.awaited, part.fields) == ("a-3", "bob", True, {})
+    assert part.began > stream.began

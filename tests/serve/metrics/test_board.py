@@ -122,3 +122,11 @@ def test_labels_cannot_be_mixed_up():
         board.number("num_requests_running")
     with pytest.raises(AssertionError):
         board.number("request_params_n", "m")
+
+
+def test_only_what_vllm_has_is_told_under_its_names():
+    known = {metric.name for metric in METRICS if metric.in_vllm}
+    names = {family.name for family in Board(compat=True).collect()}
+    theirs = {name.removeprefix("vllm:") for name in names if name.startswith("vllm:")}
+    assert theirs == known
+    assert not any(family.name.startswith("vllm:") for family in Board().collect())

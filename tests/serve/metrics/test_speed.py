@@ -86,3 +86,12 @@ def test_the_work_of_an_engine_that_was_started_again_is_its_own(monkeypatch):
         watch.judge(board.histogram("inter_token_latency_seconds", "m"))
     found = [(window.num_steps, window.num_generated) for window in windows]
     assert found == [(1000, 3000), (60, 180), (40, 120)]
+
+
+def test_guesses_that_were_wrong_are_no_tokens_of_prompts():
+    watch = EngineWatch(Board(), "m", FACTS)
+    counted = {"num_computed_tokens": 100, "num_generated_tokens": 20}
+    guessed = {"num_draft_tokens": 30, "num_accepted_tokens": 10}
+    watch.take(EngineCounters(num_steps=10, **counted, **guessed), 0)
+    told = watch.report(2.0)
+    assert told["prompt_tokens_per_s"] == (100 - 20 - (30 - 10)) / 2
