@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 
 import grpc
 import pytest
@@ -12,8 +13,11 @@ from ingot.runtime.metrics import RequestMetrics
 from ingot.runtime.tokenizer import Tokenizer
 from ingot.serve.edge.settings import ClientLimits
 from ingot.serve.engine import Piece, Progress
+from ingot.serve.grpc.asking import asking
 from ingot.serve.grpc.messages import response_of
 from ingot.serve.grpc.stubs import ingot_v1_pb2 as v1
+from ingot.serve.openai.fields import FieldError
+from ingot.serve.requests.context import ServerContext
 from tests.conftest import SHAKESPEARE
 from tests.serve.grpc.conftest import failure, served
 from tests.support.fake_engine import FakeEngine, FakeModels, says
@@ -313,3 +317,15 @@ def test_what_ended_a_completion_is_told_whatever_its_number(reason, kind, told)
     (completion,) = response_of(progress, "m", "a").completions
     assert completion.WhichOneof("stop_reason") == kind
     assert kind is None or getattr(completion, kind) == told
+
+
+@pytest.mark.parametrize("body", [{"top_p": math.nan}, {"logit_bias": {"5": -math.inf}}])
+def test_numbers_that_json_cannot_say_are_refused_by_their_field(run, body):
+    async def work():
+        server = ServerContext(models=FakeModels(m=FakeEngine(says("a"))))
+        async with asking(server, {"prompt": "a", **body}, stream=False):
+            pytest.fail("it is asked")
+
+    with pytest.raises(FieldError) as raised:
+        run(work())
+    assert raised.value.param == next(iter(body))
