@@ -6,7 +6,13 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from ingot.serve.isolated.child import EngineServer, Outbox
+from ingot.serve.isolated.child import (
+    SLOW_FIELDS,
+    SMALL_TOKENS,
+    EngineServer,
+    Outbox,
+    is_small,
+)
 from ingot.serve.isolated.messages import Ask, Drop
 from ingot.serve.settings import ModelSettings
 from tests.serve.jobs import job
@@ -41,3 +47,9 @@ def test_a_job_whose_client_leaves_while_it_is_checked_runs_for_nobody() -> None
         feed.meanwhile = lambda: server.do(Drop(2))
         server.do(Ask(2, job([1])))
     assert feed.calls == [("add", 1), ("drop", 2), ("add", 2), ("drop", 2)]
+
+
+def test_what_takes_long_to_check_is_not_small() -> None:
+    assert is_small(job([1] * SMALL_TOKENS)) and not is_small(job([1] * (SMALL_TOKENS + 1)))
+    for name in SLOW_FIELDS:
+        assert not is_small(job([1], {name: ["x"]}))
