@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 
 import grpc
+import pytest
 
 from ingot.serve.edge.record import CURRENT, Record
 from ingot.serve.engine import Piece, Progress
-from ingot.serve.grpc.call import part_of_stream
+from ingot.serve.grpc.call import HEALTH, LIVE, REFLECTION, part_of_stream, recorded
 from ingot.serve.grpc.open_inference import MAX_AHEAD, MAX_PARTS, OpenInference
 from ingot.serve.requests.context import ServerContext
 from tests.serve.grpc.conftest import HANGS_SECONDS, served
@@ -149,3 +150,19 @@ def test_a_request_of_a_stream_has_a_record_of_its_own():
         CURRENT.reset(token)
     assert (part.request_id, part.key, part.awaited, part.fields) == ("a-3", "bob", True, {})
     assert part.began > stream.began
+
+
+@pytest.mark.parametrize("path", [LIVE, f"{HEALTH}Watch", f"{REFLECTION}v1alpha.ServerReflection"])
+def test_no_drain_waits_for_probes_and_reflection_and_nobody_counts_them(run, path):
+    counted = []
+
+    class Watching:
+        opened = closed = counted.append
+
+    async def work():
+        for each in (path, "/ingot.v1.Inference/Generate"):
+            with recorded(Watching(), Record(method="gRPC", path=each, request_id="a")):
+                pass
+
+    run(work())
+    assert [record.path for record in counted] == ["/ingot.v1.Inference/Generate"] * 2
