@@ -14,7 +14,7 @@ from ingot.runtime.tokenizer import Tokenizer
 from ingot.serve.edge.settings import ClientLimits
 from ingot.serve.engine import Piece, Progress
 from ingot.serve.grpc.asking import asking
-from ingot.serve.grpc.messages import response_of
+from ingot.serve.grpc.messages import body_of, response_of
 from ingot.serve.grpc.stubs import ingot_v1_pb2 as v1
 from ingot.serve.openai.fields import FieldError
 from ingot.serve.requests.context import ServerContext
@@ -329,3 +329,11 @@ def test_numbers_that_json_cannot_say_are_refused_by_their_field(run, body):
     with pytest.raises(FieldError) as raised:
         run(work())
     assert raised.value.param == next(iter(body))
+
+
+def test_a_conversation_asks_for_log_probabilities_as_chats_do():
+    params = v1.SamplingParams(logprobs=2)
+    conversation = v1.Conversation(messages=[v1.Message(role="user", content="Hi")])
+    body = body_of(v1.GenerateRequest(conversation=conversation, params=params))
+    assert (body["logprobs"], body["top_logprobs"]) == (True, 2)
+    assert body_of(v1.GenerateRequest(text="Hi", params=params))["logprobs"] == 2
