@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from unittest import mock
 
 import pytest
+from uvicorn.server import ServerState
 
+from ingot.serve.edge.server import config_of
+from ingot.serve.edge.settings import EdgeSettings
 from tests.serve.edge.edge_server import LOCAL, error_of, read_all, serving, status_of, with_limits
 
 HEAD = b"POST /echo HTTP/1.1\r\nhost: 127.0.0.1\r\n"
@@ -84,6 +88,7 @@ CASES = {
     "large header": (HEAD + b"x: " + b"a" * 70_000 + b"\r\n\r\n", 431, "headers_too_large"),
     "endless header": (HEAD + b"x: " + b"a" * 400_000, 431, "headers_too_large"),
     "long target": (b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\n\r\n", 431, "headers_too_large"),
+    "long names": (HEAD + (b"x" * 800 + b":\r\n") * 90 + b"\r\n", 431, "headers_too_large"),
     "many headers": (HEAD + b"x: y\r\n" * 101 + b"\r\n", 431, "headers_too_large"),
 }
 
@@ -148,6 +153,35 @@ def test_headers_that_do_not_end_time_out():
     assert (status_of(answer), error_of(answer)["code"]) == (408, "request_too_slow")
 
 
+def test_a_body_that_the_server_does_not_read_is_not_late():
+    async def main() -> None:
+        async def app(scope, receive, send) -> None:
+            await asyncio.Event().wait()
+
+        config = config_of(app, EdgeSettings())
+        config.load()
+        protocol = config.http_protocol_class(
+            config=config, server_state=ServerState(), app_state={}
+        )
+        transport = mock.Mock()
+        transport.get_extra_info.return_value = None
+        transport.is_closing.return_value = False
+        transport.get_write_buffer_size.return_value = 0
+        protocol.connection_made(transport)
+        protocol.data_received(HEAD + b"content-length: 5\r\n\r\nab")
+        protocol.flow.pause_reading()
+        protocol._body_late()
+        await asyncio.sleep(0)
+        assert not transport.write.called
+        protocol.flow.resume_reading()
+        protocol._body_late()
+        ((answer,), _) = transport.write.call_args
+        assert status_of(answer) == 408
+        protocol.connection_lost(None)
+
+    asyncio.run(main())
+
+
 def test_the_second_request_of_a_connection_has_a_limit_of_time_too():
     answer = ask(HEAD + b"\r\n" + b"GET / HT", header_timeout=0.05)
     assert answer.count(b"HTTP/1.1 200") == 1 and answer.count(b"HTTP/1.1 408") == 1
@@ -194,6 +228,20 @@ def test_too_many_requests_sent_ahead_end_the_connection():
             assert await served.raw(hold * 10) == b""
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize(("ahead", "num_answers"), [(4, 5), (5, 0)])
+def test_so_many_requests_are_sent_ahead_and_no_more(ahead, num_answers):
+    last = HEAD + CLOSE + b"\r\n"
+    answer = ask((HEAD + b"\r\n") * ahead + last, pipelined=4)
+    assert answer.count(b"HTTP/1.1 200 OK") == num_answers
+
+
+def test_a_refusal_is_no_answer_to_the_request_before():
+    hold = b"GET /hold HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"
+    large = HEAD + b"transfer-encoding: chunked\r\n\r\nff\r\n" + b"a" * 255
+    assert ask(hold + large, body_bytes=100) == b""
+    assert status_of(ask(large, body_bytes=100)) == 413
 
 
 def test_a_client_that_does_not_read_is_cut_off():
