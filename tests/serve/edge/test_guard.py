@@ -14,6 +14,7 @@ import pytest
 from ingot.errors import UsageError
 from ingot.runtime.unique import unique_id
 from ingot.serve.edge.edge import Edge
+from ingot.serve.edge.guard import _is_address
 from ingot.serve.edge.keys import make_key
 from ingot.serve.edge.logs import FORMATS
 from ingot.serve.edge.pages import Pages
@@ -59,6 +60,37 @@ def test_what_fails_after_its_answer_has_begun_begins_no_second_one():
             pass
         assert (call.status, call.body, call.complete) == (200, b"half", False)
         assert edge.details()["requests"] == 0
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("host", "is_one"),
+    [("localhost:80", True), ("LOCALHOST", True), ("[::1]:80", True), ("127.0.0.1", True),
+     ("evil-localhost", False), ("localhost.evil", False), ("a", False), ("", False)],
+)  # fmt: skip
+def test_what_is_an_address_of_this_machine_or_another(host, is_one):
+    assert _is_address(host) == is_one
+
+
+def test_a_socket_does_not_stand_for_a_key_where_there_are_keys(tmp_path):
+    uds, key_file = tmp_path / "socket", tmp_path / "keys"
+    assert EdgeSettings(uds=uds).admin_without_key
+    assert not EdgeSettings(uds=uds, key_file=key_file).admin_without_key
+    assert not EdgeSettings(open_admin=True, key_file=key_file).admin_without_key
+
+
+def test_only_who_is_awaited_is_cut():
+    async def main() -> None:
+        edge = Edge()
+        for awaited in (True, False):
+            record = Record(method="GET", path="/", request_id="a", awaited=awaited)
+            record.task = asyncio.ensure_future(asyncio.Event().wait())
+            edge.opened(record)
+            edge._cut()
+            assert (record.reason is not None) == awaited
+            record.task.cancel()
+            edge.closed(record)
 
     asyncio.run(main())
 

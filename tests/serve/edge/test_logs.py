@@ -72,6 +72,13 @@ def test_a_traceback_is_one_line(name):
     assert "two" in line and len(line.splitlines()) == 1
 
 
+def test_the_end_of_a_long_traceback_is_kept():
+    made = record("internal error")
+    error = ValueError("x" * 20_000 + " the end")
+    made.exc_info = (ValueError, error, None)
+    assert "the end" in FORMATS["text"](1000).format(made)
+
+
 def test_a_line_that_is_written_in_parts_is_whole(monkeypatch):
     parts: list[bytes] = []
     monkeypatch.setattr(
