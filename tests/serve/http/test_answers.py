@@ -337,6 +337,36 @@ def test_tokens_of_a_text_and_back() -> None:
     assert [call.json()["error"]["param"] for call in wrong] == ["prompt", "prompt", "tokens"]
 
 
+def test_special_tokens_are_spelled_unless_they_are_left_out() -> None:
+    special = "<|endoftext|>"
+    tokens = TOKENIZER.encode(f"a{special}")
+
+    async def run() -> list[str]:
+        app = build_app(FakeModels(bard=FakeEngine(says("a"))))
+        found = []
+        for given in ({}, {"skip_special_tokens": False}, {"skip_special_tokens": True}):
+            call = await called(app, "POST", "/detokenize", {"tokens": tokens, **given})
+            found.append(call.json()["prompt"])
+        return found
+
+    assert asyncio.run(run()) == [f"a{special}", f"a{special}", "a"]
+
+
+def test_why_it_stopped_is_what_the_last_part_says() -> None:
+    def script(job: Job) -> Iterable[Step]:
+        yield Progress([Piece(0, "a", [1])])
+        yield Progress([Piece(0, "b", [2], None, "stop", 7)], True)
+
+    for path in (TEXT, CHAT):
+        (choice,) = ask(script, path)["choices"]
+        assert (choice["finish_reason"], choice["stop_reason"]) == ("stop", 7)
+
+
+def test_what_a_user_says_is_not_echoed() -> None:
+    (choice,) = ask(says("Yes"), CHAT, echo=True)["choices"]
+    assert choice["message"]["content"] == "Yes"
+
+
 def test_a_word_of_sentencepiece_has_its_space() -> None:
     class Words:
         def decode(self, tokens: list[int], skip: bool) -> str:
@@ -395,6 +425,8 @@ def test_health_says_which_model_is_not_ready() -> None:
             models.states["bard"] = state
             call = await called(app, "GET", "/health")
             found.append((call.status, call.json()["models"]["bard"]))
+            ready = await called(app, "GET", "/v2/health/ready")
+            assert (ready.status, ready.json()) == (call.status, {"ready": call.status == 200})
         return found
 
     assert asyncio.run(run()) == [

@@ -61,7 +61,7 @@ def test_a_model_is_listed_with_what_is_known_of_it_before_it_is_loaded():
 
             async def told():
                 cards = (await called(app, "GET", "/v1/models")).json()["data"]
-                assert [card["id"] for card in cards] == ["a", "b"]
+                assert [(card["id"], card["root"]) for card in cards] == [("a", "a"), ("b", "a")]
                 assert (await called(app, "GET", "/v1/models/a")).json() == cards[0]
                 (found,) = {(card["created"], card["max_model_len"]) for card in cards}
                 return found

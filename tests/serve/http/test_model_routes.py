@@ -35,6 +35,21 @@ def test_what_is_null_was_left_out_and_what_is_wrong_is_named() -> None:
     asyncio.run(main())
 
 
+def test_a_forced_unload_waits_for_nobody() -> None:
+    async def main() -> None:
+        async with ModelRegistry(FakeOpener()) as registry:
+            registry.register("a", "one")
+            app = build_app(registry)
+            async with registry.lease("a"):
+                for force in (False, True):
+                    asked = {"model": "a", "force": force}
+                    unload = asyncio.create_task(called(app, "POST", "/models/unload", asked))
+                    await settle()
+                    assert unload.done() == force
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("admin", [False, True])
 def test_the_progress_of_a_load_is_told_to_administrators_alone(admin: bool) -> None:
     async def main() -> list[dict[str, object]]:

@@ -365,6 +365,13 @@ def test_what_documents_say_becomes_no_special_token() -> None:
     assert end not in found and engine.tokenizer.decode(found) == f"{special}Hi"
 
 
+@pytest.mark.parametrize(("own", "most"), [(None, 2), (1, 2), (3, 3)])
+def test_an_echo_has_the_scores_that_are_asked_for_either_way(own: int | None, most: int) -> None:
+    fields = {"prompt": "x", "echo": True, "logprobs": 2, "prompt_logprobs": own}
+    (job,) = jobs_of(fields)
+    assert (job.params["logprobs"], job.params["prompt_logprobs"]) == (2, most)
+
+
 def test_ids_that_callers_choose_are_not_those_of_answers() -> None:
     fields = {"prompt": "x", "request_id": "mine"}
     both = [answer(fields) for _ in range(2)]
