@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -17,7 +18,7 @@ from ingot.serve.requests.context import HttpSettings, ServerContext
 from ingot.serve.settings import ModelSettings
 from tests.serve.registry.fakes import FakeOpener, answer
 from tests.support.asgi import called
-from tests.support.fake_engine import FACTS
+from tests.support.fake_engine import FACTS, FakeModels
 from tests.support.until import until
 
 ASKED = {"model": "a", "prompt": [1]}
@@ -89,6 +90,21 @@ def test_what_is_told_of_an_artifact_before_it_is_open_is_what_its_facts_say(fak
         finally:
             model.close()
         assert (need.created, need.max_model_len) == (facts.created, facts.max_model_len)
+
+
+def test_a_timeout_of_the_registry_is_not_told_as_a_load():
+    class Late(FakeModels):
+        @asynccontextmanager
+        async def lease(self, name):
+            raise TimeoutError("its own")
+            yield
+
+    async def main():
+        async with ServerContext(models=Late()).lease("a"):
+            pytest.fail("it is there")
+
+    with pytest.raises(TimeoutError, match="its own"):
+        asyncio.run(main())
 
 
 def test_a_budget_leaves_keys_and_values_room_for_one_sequence_at_least(fake_artifact):

@@ -110,7 +110,7 @@ def test_a_body_that_is_no_json() -> None:
     for body in (b"", b"{", b"\xff\xfe", b'{"prompt": "x", "temperature": NaN}', b"[" * 10_000):
         assert refused(body or b" ")["code"] == "invalid_json"
     assert (
-        refused(b'{"prompt": "x", "x": ' + b"[" * 65 + b"]" * 65 + b"}")["code"] == "invalid_json"
+        refused(b'{"prompt": "x", "x": ' + b"[" * 64 + b"]" * 64 + b"}")["code"] == "invalid_json"
     )
     assert answer(b'{"prompt": "x", "x": ' + b"[" * 63 + b"]" * 63 + b"}")[0].status == 200
 
@@ -363,6 +363,12 @@ def test_what_documents_say_becomes_no_special_token() -> None:
     (end,) = engine.tokenizer.encode(special)
     found = engine.jobs[0].token_ids
     assert end not in found and engine.tokenizer.decode(found) == f"{special}Hi"
+
+
+def test_the_last_token_of_the_vocabulary_is_known_and_no_further_one() -> None:
+    (job,) = jobs_of({"prompt": [FACTS.vocab_size - 1]})
+    assert job.token_ids == [FACTS.vocab_size - 1]
+    assert refused({"prompt": [FACTS.vocab_size]})["param"] == "prompt"
 
 
 @pytest.mark.parametrize(("own", "most"), [(None, 2), (1, 2), (3, 3)])

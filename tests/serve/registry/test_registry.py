@@ -286,6 +286,19 @@ def test_a_reload_takes_over_while_the_old_engine_ends_its_requests():
     run(scenario, memory_bytes=2)
 
 
+def test_what_becomes_of_a_retired_engine_says_nothing_of_its_model():
+    async def scenario(registry, opener):
+        registry.register("a", "one")
+        async with registry.lease("a") as old:
+            await registry.reload("a", "two")
+            opener.changed[old]("loading", "it died")
+            opener.changed[old]("failed", "it died too often")
+            (status,) = registry.status()
+            assert (status.state, status.error, status.num_restarts) == ("loaded", None, 0)
+
+    run(scenario)
+
+
 @pytest.mark.parametrize("pinned", [False, True])
 def test_a_reload_takes_over_where_memory_has_just_room_for_both(pinned):
     async def scenario(registry, opener):
