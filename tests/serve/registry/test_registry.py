@@ -286,6 +286,18 @@ def test_a_reload_takes_over_while_the_old_engine_ends_its_requests():
     run(scenario, memory_bytes=2)
 
 
+def test_a_dead_engine_leaves_the_counters_of_the_others():
+    async def scenario(registry, opener):
+        for name in ("a", "b"):
+            registry.register(name, name)
+            await registry.load(name)
+        opener.open_engines[0].closed = True
+        assert list(await registry.counters()) == ["b"]
+        opener.open_engines[0].closed = False
+
+    run(scenario)
+
+
 def test_what_becomes_of_a_retired_engine_says_nothing_of_its_model():
     async def scenario(registry, opener):
         registry.register("a", "one")
