@@ -248,6 +248,23 @@ def test_a_full_disk_for_logs_disturbs_nobody(monkeypatch):
     os.close(full)
 
 
+def test_a_second_signal_ends_at_once_and_asking_again_does_not(monkeypatch):
+    begun = []
+
+    async def main() -> None:
+        nothing = {"ready": lambda: None, "busy": lambda: True, "cut": lambda: None}
+        config = config_of(SmallApp(), EdgeSettings())
+        server = DrainingServer(config, 9.0, begin=lambda: begun.append("begun"), **nothing)
+        server.stop()
+        server.stop()
+        assert not (server.should_exit or server.force_exit or server.exit_code)
+        server.stop(signal.SIGTERM)
+        assert server.should_exit and server.force_exit and server.exit_code == 143
+
+    asyncio.run(main())
+    assert begun == ["begun"]
+
+
 @pytest.mark.parametrize("left", [0.0, 1000.0])
 def test_what_does_not_end_when_it_is_cut_holds_up_the_end_for_so_long(monkeypatch, left):
     monkeypatch.setattr("ingot.serve.edge.server._CUT_SECONDS", left)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import grpc
 import msgspec
@@ -11,7 +12,7 @@ import pytest
 
 from ingot import errors
 from ingot.serve.refusal import InternalRefusal, Refusal
-from ingot.serve.requests.errors import GRPC_STATUSES, PARAMS, TABLE, Row, refusal_of
+from ingot.serve.requests.errors import GRPC_STATUSES, PARAMS, TABLE, Row, noted_refusal, refusal_of
 from tests.conftest import ROOT
 
 INVALID, SERVER, AWAY = "invalid_request_error", "server_error", "service_unavailable"
@@ -117,3 +118,9 @@ def test_errors_of_ours_become_the_answer_of_the_table(row: Row) -> None:
     assert str(refusal) == "it is wrong\nDo it right." and refusal.param == PARAMS.get(row.error)
     assert refusal.retry_after == row.seconds
     assert bool(refusal.retry_after) == (refusal.status in (429, 503) and refusal.retry is True)
+
+
+def test_the_code_of_a_refusal_is_noted_for_the_log() -> None:
+    scope: dict[str, Any] = {"state": {"request_id": "a"}}
+    refusal = noted_refusal(errors.UnknownModelError("there is none"), scope)
+    assert scope["state"] == {"request_id": "a", "error": refusal.code} and refusal.code

@@ -11,7 +11,7 @@ import pytest
 
 from ingot.runtime.params import SamplingParams
 from ingot.serve.http.app import build_app
-from ingot.serve.openai.params import Terms
+from ingot.serve.openai.params import Terms, thinking_budget
 from ingot.serve.openai.requests import ChatRequest, CompletionRequest, Sampling
 from ingot.serve.requests.context import HttpSettings
 from tests.support.asgi import Call, called
@@ -369,6 +369,19 @@ def test_the_last_token_of_the_vocabulary_is_known_and_no_further_one() -> None:
     (job,) = jobs_of({"prompt": [FACTS.vocab_size - 1]})
     assert job.token_ids == [FACTS.vocab_size - 1]
     assert refused({"prompt": [FACTS.vocab_size]})["param"] == "prompt"
+
+
+@pytest.mark.parametrize(
+    ("fields", "found"),
+    [
+        ({}, ("thinking_token_budget", None)),
+        ({"thinking_token_budget": -1}, ("thinking_token_budget", None)),
+        ({"thinking_token_budget": 0}, ("thinking_token_budget", 0)),
+        ({"max_thinking_tokens": 5}, ("max_thinking_tokens", 5)),
+    ],
+)
+def test_a_budget_of_minus_one_is_no_bound(fields: dict[str, int], found: tuple[str, Any]) -> None:
+    assert thinking_budget(ChatRequest(**GIVEN[CHAT], **fields)) == found
 
 
 @pytest.mark.parametrize(("own", "most"), [(None, 2), (1, 2), (3, 3)])

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import socket
+import subprocess
 
 import pytest
 
@@ -32,6 +33,12 @@ def test_spare_processes_are_used_replaced_when_they_died_and_ended_when_nobody_
         run(main)
         assert left.poll() is None
     assert left.returncode is not None and has_ended(used.pid)
+
+
+def test_a_process_imports_nothing_from_where_it_starts(tmp_path):
+    (tmp_path / "secrets.py").write_text("raise SystemExit('shadowed')")
+    done = subprocess.run(spawn.command("secrets"), cwd=tmp_path, capture_output=True, text=True)
+    assert "shadowed" not in done.stderr and "cannot import name 'main'" in done.stderr
 
 
 def test_a_spare_that_died_is_not_taken(monkeypatch):

@@ -286,6 +286,19 @@ def test_a_reload_takes_over_while_the_old_engine_ends_its_requests():
     run(scenario, memory_bytes=2)
 
 
+def test_a_failed_model_that_is_unloaded_has_not_failed_any_more():
+    async def scenario(registry, opener):
+        registry.register("a", "bad")
+        with pytest.raises(ArtifactError):
+            await registry.load("a")
+        assert states(registry) == {"a": "failed"}
+        await registry.unload("a")
+        (status,) = registry.status()
+        assert (status.state, status.error) == ("unloaded", None)
+
+    run(scenario)
+
+
 def test_a_dead_engine_leaves_the_counters_of_the_others():
     async def scenario(registry, opener):
         for name in ("a", "b"):
