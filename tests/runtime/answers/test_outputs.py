@@ -131,6 +131,15 @@ def test_stop_strings_count_from_the_last_token_that_there_must_be(more: int, co
     assert told.content == content
 
 
+def test_an_output_that_is_told_again_says_the_same() -> None:
+    for kind in (RequestOutputKind.CUMULATIVE, RequestOutputKind.DELTA):
+        read = chat("hermes", skip_special_tokens=False, output_kind=kind)
+        first = read.read(output("Yes.", [5], "stop")).outputs[0]
+        again = read.read(output("Yes.", [5], "stop")).outputs[0]
+        assert first.content == "Yes."
+        assert again.content == ("Yes." if kind is RequestOutputKind.CUMULATIVE else "")
+
+
 def test_a_bound_is_a_parameter_and_refused_where_nothing_marks_reasoning() -> None:
     style = style_of("</think>", hidden_tags=["</think>"])
     params = SamplingParams(top_k=3)

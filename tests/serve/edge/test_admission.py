@@ -236,7 +236,7 @@ def test_tokens_of_jobs_are_rounded_up():
     async def scenario(admission: Admission) -> None:
         async with AsyncExitStack() as stack:
             await fill(stack, admission)
-            some = admission.enter(asked(num_jobs=2, num_tokens=3))
+            some = admission.enter(asked(num_jobs=2, num_sequences=2, num_tokens=3))
             waiting = asyncio.create_task(stack.enter_async_context(some))
             await until(lambda: admission.lines["m"].num_waiting)
             assert admission.lines["m"].num_waiting_tokens == 2
