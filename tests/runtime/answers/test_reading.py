@@ -170,6 +170,12 @@ def test_arguments_have_so_many_levels_and_no_more():
     assert read(STYLES[QWEN], [text]) == calls(content=text)
 
 
+@pytest.mark.parametrize("behind", ["", " ", "\n", " <|constrain|>json", "<|constrain|>json"])
+def test_the_receiver_of_a_message_ends_where_its_word_does(behind):
+    text = f'<|channel|>commentary to=functions.add{behind}<|message|>{{"x": 1}}<|call|>'
+    assert read(style_of("<|channel|>analysis"), [text]) == calls(("add", '{"x": 1}'))
+
+
 @pytest.mark.parametrize("number", ["1", "-", "1.", "1.5", "1e", "1e+", "1e+5", "0"])
 def test_a_call_that_ends_in_a_number_ends_there(number):
     begin = f'<tool_call>{{"name": "add", "arguments": {{"text": "{"x" * HELD}", "n": {number}'
