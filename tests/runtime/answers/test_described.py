@@ -151,3 +151,8 @@ def test_a_template_that_refuses_tools_does_not_ignore_them() -> None:
     with pytest.raises(RequestError, match="tools come with a tag"):
         prompt(refuses, ASKS)
     assert prompt(refuses, ASKS, tools=None) == "[user]Sum?"
+
+
+def test_results_that_a_template_leaves_out_are_told_in_words() -> None:
+    leaves_out = KNOWS_CALLS.replace("in messages", "in messages if m.role != 'tool'", 1)
+    assert IN_WORDS[2] in prompt(leaves_out, CONVERSATION, None)

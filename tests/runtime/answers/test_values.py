@@ -154,6 +154,13 @@ def test_a_quote_before_a_letter_is_no_end_of_a_string():
     }
 
 
+def test_a_code_is_a_character_or_no_string():
+    assert read("pythonic", r"[f(text='\U0001F642\u00e9\x41')]") == {"text": "🙂éA"}
+    for text in (r"[f(text='\U00110000')]", r"[f(text='\uZZZZ')]"):
+        reader = style_of(None, "pythonic").reader("", tools=TOOLS)
+        assert join(reader.feed(text) + reader.finish()).content == text
+
+
 def test_a_number_without_an_end_is_none():
     reader = style_of(None, "pythonic").reader("", tools=TOOLS)
     text = f"[f(number={'1' * (MAX_NUMBER + 1)})]"
