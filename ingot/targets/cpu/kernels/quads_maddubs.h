@@ -15,19 +15,19 @@ namespace ingot {
 
 inline constexpr bool fast_bytes = false;
 
-// Weights of fewer than 8 bits: a word of one step reaches 2 * 63 * 127 at most.
+// Weights of fewer than 8 bits. Words hold so many steps of the largest products.
 template <int bits>
 struct QuadDot {
   using Weights = vi;
   using Sums = vi;
   static constexpr int zero_point = 1 << (bits - 1);
-  static constexpr int most_steps = 8;
+  static constexpr int most_steps = 0x7fff / (2 * ((1 << bits) - 1) * 127);
 
   static Weights weights(vi quads) { return quads; }
-  static Sums open(vi acc) { return acc; }
-  static vi close(vi, Sums sums) { return sums; }
+  static Sums open(vi) { return splat_int(0); }
+  static vi close(vi acc, Sums sums) { return add_words(acc, sums); }
   static Sums step(Sums sums, Weights w, vi x) {
-    return added_up(add_words(sums, multiply_bytes(w, x)));
+    return added_up(add_in_words(sums, multiply_bytes(w, x)));
   }
 };
 
@@ -44,22 +44,6 @@ struct QuadDot<8> {
   static vi close(vi, Sums sums) { return sums; }
   static Sums step(Sums sums, Weights w, vi x) {
     return added_up(add_words(sums, multiply_bytes(w.magnitude, turned(x, w))));
-  }
-};
-
-// Sums of 16 bits: eight steps reach 8 * 2 * 15 * 127 = 30,480 at most.
-template <>
-struct QuadDot<4> {
-  using Weights = vi;
-  using Sums = vi;
-  static constexpr int zero_point = 8;
-  static constexpr int most_steps = 8;
-
-  static Weights weights(vi quads) { return quads; }
-  static Sums open(vi) { return splat_int(0); }
-  static vi close(vi acc, Sums sums) { return add_words(acc, sums); }
-  static Sums step(Sums sums, Weights w, vi x) {
-    return added_up(add_in_words(sums, multiply_bytes(w, x)));
   }
 };
 

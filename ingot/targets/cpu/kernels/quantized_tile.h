@@ -47,9 +47,9 @@ struct QuantizedRows {
   }
 };
 
-// Lines of quads that a tile adds up before it does anything else.
+// Lines of quads that a tile takes before it does anything else: 8 quads of every column.
 template <int bits>
-inline constexpr int lines_at_once = QuadDot<bits>::most_steps * bits / 8;
+inline constexpr int lines_at_once = bits;
 
 // Lines of quads for which a tile fetches one of the next attention.
 inline constexpr int lines_for_attention = 4;
@@ -152,24 +152,28 @@ template <class Blocks, int Width, int Lines, class Fetch, class Step>
 }
 
 // acc += the dot products of a tile's rows and columns over `Lines` lines of a group, from `first`
-// on: as many as the sums of the level can hold. `quads` are those of its first column. Lines of two
-// groups have two sums.
+// on. `quads` are those of its first column. Lines of two groups have two sums.
 template <class Blocks, int Lines, int Sums, int Height, int Width, class X, class Fetch>
 [[gnu::always_inline]] inline void dot_lines(const std::uint8_t* quads, const X& x, int begin,
                                              int first, Fetch& fetch,
                                              vi (&acc)[Sums][Height][Width]) {
   using Dot = QuadDot<Blocks::dot_bits>;
+  constexpr int steps = 8 * Lines / Blocks::bits / Sums;  // of each sum
   typename Dot::Sums part[Sums][Height][Width];
   for (int i = 0; i < Sums; ++i)
     for_tile<Height, Width>([&](int r, int v) { part[i][r][v] = Dot::open(acc[i][r][v]); });
+  int done[Sums] = {};
   for_quads<Blocks, Width, Lines>(
       quads, first, fetch,
       [&](const vi(&quad)[Width], int k, auto half) __attribute__((always_inline)) {
         constexpr int i = half.value % Sums;
         typename Dot::Weights w[Width];
         for (int v = 0; v < Width; ++v) w[v] = Dot::weights(quad[v]);
+        const bool full = ++done[i] % Dot::most_steps == 0 && done[i] < steps;
         for_tile<Height, Width>([&](int r, int v) {
-          part[i][r][v] = Dot::step(part[i][r][v], w[v], x.quad(r, begin + k));
+          auto& sums = part[i][r][v];
+          sums = Dot::step(sums, w[v], x.quad(r, begin + k));
+          if (full) sums = Dot::open(acc[i][r][v] = Dot::close(acc[i][r][v], sums));
         });
       });
   for (int i = 0; i < Sums; ++i)
