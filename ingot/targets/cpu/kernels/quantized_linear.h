@@ -149,9 +149,11 @@ class QuantizedLinear {
                           most_tiled_rows)
             : rows_within(rows_bytes, row_bytes, tile_rows<planes>, least_block_rows,
                           most_block_rows);
-  // Nibbles that keep their multipliers are as fast as bytes, unless groups are half a line.
-  static constexpr bool worth_unpacking = !two_level || bits > 4 || Stored::together > 1;
-  static constexpr bool unpackable = bits < 8 && fast_bytes && !tiled && worth_unpacking;
+  // Nibbles that keep their multipliers are as fast as bytes, unless groups are half a line and the
+  // level adds up bytes as fast.
+  static constexpr bool nibbles_gain = fast_bytes && (!two_level || Stored::together > 1);
+  static constexpr bool worth_unpacking = bits > 4 || nibbles_gain;
+  static constexpr bool unpackable = bits < 8 && !tiled && worth_unpacking;
   static constexpr bool by_span = keeps_spans<typename Panels::Block>;  // in unpacked blocks
   static constexpr int whole_starts = by_span ? Stored::starts : 1;  // of rows of unpacked blocks
   static constexpr int last_starts = by_span ? Last::starts : 1;
@@ -196,7 +198,7 @@ class QuantizedLinear {
     if constexpr (Stored::paired) {
       fill_pairs<before_last, Stored::span>(x.whole.values, rows, memory.starts);
       fill_pairs<left, Last::span>(x.last.values, rows, memory.last);
-    } else if (!unpacks(rows) || two_level) {
+    } else if (!unpacks(rows) || keeps_integers<typename Panels::Block>) {
       fill_starts<zero_point, before_last, Stored::span>(x.whole.values, rows, memory.starts);
       fill_starts<zero_point, left, Last::span, Last::spans>(x.last.values, rows, memory.last);
     } else {

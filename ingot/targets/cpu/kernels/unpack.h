@@ -9,7 +9,9 @@
 namespace ingot {
 
 template <class Block>
-inline constexpr bool keeps_spans = Block::two_level || Block::scales_apart;
+inline constexpr bool keeps_integers = Block::two_level || !fast_bytes;
+template <class Block>
+inline constexpr bool keeps_spans = keeps_integers<Block> || Block::scales_apart;
 
 // The parts of a block that are unpacked one after the other: 32 k of one vector of columns each.
 template <class Block>
@@ -21,7 +23,7 @@ template <class Block>
 class UnpackFactors {
  public:
   explicit UnpackFactors(Block from) : from_(from) {
-    if constexpr (Block::multiplied && !Block::two_level)
+    if constexpr (Block::multiplied && !keeps_integers<Block>)
 #pragma GCC unroll 4
       for (int group = 0; group < Block::groups; ++group)
 #pragma GCC unroll 4
@@ -34,7 +36,7 @@ class UnpackFactors {
   // 128 less the zero in each byte.
   vi offset(int vector, int k) const {
     const vi middle = splat_int(-0x7f7f7f80);
-    if constexpr (Block::two_level) return splat_int(0);
+    if constexpr (keeps_integers<Block>) return splat_int(0);
     if constexpr (Block::has_zeros)
       return add(middle, multiply(from_.zeros(vector, k / Block::group), splat_int(-0x01010101)));
     else if constexpr (Block::multiplied)
@@ -63,7 +65,7 @@ template <bool is_signed, class Block>
   const vi offsets[2] = {factors.offset(vector, k), factors.offset(vector, k + 16)};
   const auto bytes = [&](vi nibbles, int half) {
     if constexpr (Block::has_codes) return look_up(coded, nibbles);
-    if constexpr (Block::two_level) return nibbles;
+    if constexpr (keeps_integers<Block>) return nibbles;
     if constexpr (Block::multiplied)
       nibbles = multiply_in_words(nibbles, factors.factor(vector, k));
     const vi sum = add_in_words(nibbles, offsets[half]);
@@ -97,11 +99,13 @@ inline void unpack(Block from, std::uint8_t* to) {
 template <class Stored, int depth>
 struct UnpackedBlocks {
   using Block = typename Stored::Block;
-  static constexpr int bits = 8, dot_bits = 8, packed_bits = Stored::bits;
+  static constexpr int bits = 8, dot_bits = fast_bytes ? 8 : Stored::dot_bits;
+  static constexpr int packed_bits = Stored::bits;
   static constexpr int size = stored<4>(depth), span = keeps_spans<Block> ? Stored::span : size;
   static constexpr int spans = size / span, together = 1, group = span;
-  static constexpr bool multiplied = Block::two_level && Stored::multiplied;
-  static constexpr bool has_minimums = Block::has_minimums, has_zeros = false, has_codes = false;
+  static constexpr bool multiplied = keeps_integers<Block> && Stored::multiplied;
+  static constexpr bool has_zeros = keeps_integers<Block> && Stored::has_zeros;
+  static constexpr bool has_minimums = Block::has_minimums, has_codes = false;
   static constexpr bool paired = Stored::paired;
   static constexpr int starts = Stored::starts, scales = Stored::scales;
 
