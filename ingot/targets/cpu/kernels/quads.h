@@ -25,6 +25,7 @@
 //     open(acc), close(acc, sums)   around at most `most_steps` steps: sums may be narrower
 //     step(sums, weights, x) adds the products of a quad of every column with one of a row
 //   fast_bytes               whether steps of QuadDot<8> are as fast as those of narrower weights
+//   unpacking_pays           whether many rows are worth the time to make bytes of narrower weights
 //
 // All sums are exact, so every level computes the same integers.
 #pragma once

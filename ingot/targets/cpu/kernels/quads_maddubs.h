@@ -13,7 +13,7 @@
 
 namespace ingot {
 
-inline constexpr bool fast_bytes = false;
+inline constexpr bool fast_bytes = false, unpacking_pays = true;
 
 // Weights of fewer than 8 bits. Words hold so many steps of the largest products.
 template <int bits>

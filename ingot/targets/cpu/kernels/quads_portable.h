@@ -102,7 +102,7 @@ inline vi add_words(vi sums, vs words) {
   return sums + (shift_left(both, 16) >> 16) + (both >> 16);
 }
 
-inline constexpr bool fast_bytes = false;
+inline constexpr bool fast_bytes = false, unpacking_pays = false;
 
 // Weights of fewer than 8 bits: one step reaches 4 * 63 * 127 at most.
 template <int bits>

@@ -6,7 +6,7 @@
 
 namespace ingot {
 
-inline constexpr bool fast_bytes = true;
+inline constexpr bool fast_bytes = true, unpacking_pays = true;
 
 template <int bits>
 struct QuadDot {

@@ -149,11 +149,10 @@ class QuantizedLinear {
                           most_tiled_rows)
             : rows_within(rows_bytes, row_bytes, tile_rows<planes>, least_block_rows,
                           most_block_rows);
-  // Nibbles that keep their multipliers are as fast as bytes, unless groups are half a line and the
-  // level adds up bytes as fast.
-  static constexpr bool nibbles_gain = fast_bytes && (!two_level || Stored::together > 1);
-  static constexpr bool worth_unpacking = bits > 4 || nibbles_gain;
-  static constexpr bool unpackable = bits < 8 && !tiled && worth_unpacking;
+  // Nibbles that keep what is stored are as fast as bytes, unless groups are half a line.
+  static constexpr bool worth_unpacking =
+      bits > 4 || !keeps_integers<typename Panels::Block> || Stored::together > 1;
+  static constexpr bool unpackable = bits < 8 && !tiled && unpacking_pays && worth_unpacking;
   static constexpr bool by_span = keeps_spans<typename Panels::Block>;  // in unpacked blocks
   static constexpr int whole_starts = by_span ? Stored::starts : 1;  // of rows of unpacked blocks
   static constexpr int last_starts = by_span ? Last::starts : 1;
