@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache, partial
 from multiprocessing import get_context, parent_process
 from pathlib import Path
 from threading import Thread
-from typing import Generic, TypeVar
+from typing import IO, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -21,10 +23,11 @@ from torch import Tensor
 from ingot.artifact.host import host_flags
 from ingot.artifact.programs import STEP
 from ingot.artifact.select import ABI
+from ingot.artifact.target import Target
 from ingot.targets.cpu.generate import step_sources
 from ingot.targets.cpu.toolchain import build, compile_once
 from ingot.targets.target import requires, target_named
-from tests.support.made_once import made_once
+from tests.support.made_once import made_once, shared_folder
 
 T = TypeVar("T")
 Sources = tuple[tuple[str, str], ...]  # file names and texts
@@ -146,13 +149,36 @@ def write_sources(place: Path, sources: Sources) -> None:
         (place / name).write_text(text)
 
 
+def compile_in_turn(source: Path, out: Path, target: Target, flags: tuple[str, ...] = ()) -> None:
+    """`compile_once`, by no more compilers at once than there are processors.
+
+    Workers of all test processes ask for the largest units at once, and a compiler may only take
+    five minutes.
+    """
+    with ExitStack() as turns:
+        names = [shared_folder() / f"compiler-{n}" for n in range(os.cpu_count() or 1)]
+        files = [turns.enter_context(name.open("w")) for name in names]
+        if not any(map(_is_taken, files)):
+            fcntl.flock(files[os.getpid() % len(files)], fcntl.LOCK_EX)
+        compile_once(source, out, target, flags)
+
+
+def _is_taken(turn: IO[str]) -> bool:
+    """Takes a turn if it is free."""
+    try:
+        fcntl.flock(turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 def build_library(sources: Sources, target: str, more: tuple[str, ...] = ()) -> Path:
     """The library that generated sources become with more flags, built once a test run."""
 
     def compiled(place: Path) -> None:
         write_sources(place, sources)
         flags = (*encoding(target), *more)
-        build(place, place / "kernels.so", target_named(target), flags, compile_once)
+        build(place, place / "kernels.so", target_named(target), flags, compile_in_turn)
 
     content = hashlib.sha256(f"{target}{more}\n{sources}".encode()).hexdigest()
     return made_once(f"unit-{content}", compiled) / "kernels.so"
