@@ -3,7 +3,7 @@
 //
 // Threads divide the panels of columns. A few rows read every weight once, in sequence, at the
 // speed of memory. Many rows come in blocks that stay in the L2 cache while all panels pass over
-// them. For these, fewer bits than 8 are first unpacked to int8, in chunks of a panel that fit the L1 cache.
+// them. For these, fewer bits than 8 may first become bytes, in chunks of a panel that fit the L1 cache.
 // Where the target has tiles of bytes, these multiply all but a few rows; see amx_quads.h.
 #pragma once
 

@@ -1,7 +1,8 @@
-// Unpacks int4, int5 and int6 to int8 once for many rows, on levels where products in int8 are as
-// fast. A weight times its group's multiplier lies in -64 .. 64, one less its zero in -15 .. 15, and
-// one with both in -127 .. 127. Where there are two levels these do not fit: the bytes are the stored
-// integers, and what codes stand for. Those and groups with scales of their own keep their spans.
+// Unpacks int4, int5 and int6 to bytes once for many rows. Where products in int8 are as fast, these
+// are int8: a weight times its group's multiplier lies in -64 .. 64, one less its zero in -15 .. 15,
+// and one with both in -127 .. 127. Where they are not, or there are two levels, which do not fit,
+// bytes are the stored integers, and what codes stand for. Those and groups with scales of their own
+// keep their spans.
 #pragma once
 
 #include "quantized_tile.h"
