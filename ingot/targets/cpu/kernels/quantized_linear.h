@@ -149,9 +149,10 @@ class QuantizedLinear {
                           most_tiled_rows)
             : rows_within(rows_bytes, row_bytes, tile_rows<planes>, least_block_rows,
                           most_block_rows);
-  // Nibbles that keep what is stored are as fast as bytes, unless groups are half a line.
+  // Nibbles that keep what is stored are as fast as bytes, unless groups are half a line or have
+  // multipliers of 6 bits.
   static constexpr bool worth_unpacking =
-      bits > 4 || !keeps_integers<typename Panels::Block> || Stored::together > 1;
+      bits > 4 || !keeps_integers<typename Panels::Block> || Stored::together > 1 || Stored::paired;
   static constexpr bool unpackable = bits < 8 && !tiled && unpacking_pays && worth_unpacking;
   static constexpr bool by_span = keeps_spans<typename Panels::Block>;  // in unpacked blocks
   static constexpr int whole_starts = by_span ? Stored::starts : 1;  // of rows of unpacked blocks
@@ -163,7 +164,7 @@ class QuantizedLinear {
   // What a thread makes of rows of x and of panels.
   struct Own {
     static constexpr int rows = needs_starts ? planes * block_rows : least_tiled_rows<bits, block>;
-    alignas(64) std::uint8_t unpacked[unpackable ? chunk * block * quantized_columns : 1];
+    alignas(64) std::uint8_t unpacked[unpackable ? chunk * UnpackedBlocks<Stored, block>::bytes : 1];
     std::conditional_t<tiled, AmxMemory<block>, char> amx;
     alignas(64) std::int8_t rest[tiled ? amx::most_rows * Inputs : 1];
     alignas(64) int starts[rows * In::whole * Stored::starts + 1];
@@ -257,24 +258,21 @@ class QuantizedLinear {
     Own own;
   };
 
-  // The last blocks fetch the start of the next panel.
+  // Each block fetches one that follows, in this panel or the next.
   template <class Around>
   static void stream_product(const Operands& x, int rows, const std::uint8_t* panel,
                              const std::uint8_t* next, Rows<float> sums, const Around& around) {
-    constexpr int last = quads_ahead<bits> / Panels::Block::bytes + 1;
-    constexpr int turn = last < In::whole ? In::whole - last : 0;
+    constexpr int bytes = Panels::Block::bytes, ahead = (quads_ahead<bits> - 1) / bytes + 1;
+    constexpr int turn = ahead < In::count ? In::count - ahead : 0;
     const Stored blocks{panel};
-    const std::ptrdiff_t to_next = next - blocks.packed(turn).data;
+    const FetchStream here{ahead * bytes}, after{next - blocks.packed(turn).data};
     const Range parts[] = {{0, turn}, {turn, In::whole}};
     with_rows<tile_rows<planes>>(rows, [&](auto height) {
-      for (const Range range : parts) {
-        const FetchStream fetch{range.end < In::whole ? quads_ahead<bits> : to_next};
-        quantized_tile<height.value>(x.whole, blocks, range, fetch, sums,
+      for (const Range range : parts)
+        quantized_tile<height.value>(x.whole, blocks, range, range.begin < turn ? here : after, sums,
                                      range.begin == 0 ? Start::zero : Start::resume);
-      }
-      const FetchStream fetch{to_next};
       if constexpr (In::any_left)
-        quantized_tile<height.value>(x.last, last_of(panel), {0, 1}, fetch, sums, after_whole);
+        quantized_tile<height.value>(x.last, last_of(panel), {0, 1}, after, sums, after_whole);
     });
     around.after(0, rows);
   }
@@ -300,15 +298,15 @@ class QuantizedLinear {
       const Range range{begin, begin + chunk < In::whole ? begin + chunk : In::whole};
       const UnpackedBlocks<Stored, block> chunked{blocks, unpacked, begin};
       for (int index = range.begin; index < range.end; ++index)
-        unpack(blocks.packed(index), unpacked + chunked.offset(index));
+        unpack(chunked, index, unpacked);
       const auto* following = range.end < In::count ? blocks.packed(range.end).data : next;
       share_blocks(team, whole, rows, chunked, range, {begin == 0, range.end == In::count},
                    following, (range.end - range.begin) * Panels::Block::bytes, sums, around);
     }
     if constexpr (In::any_left) {
       const LastRows<last_starts> rest{x.last.values, x.last.scales, x.last.starts};
-      unpack(last_of(panel).packed(0), unpacked);
       const UnpackedBlocks<Last, In::last> last{last_of(panel), unpacked, 0};
+      unpack(last, 0, unpacked);
       share_blocks(team, rest, rows, last, {0, 1}, {In::whole == 0, true}, next,
                    Panels::Last::bytes, sums, around);
     }

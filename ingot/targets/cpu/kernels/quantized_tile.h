@@ -54,16 +54,19 @@ inline constexpr int lines_at_once = bits;
 // Lines of quads for which a tile fetches one of the next attention.
 inline constexpr int lines_for_attention = 4;
 
-// How far ahead a tile fetches if it reads memory itself.
+// How far ahead a tile fetches at least if it reads memory itself.
 template <int bits>
 inline constexpr int quads_ahead = bits < 8 ? tuned::int4_ahead : tuned::int8_ahead;
 
-// A tile calls head(place) for what precedes the quads of a block, quads(i) for each line of quads
-// of all columns, and vector(place) for each vector in it.
+// A tile calls head(place, bytes) for what precedes the quads of a block, quads(i) for each line of
+// quads of all columns, and vector(place) for each vector in it. What lies ahead is whole blocks, so
+// that of a panel nothing is left out.
 struct FetchStream {
   std::ptrdiff_t ahead;
 
-  void head(const std::uint8_t* place) const { prefetch_stream(place + ahead); }
+  void head(const std::uint8_t* place, int bytes) const {
+    for (int at = 0; at < bytes; at += line_bytes) prefetch_stream(place + at + ahead);
+  }
   void vector(const std::uint8_t* place) const { prefetch_stream(place + ahead); }
   void quads(int) const {}
 };
@@ -80,7 +83,7 @@ struct FetchShared {
   Lines later;
   std::uint32_t at = 0;
 
-  void head(const std::uint8_t*) { step(); }
+  void head(const std::uint8_t*, int) { step(); }
   void vector(const std::uint8_t*) const {}
   void quads(int i) {
     if (i % every == 0) step();
@@ -379,7 +382,7 @@ inline Fetch quantized_register_tile(const X& x, const Blocks& blocks, Range ran
   });
   for (int index = range.begin; index < range.end; ++index) {
     const auto packed = blocks.packed(index);
-    fetch.head(packed.data);
+    fetch.head(packed.data, Blocks::Block::weights_at);
     if constexpr (Blocks::Block::scales_apart) {
       add_groups<First>(x, blocks, index, fetch, total);
       continue;

@@ -96,7 +96,34 @@ inline void unpack(Block from, std::uint8_t* to) {
     unpack_part<false>(from, factors, part, to);
 }
 
-// Blocks of a panel from `first` on, unpacked.
+// A block whose multipliers, and pairs of zeros, were spelled out in integers of 32 bits.
+template <class Block>
+struct SpelledBlock : Block {
+  static constexpr int pairs = Block::six_bits ? Block::groups / 2 : 0;
+  static constexpr int bytes = (Block::groups + pairs) * quad_bytes;
+
+  const std::uint8_t* spelled;
+
+  vi multipliers(int vector, int index, int next = 0) const {
+    return load_quads(spelled + (index + next) * quad_bytes + vector * lanes * 4);
+  }
+  vi zero_pairs(int vector, int pair) const {
+    return load_quads(spelled + (Block::groups + pair) * quad_bytes + vector * lanes * 4);
+  }
+};
+
+template <class Block>
+inline void spell_out(Block from, std::uint8_t* to) {
+  for (int vector = 0; vector < quantized_vectors; ++vector, to += lanes * 4) {
+    for (int group = 0; group < Block::groups; ++group)
+      store_quads(to + group * quad_bytes, from.multipliers(vector, group / 2 * 2, group % 2));
+    for (int pair = 0; pair < SpelledBlock<Block>::pairs; ++pair)
+      store_quads(to + (Block::groups + pair) * quad_bytes, from.zero_pairs(vector, pair));
+  }
+}
+
+// Blocks of a panel from `first` on, unpacked. Multipliers that tiles need are spelled out behind
+// each.
 template <class Stored, int depth>
 struct UnpackedBlocks {
   using Block = typename Stored::Block;
@@ -110,13 +137,32 @@ struct UnpackedBlocks {
   static constexpr bool paired = Stored::paired;
   static constexpr int starts = Stored::starts, scales = Stored::scales;
 
+  static constexpr int weight_bytes = size * quantized_columns;
+  static constexpr int bytes = weight_bytes + (multiplied ? SpelledBlock<Block>::bytes : 0);
+
   Stored packed_blocks;
   const std::uint8_t* data;
   int first;
 
-  auto packed(int index) const { return packed_blocks.packed(index); }
+  auto packed(int index) const {
+    const Block block = packed_blocks.packed(index);
+    if constexpr (multiplied)
+      return SpelledBlock<Block>{block, quads(index) + weight_bytes};
+    else
+      return block;
+  }
   const std::uint8_t* quads(int index) const { return data + offset(index); }
-  int offset(int index) const { return (index - first) * size * quantized_columns; }
+  int offset(int index) const { return (index - first) * bytes; }
 };
+
+// Unpacks block `index` of those into their memory.
+template <class Stored, int depth>
+inline void unpack(const UnpackedBlocks<Stored, depth>& blocks, int index, std::uint8_t* memory) {
+  using Blocks = UnpackedBlocks<Stored, depth>;
+  const auto from = blocks.packed_blocks.packed(index);
+  std::uint8_t* to = memory + blocks.offset(index);
+  unpack(from, to);
+  if constexpr (Blocks::multiplied) spell_out(from, to + Blocks::weight_bytes);
+}
 
 }  // namespace ingot
