@@ -46,7 +46,7 @@ Values = dict[str, Any]
 
 KINDS = {"int8": 128, "int6": 32, "int5": 32, "int4": 32}  # and a group that suits them
 OURS: Mapping[str, Values] = {
-    "int8-g32": {"quantize": "int8", "group_size": 32},
+    **{f"int8-g{size}": {"quantize": "int8", "group_size": size} for size in (32, 64)},
     **{f"{kind}-g{size}": {"quantize": kind, "group_size": size} for kind, size in KINDS.items()},
     **{kind: {"quantize": kind} for kind in KINDS},
     **{

@@ -32,6 +32,7 @@ def file(tmp_path_factory):
     return write_gguf(MODEL, tmp_path_factory.mktemp("gguf") / "bundled.gguf")
 
 
+@pytest.mark.thorough  # it compiles twice
 def test_points_are_measured_and_kept(tmp_path, capsys):
     out = tmp_path / "out.json"
     out.write_text(json.dumps({"another": {"points": []}}))

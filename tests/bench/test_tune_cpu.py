@@ -60,6 +60,7 @@ def test_sizes_that_store_other_bits_are_told_even_if_they_are_faster() -> None:
     assert four.endswith("OTHER BITS") and not eight.endswith("OTHER BITS")
 
 
+@pytest.mark.thorough
 def test_real_kernels_of_other_sizes_store_the_same_bits(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

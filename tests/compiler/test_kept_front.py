@@ -220,7 +220,7 @@ def test_a_cache_that_takes_nothing_more_is_no_fault(
     assert front_of(model, Clock(silent)) is made
 
 
-@pytest.mark.parametrize("quantize", core("int4", further=["none"]))
+@pytest.mark.parametrize("quantize", core(further=["int4", "none"]))
 def test_a_model_with_experts_is_compiled_a_second_time(
     quantize: str, cache: Path, tmp_path: Path
 ) -> None:

@@ -180,7 +180,9 @@ def test_pages_of_other_sites_are_refused(keys):
     async def scenario(served, client) -> None:
         own = {"Origin": served.edge.address}
         assert (await client.post("/echo", headers=own)).status_code == 200
-        for origin in ("https://example.com", "null", "http://127.0.0.1", "x" * 1000, "http://["):
+        alike = served.edge.address.replace("://", "://evil.")
+        foreign = ("https://example.com", "null", "http://127.0.0.1", "x" * 1000, "http://[")
+        for origin in (*foreign, alike):
             response = await client.post("/echo", headers={"Origin": origin})
             assert code_of(response) == (403, "not_permitted")
         for host in ("example.com", "example.com:8000", "127.0.0.1.example.com", "[::1].x"):

@@ -17,6 +17,7 @@ from ingot.serve.asked import Asked
 from ingot.serve.edge.edge import Edge
 from ingot.serve.edge.keys import make_key
 from ingot.serve.edge.listening import bind
+from ingot.serve.edge.record import Record
 from ingot.serve.edge.server import DrainingServer, config_of
 from ingot.serve.edge.settings import EdgeSettings
 from ingot.serve.refusal import Refusal
@@ -104,6 +105,18 @@ def test_what_has_no_seat_yet_is_cut_and_told_so_too():
         assert (await asked).text == "began draining"
 
     assert draining(scenario, shutdown_timeout=0.01) == 0
+
+
+def test_no_end_waits_for_a_stream_that_nobody_awaits():
+    async def scenario(served, client, asked) -> None:
+        idle = Record(method="gRPC", path="x", request_id="a", began=0.0, awaited=False)
+        served.edge.opened(idle)
+        os.kill(os.getpid(), signal.SIGTERM)
+        served.app.release.set()
+        assert (await asked).text == "began complete"
+        assert await asyncio.wait_for(served.task, 60) == 0
+
+    assert draining(scenario, shutdown_timeout=3600) == 0
 
 
 def test_a_second_signal_ends_at_once():

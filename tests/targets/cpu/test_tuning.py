@@ -10,7 +10,8 @@ import torch
 from ingot.targets.cpu.levels import KIB, LEVELS
 from ingot.targets.cpu.toolchain import Tuning, flags_of, tuning_of
 from ingot.targets.target import target_named
-from tests.targets.cpu.cases import at_levels, every_case
+from tests.support.core import core
+from tests.targets.cpu.cases import TARGETS_OF, at_levels, every_case
 from tests.targets.cpu.test_bitwise import same
 from tests.targets.cpu.units import Unit
 
@@ -60,8 +61,19 @@ def test_the_compiler_is_told_every_size() -> None:
     assert {"-DINGOT_CORE_CACHE=32768", "-DINGOT_UNPACKED_ROWS=7"} <= set(flags)
 
 
-@at_levels("f32", "bf16", "integer")
+@at_levels("f32", "bf16")
 def test_sizes_change_no_bit(kind: str, target: str) -> None:
+    check_sizes(kind, target)
+
+
+@pytest.mark.parametrize(
+    "target", core(further=TARGETS_OF["integer"][:1], slow=TARGETS_OF["integer"])
+)
+def test_sizes_change_no_bit_of_integers(target: str) -> None:
+    check_sizes("integer", target)
+
+
+def check_sizes(kind: str, target: str) -> None:
     cases = {name: every_case(kind)[name] for name in CASES[kind]}
     kernels, odd = (Unit(cases, target, flags=flags) for flags in ((), flags_of(ODD)))
     rng = torch.Generator().manual_seed(5)
