@@ -102,6 +102,11 @@ def test_only_who_leaves_before_the_end_counts_as_gone():
     assert record.logged_status == 200
 
 
+def challenges(response: httpx.Response) -> list[str]:
+    """The ways to give a key that an answer names."""
+    return [each.split()[0] for each in response.headers.get_list("www-authenticate")]
+
+
 def test_with_keys_only_probes_are_open(keys):
     path, headers = keys
 
@@ -112,6 +117,7 @@ def test_with_keys_only_probes_are_open(keys):
                 for wrong in ({}, {"Authorization": "Bearer wrong"}):
                     response = await client.request(method, at, headers=wrong)
                     assert response.status_code == 401
+                    assert challenges(response) == ["Bearer", "Basic"]
                     assert "access-control-allow-origin" not in response.headers
             for at in ("/live", "/live/", "/health", "/v2/health/live", "/v2/health/ready"):
                 assert (await client.request(method, at)).status_code == 200
@@ -139,6 +145,7 @@ def test_probes_without_a_key_hear_of_no_model(keys, open_health):
                     assert one.json() == named
                 else:
                     assert code_of(one) == (401, "invalid_api_key")
+                    assert challenges(one) == ["Bearer", "Basic"]
             assert (await client.get("/health?model=bard", headers=headers["bob"])).json() == named
             assert (await client.get("/v2/health/ready")).json() == {"ready": True}
             models.states["bard"] = "failed"

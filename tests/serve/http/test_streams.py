@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable, MutableMapping
+from collections.abc import AsyncIterator, Iterable, MutableMapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
 from ingot.errors import EngineDeadError
-from ingot.serve.engine import Job, Piece, Progress
+from ingot.serve.engine import Engine, Job, Piece, Progress
 from ingot.serve.http.app import build_app
 from ingot.serve.http.reply import Reply
 from ingot.serve.requests.context import HttpSettings
@@ -237,6 +238,27 @@ def test_a_stream_that_waits_says_that_it_lives() -> None:
     assert call.status == 200 and call.body.startswith(b": ping\n\n: ping\n\n")
     text = call.body.replace(b": ping\n\n", b"")
     assert text.count(b"data: ") == 3 and text.endswith(b"data: [DONE]\n\n")
+
+
+def test_a_stream_whose_model_is_still_loaded_says_that_it_lives() -> None:
+    gate = asyncio.Event()
+
+    class Loading(FakeModels):
+        @asynccontextmanager
+        async def lease(self, name: str) -> AsyncIterator[Engine]:
+            await gate.wait()
+            async with super().lease(name) as engine:
+                yield engine
+
+    async def run() -> Call:
+        app = build_app(Loading(bard=FakeEngine(says("a"))), HttpSettings(ping_seconds=0.01))
+        body = json.dumps({"model": "bard", "prompt": "x", "stream": True}).encode()
+        async with calling(app, "POST", TEXT, body) as call:
+            await call.until(b": ping\n\n")
+            gate.set()
+        return call
+
+    assert asyncio.run(run()).body.endswith(b"data: [DONE]\n\n")
 
 
 def test_what_is_written_puts_the_next_comment_off() -> None:
