@@ -116,7 +116,7 @@ template <class Block>
 inline void spell_out(Block from, std::uint8_t* to) {
   for (int vector = 0; vector < quantized_vectors; ++vector, to += lanes * 4) {
     for (int group = 0; group < Block::groups; ++group)
-      store_quads(to + group * quad_bytes, from.multipliers(vector, group / 2 * 2, group % 2));
+      store_quads(to + group * quad_bytes, from.multipliers(vector, group));
     for (int pair = 0; pair < SpelledBlock<Block>::pairs; ++pair)
       store_quads(to + (Block::groups + pair) * quad_bytes, from.zero_pairs(vector, pair));
   }
