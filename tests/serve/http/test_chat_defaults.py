@@ -58,6 +58,7 @@ def test_a_conversation_without_a_system_message_gets_the_servers() -> None:
     for role, read in (("system", "system"), ("developer", "system")):
         own = [{"role": role, "content": "Rhyme."}, USER]
         assert prompt(chats, messages=own) == f"{read}:Rhyme.;user:Hi;"
+        assert prompt(chats, messages=own[::-1]) == f"user:Hi;{read}:Rhyme.;"
     knows = SHOWS + "{# developer #}"
     assert prompt(chats, messages=own, chat_template=knows) == "developer:Rhyme.;user:Hi;"
 

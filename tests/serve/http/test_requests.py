@@ -286,6 +286,15 @@ def test_tools_that_the_template_ignores_are_described(choice: Any) -> None:
     assert "<tools>" not in without.tokenizer.decode(without.jobs[0].token_ids)
 
 
+def test_several_calls_may_be_made_unless_one_is_asked_for() -> None:
+    def form(**fields: Any) -> Any:
+        asked = {**GIVEN[CHAT], "tools": TOOLS, "tool_choice": "required", **fields}
+        return answer(asked, CHAT)[1].jobs[0].params["structured_outputs"]
+
+    assert form() == form(parallel_tool_calls=None) == form(parallel_tool_calls=True)
+    assert form() != form(parallel_tool_calls=False)
+
+
 @pytest.mark.parametrize("parser", ["none", "llama3"])
 def test_a_parser_of_the_operator_is_not_described(parser: str) -> None:
     settings = HttpSettings(terms=Terms(tool_call_parser=parser))
@@ -494,6 +503,7 @@ def test_seeds_below_zero_are_seeds() -> None:
 
 def test_the_last_tokens_of_a_prompt_are_kept() -> None:
     (job,) = jobs_of({"prompt": [1, 2, 3, 4], "truncate_prompt_tokens": 2})
+    assert "has no tokens" in refused({"prompt": [1, 2], "truncate_prompt_tokens": 0})["message"]
     assert job.token_ids == [3, 4]
     prompt, most = [*range(2000)], FACTS.max_model_len
     for asked, kept in ((None, most - 1), (0, most), (3, most - 3), (most - 1, 1)):
