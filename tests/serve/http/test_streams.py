@@ -123,6 +123,15 @@ def test_text_that_is_held_back_makes_no_chunk(path: str) -> None:
     assert texts.count("") == (path == CHAT)  # the first one alone
 
 
+def test_scores_of_text_that_is_held_back_are_told() -> None:
+    def script(job: Job) -> Iterable[Step]:
+        yield Progress([Piece(0, "", [7], [[(7, -0.5, 1, "a")]])])
+        yield Progress([Piece(0, "ab", [8], [[(8, -0.25, 1, "b")]], "stop")], True)
+
+    choices = [event["choices"][0] for event in events(ask(script, TEXT, logprobs=1))]
+    assert [choice["logprobs"]["token_logprobs"] for choice in choices] == [[-0.5], [-0.25]]
+
+
 @pytest.mark.parametrize("path", [CHAT, TEXT])
 def test_usage_is_null_until_the_last_chunk(path: str) -> None:
     script = says("a", "b", "c", num_cached_tokens=1)
