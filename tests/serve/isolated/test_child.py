@@ -6,6 +6,10 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
+from ingot.errors import ArtifactError, IngotError, InternalError, ResourceError
+from ingot.serve.isolated import child
 from ingot.serve.isolated.child import (
     SLOW_FIELDS,
     SMALL_TOKENS,
@@ -13,7 +17,8 @@ from ingot.serve.isolated.child import (
     Outbox,
     is_small,
 )
-from ingot.serve.isolated.messages import Ask, Drop
+from ingot.serve.isolated.frames import FrameReader
+from ingot.serve.isolated.messages import Ask, Drop, FromEngine, Open, Refused
 from ingot.serve.settings import ModelSettings
 from tests.serve.jobs import job
 
@@ -47,6 +52,31 @@ def test_a_job_whose_client_leaves_while_it_is_checked_runs_for_nobody() -> None
         feed.meanwhile = lambda: server.do(Drop(2))
         server.do(Ask(2, job([1])))
     assert feed.calls == [("add", 1), ("drop", 2), ("add", 2), ("drop", 2)]
+
+
+@pytest.mark.parametrize(
+    ("raised", "told"),
+    [
+        (MemoryError(), ResourceError("out of memory")),
+        (ArtifactError("damaged", hint="Compile it again."), None),
+        (KeyError("x"), InternalError("KeyError: 'x'")),
+    ],
+)
+def test_a_model_that_cannot_be_opened_is_refused_with_the_reason(
+    raised: Exception, told: IngotError | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise raised
+
+    monkeypatch.setattr(child, "open_model", fail)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        asked = Open("a.ingot", ModelSettings(), "fast")
+        assert child._opened(asked, Outbox(ours)) is None
+        (refused,) = FrameReader[FromEngine](FromEngine).feed(theirs.recv(1 << 16))
+    assert isinstance(refused, Refused)
+    found, wanted = refused.fault.error(), told or raised
+    assert type(found) is type(wanted) and str(found) == str(wanted)
 
 
 def test_what_takes_long_to_check_is_not_small() -> None:

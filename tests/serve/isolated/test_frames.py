@@ -52,6 +52,17 @@ def read(data, kind=ToEngine, pieces=()):
     return found, False
 
 
+def test_what_no_message_can_hold_takes_no_number(monkeypatch):
+    writer = FrameWriter()
+    data = writer.frame(Drop(0))
+    with pytest.raises(OverflowError):
+        writer.frame(Drop(1 << 64))
+    monkeypatch.setattr(frames, "MAX_BYTES", 100)
+    with pytest.raises(ValueError, match="a message of"):
+        writer.frame(MESSAGES[3])
+    assert read(data + writer.frame(Drop(1))) == ([Drop(0), Drop(1)], False)
+
+
 @settings(deadline=None, max_examples=100)
 @given(st.lists(st.integers(0, 900), max_size=20))
 def test_messages_come_through_however_their_bytes_are_cut(cuts):

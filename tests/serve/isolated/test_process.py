@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+from socket import socketpair
 from typing import Any
 
+import pytest
+
+from ingot.errors import ArtifactError
 from ingot.serve.engine import Progress
+from ingot.serve.isolated import client
 from ingot.serve.isolated.frames import FrameReader, FrameWriter
 from ingot.serve.isolated.messages import Ask, Drop, ToEngine, Told
 from ingot.serve.isolated.process import EngineProcess
+from ingot.serve.isolated.supervisor import Supervisor
+from ingot.serve.settings import ModelSettings
 from tests.serve.jobs import job, run
 
 
@@ -67,3 +75,51 @@ def test_the_first_reason_to_end_a_process_is_told() -> None:
         assert (await process.ended).reason == "made no step"
 
     run(main)
+
+
+def test_a_start_that_is_cancelled_leaves_no_process() -> None:
+    killed: list[str] = []
+
+    class Starting(Child):
+        def kill(self) -> None:
+            killed.append("killed")
+
+    async def main() -> None:
+        ours, theirs = socketpair()
+        with theirs:
+            asked = EngineProcess.start("m", "a.ingot", ModelSettings(), lambda: (Starting(), ours))  # type: ignore[arg-type,return-value]
+            start = asyncio.create_task(asked)
+            theirs.setblocking(False)
+            await asyncio.get_running_loop().sock_recv(theirs, 1)
+            start.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await start
+
+    run(main)
+    assert killed
+
+
+def test_an_engine_whose_tokenizer_cannot_be_read_leaves_no_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    closed: list[str] = []
+
+    async def open_process(self: Supervisor) -> None:
+        pass
+
+    async def close(self: Supervisor) -> None:
+        closed.append("closed")
+
+    def fail(path: str) -> None:
+        raise ArtifactError("damaged")
+
+    monkeypatch.setattr(Supervisor, "open", open_process)
+    monkeypatch.setattr(Supervisor, "close", close)
+    monkeypatch.setattr(client, "_tokenizer_files", fail)
+
+    async def main() -> None:
+        with pytest.raises(ArtifactError, match="damaged"):
+            await client.IsolatedEngine.open("m", "a.ingot", ModelSettings())
+
+    run(main)
+    assert closed
