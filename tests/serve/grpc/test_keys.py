@@ -237,6 +237,21 @@ def test_a_key_aborts_only_its_own_requests(run, keys):
     assert run(work()) == ([0, 1], grpc.StatusCode.CANCELLED)
 
 
+def test_keys_share_no_cached_prefixes(run, keys):
+    path, texts = keys
+    engine = FakeEngine(says("a"))
+
+    async def work():
+        async with served(FakeModels(m=engine), key_file=path) as client:
+            for scope in (USE, ADMIN):
+                metadata = [("authorization", f"Bearer {texts[scope]}")]
+                await client.inference.Generate(v1.GenerateRequest(text="a"), metadata=metadata)
+
+    run(work())
+    first, second = (job.salt for job in engine.jobs)
+    assert first and second and first != second
+
+
 def test_who_drains_takes_nothing_new_and_says_so(run):
     async def work():
         models = FakeModels(m=FakeEngine(says("a")))

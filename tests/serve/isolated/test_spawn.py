@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 
@@ -33,6 +34,16 @@ def test_spare_processes_are_used_replaced_when_they_died_and_ended_when_nobody_
         run(main)
         assert left.poll() is None
     assert left.returncode is not None and has_ended(used.pid)
+
+
+def test_a_signal_of_the_terminal_does_not_reach_a_process():
+    child, connection = spawn.spawned()
+    try:
+        assert os.getpgid(child.pid) == child.pid != os.getpgid(0)
+    finally:
+        connection.close()
+        child.kill()
+        child.wait()
 
 
 def test_a_process_imports_nothing_from_where_it_starts(tmp_path):

@@ -90,6 +90,31 @@ def test_so_many_wait_for_an_engine_and_no_more() -> None:
     run(main)
 
 
+def test_who_stops_waiting_leaves_room_for_others() -> None:
+    async def main() -> None:
+        supervisor = Supervisor("m", None, Patience(max_waiting=1), lambda *_: None)  # type: ignore[arg-type]
+        left = asyncio.create_task(supervisor.process())
+        await settle()
+        left.cancel()
+        await settle()
+        waits = asyncio.create_task(supervisor.process())
+        await settle()
+        supervisor._take(Process([]))  # type: ignore[arg-type]
+        assert await waits
+
+    run(main)
+
+
+def test_a_new_process_has_not_been_silent() -> None:
+    async def main() -> None:
+        supervisor = Supervisor("m", None, Patience(), lambda *_: None)  # type: ignore[arg-type]
+        supervisor.silent_seconds = 99.0  # as of one that hung
+        supervisor._take(Process([]))  # type: ignore[arg-type]
+        assert supervisor.silent_seconds == 0
+
+    run(main)
+
+
 def test_deaths_of_long_ago_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     supervisor = Supervisor("m", None, Patience(window_seconds=10), lambda *_: None)  # type: ignore[arg-type]
     times = iter([0.0, 1.0, 10.5, 10.5, 30.0])
