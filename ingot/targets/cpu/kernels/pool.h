@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <new>
 
+#include "placement.h"
 #include "signal.h"
 #include "team.h"
 
@@ -44,7 +45,7 @@ class Pool {
     context_ = context;
     threads_ = threads;
     barrier_.resize(threads);
-    for (int i = 0; i < threads - 1; ++i) workers_[i].start.advance();
+    for (int i = 0; i < threads - 1; ++i) workers_[i].wake();
     body_(context, team(0), barrier_);
     barrier_.wait();
     return barrier_.take_waited();
@@ -56,6 +57,12 @@ class Pool {
     int rank;
     pthread_t thread{};
     Signal start{};
+    Placement placement{};
+
+    void wake() {
+      if (start.has_sleepers()) placement.keep_off(thread);
+      start.advance();
+    }
   };
 
   Pool(int size, Body body)
@@ -81,6 +88,7 @@ class Pool {
     for (std::uint32_t seen = 0;; ++seen) {
       worker.start.wait_past(seen, pool.patience_.without_yields());
       if (pool.stopping_) return nullptr;
+      worker.placement.restore();
       pool.body_(pool.context_, pool.team(worker.rank), pool.barrier_);
       pool.barrier_.wait();
     }

@@ -48,6 +48,9 @@ class Signal {
  public:
   std::uint32_t value() const { return value_.load(std::memory_order_acquire); }
 
+  // True of a signal that a thread no longer spins for; it sleeps, or is about to.
+  bool has_sleepers() const { return sleepers_.load(std::memory_order_seq_cst) != 0; }
+
   void advance() {
     value_.fetch_add(1, std::memory_order_seq_cst);
     if (sleepers_.load(std::memory_order_seq_cst) != 0)
