@@ -191,7 +191,7 @@ def show_groups(artifact: ingot.Artifact) -> None:
     show(
         f"{entry.name}: {entry.formed} of {entry.allowed}"
         + "".join(f"; {count} x {reason}" for reason, count in entry.reasons)
-        for entry in artifact.target.step.groups
+        for entry in artifact.target.main.groups
         if entry.allowed
     )
 

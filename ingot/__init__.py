@@ -13,6 +13,8 @@ from ingot.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from ingot.api import LLM as LLM
+    from ingot.api import Classifier as Classifier
+    from ingot.api import Embedder as Embedder
     from ingot.api import EngineArgs as EngineArgs
     from ingot.api import compile as compile
     from ingot.artifact.reader import Artifact as Artifact
@@ -41,6 +43,8 @@ _HOMES = {
     "IngotError": "ingot.errors",
     "LLM": "ingot.api",
     "EngineArgs": "ingot.api",
+    "Embedder": "ingot.api",
+    "Classifier": "ingot.api",
     "AsyncLLM": "ingot.async_api",
     "AsyncLLMEngine": "ingot.async_api",
     "AsyncEngineArgs": "ingot.async_api",

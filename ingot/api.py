@@ -12,7 +12,7 @@ from ingot.artifact.reader import Artifact
 from ingot.artifact.tree import is_artifact
 from ingot.errors import UsageError
 from ingot.files import as_path
-from ingot.runtime import llm
+from ingot.runtime import llm, text_model
 from ingot.runtime.config import EngineConfig, engine_config
 from ingot.runtime.model import Model
 from ingot.runtime.vllm_arguments import CONSTRUCTOR, choose
@@ -109,6 +109,46 @@ class LLM(FromDirectory, llm.LLM):
 
     A context manager. Safe to use from several threads. `__init__` describes the arguments.
     """
+
+
+class _Opening(text_model.TextModel):
+    """Opens a `TextModel` from wherever its artifact is or can be made."""
+
+    def __init__(
+        self,
+        model: str | Path | Artifact,
+        *,
+        device: str = "auto",
+        revision: str | None = None,
+        compile_options: Mapping[str, Any] | None = None,
+        truncate: bool = False,
+        num_threads: int | None = None,
+    ) -> None:
+        """Opens a model.
+
+        Args:
+            model: the folder of an artifact or of a model, a name on the hub, or an open artifact.
+            device: "cpu", "cuda", "cuda:1" or "auto"; a model directory is compiled for that.
+            revision: of a model on the hub, a branch, tag or commit; None: its main branch.
+            compile_options: for a model directory, such as {"dtype": "bfloat16"}.
+            truncate: leave out the end of texts that are too long, instead of refusing them.
+            num_threads: the most threads of a step; None: one per usable processor.
+        """
+        if not isinstance(model, Artifact):
+            path = _path("model", model)
+            wanted = None if compile_options is None else _options(compile_options)
+            if not is_artifact(path):
+                wanted = _for_device(device, wanted, compile_options)
+            model = _opened(_compiled(_local(model, path, revision), wanted), device)
+        super().__init__(model, truncate=truncate, num_threads=num_threads)
+
+
+class Embedder(_Opening, text_model.Embedder):
+    """A model that makes vectors of texts, used like a `SentenceTransformer`."""
+
+
+class Classifier(_Opening, text_model.Classifier):
+    """A model that scores texts or pairs of them, used like a `CrossEncoder`."""
 
 
 _OWN = [name for name in signature(Model).parameters if name not in ("model", "config")]

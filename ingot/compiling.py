@@ -218,7 +218,7 @@ def golden_error(folder: Path) -> float | None:
     except (IncompatibleHostError, ResourceError):
         return None
     found.raise_if_failed(compile_hint(artifact, found))
-    return found.mean_error
+    return found.error
 
 
 def record_goldens(

@@ -132,6 +132,22 @@ def shakespeare_artifact() -> Path:
     return place / "shakespeare.ingot"
 
 
+@pytest.fixture(scope="session")
+def embedder_artifact() -> Path:
+    """A tiny model that makes vectors of texts, compiled for this host, once a test run."""
+    from tests.support.text_models import embedder
+
+    return embedder()
+
+
+@pytest.fixture(scope="session")
+def reranker_artifact() -> Path:
+    """A tiny model that scores pairs of texts, likewise."""
+    from tests.support.text_models import reranker
+
+    return reranker()
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _wide_lines() -> None:
     """Lines are as long as in a pipe, whatever terminal the tests run in."""

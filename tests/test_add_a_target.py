@@ -71,7 +71,7 @@ def test_artifact_of_the_page_says_why_no_group_was_formed(example: Path, tmp_pa
         disable_passes=("merge_linears",),
     )
     report = compile_model(ModelDir.open(model_dir), tmp_path / "out.ingot", options)
-    (entry,) = report.manifest.targets[0].step.groups
+    (entry,) = report.manifest.targets[0].main.groups
     assert (entry.formed, entry.allowed) == (1, 11)
     assert entry.reasons == (("something else reads the norm", 10),)
     artifact = Artifact.open(report.artifact, check="full")

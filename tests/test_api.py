@@ -142,7 +142,7 @@ def test_arguments_can_be_held_and_are_checked_later() -> None:
 class Replayed:
     """What a replay of golden prompts found."""
 
-    mean_error = 0.25
+    error = 0.25
 
     def __init__(self, fails: bool) -> None:
         self.fails = fails

@@ -19,6 +19,7 @@ OF_C = re.compile(r"CLOCK_REALTIME|gettimeofday|system_clock|\btime\((NULL|nullp
 # Who may show a date, and how often it asks for one.
 SHOW_DATES = {
     "ingot/serve/http/generate.py": 1,  # `created` of answers
+    "ingot/serve/texts/answers.py": 1,  # the same of those about whole texts
     "ingot/serve/registry/entries.py": 1,  # `created` of models that are not loaded
     "ingot/serve/ray/remote.py": 1,  # the same of replicas
     "ingot/serve/registry/events.py": 1,  # `time` of events

@@ -24,6 +24,7 @@ PRINTS = {
 }
 # These make a model of their own, in a folder that they are given.
 MAKES_MODEL = {"tiny_model.py", "walkthrough.py"}
+READS_TEXTS = {"search.py"}
 # Runs a program on one processor, whatever else the machine does, and fails if it has loaded what
 # an artifact does not need.
 RUN = """
@@ -37,9 +38,9 @@ sys.exit(f"loaded {loaded}" if loaded else 0)
 """
 
 
-def output(name: str, given: Path, *start: str) -> str:
+def output(name: str, given: Path, *start: str, more: tuple[str, ...] = ()) -> str:
     """What an example prints."""
-    command = [sys.executable, *(start or ("-c", RUN)), str(EXAMPLES / name), str(given)]
+    command = [sys.executable, *(start or ("-c", RUN)), str(EXAMPLES / name), str(given), *more]
     environment = {**os.environ, "PYTHONPATH": str(EXAMPLES.parent)}
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert (done.returncode, done.stderr) == (0, "")
@@ -48,7 +49,7 @@ def output(name: str, given: Path, *start: str) -> str:
 
 def test_every_example_is_run_and_described():
     programs = {path.name for path in EXAMPLES.glob("*.py")}
-    assert programs == PRINTS.keys() | MAKES_MODEL
+    assert programs == PRINTS.keys() | MAKES_MODEL | READS_TEXTS
     page = (EXAMPLES / "README.md").read_text()
     assert set(re.findall(r"\| \[(\w+\.py)\]\(\1\) \|", page)) == programs
     folders = {path.name for path in EXAMPLES.glob("*/") if path.name != "__pycache__"}
@@ -60,6 +61,15 @@ def test_every_example_is_run_and_described():
 def test_an_example_prints_what_it_shows(name, shakespeare_artifact):
     printed = output(name, shakespeare_artifact)
     assert re.fullmatch(PRINTS[name], printed), printed
+
+
+def test_a_search_finds_the_passage_that_is_asked_for(embedder_artifact, tmp_path):
+    (tmp_path / "a.txt").write_text("To be\n\nor not to be\n")
+    (tmp_path / "b.txt").write_text("that is\nthe question")
+    more = (str(tmp_path), "that is\nthe question")
+    printed = output("search.py", embedder_artifact, more=more)
+    found = re.findall(r"(-?\d\.\d{3})  (\w\.txt): (.+)\n", printed)
+    assert found[0] == ("1.000", "b.txt", "that is the question") and len(found) == 3
 
 
 def test_a_tiny_model_is_written_without_torch(tmp_path):

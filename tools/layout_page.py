@@ -80,7 +80,7 @@ def compile_bundled(folder: Path) -> None:
         "config.json": (MODEL / "config.json").read_text(),
         "plan.json": encode_plan(front.plan).decode(),
         "target.json": encode_plan(part.plan).decode(),
-        "ledger.txt": ledger(part.entry.step.groups),
+        "ledger.txt": ledger(part.entry.main.groups),
         **sources(artifact),
         "weights.txt": weights(artifact, part.entry.layout),
         "artifact.txt": "\n".join(["manifest.json", *sorted(artifact.manifest.files)]),

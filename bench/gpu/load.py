@@ -47,7 +47,7 @@ def copies(setting: Setting) -> None:
 def load(setting: Setting, name: str) -> None:
     """Raises RuntimeError that names what the driver refused."""
     artifact = setting.artifact(name)
-    built, folder = built_of(artifact), PurePosixPath(artifact.target.step.kernels).parent
+    built, folder = built_of(artifact), PurePosixPath(artifact.target.main.kernels).parent
     driver = setting.driver()
     refused, began = [], time.perf_counter()
     try:

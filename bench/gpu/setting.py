@@ -53,5 +53,5 @@ class Setting:
 
 def built_of(artifact: Artifact) -> BuiltLaunches:
     """What the artifact's kernels.json says."""
-    name = artifact.target.step.kernels
+    name = artifact.target.main.kernels
     return decode_built(artifact.read(name), file=name)

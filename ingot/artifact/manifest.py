@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ingot.artifact.plan import Limits
-from ingot.artifact.programs import STEP
-from ingot.artifact.quality import Quality
+from ingot.artifact.pooler import Pooler
+from ingot.artifact.programs import ENCODE, STEP, main_of
+from ingot.artifact.quality import Quality, VectorQuality
 
-FORMAT_VERSION = (3, 3)  # a reader refuses another major version, and reads a newer minor one
+FORMAT_VERSION = (3, 4)  # a reader refuses another major version, and reads a newer minor one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,8 +77,9 @@ class TargetEntry:
     core_cache_bytes: int = 0
 
     @property
-    def step(self) -> ProgramEntry:
-        return self.programs[STEP.name]
+    def main(self) -> ProgramEntry:
+        """What the artifact is for."""
+        return self.programs[main_of(self.programs)]
 
 
 AS_STORED = ", as in the checkpoint"  # ends a quantization whose integers the checkpoint had
@@ -87,14 +89,16 @@ AS_STORED = ", as in the checkpoint"  # ends a quantization whose integers the c
 class Numerics:
     """The arithmetic of the model: dtype, quantization, tolerance and quality.
 
-    `tolerance` is the mean |error| that its golden log-probabilities may have. `quality` is what
-    its number formats cost on text; None where that was not measured.
+    `tolerance` is the mean |error| that its golden log-probabilities may have, or the relative
+    error of its golden rows. `quality` is what its number formats cost on text, and `vectors` what
+    they cost the vectors of texts; None where that was not measured.
     """
 
     dtype: str
     quantization: str
     tolerance: float
     quality: Quality | None = None
+    vectors: VectorQuality | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,8 +118,9 @@ class FileEntry:
 class Manifest:
     """The contents of `manifest.json`.
 
-    `files` lists every other file of the artifact by its relative path. `digest` is the hash of
-    the manifest itself, and identifies the whole artifact. The writer fills in both.
+    `pooler` says what a model makes of whole texts; None of one that generates alone. `files` lists
+    every other file of the artifact by its relative path. `digest` is the hash of the manifest
+    itself, and identifies the whole artifact. The writer fills in both.
     """
 
     format: tuple[int, int]
@@ -125,8 +130,19 @@ class Manifest:
     numerics: Numerics
     targets: tuple[TargetEntry, ...]
     ledger: tuple[LedgerEntry, ...]
+    pooler: Pooler | None = None
     files: dict[str, FileEntry] = field(default_factory=dict)
     digest: str = ""
+
+    @property
+    def main(self) -> str:
+        """The program that the artifact is for."""
+        return main_of(name for target in self.targets for name in target.programs)
+
+    @property
+    def encodes(self) -> bool:
+        """Tells whether the model reads whole texts, and generates none."""
+        return self.main == ENCODE.name
 
     def ledger_of(self, program: str) -> tuple[LedgerEntry, ...]:
         """Entries of the ledger for a program."""

@@ -6,7 +6,7 @@ are declared here; the model decides how wide they are, and which states there a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ingot.artifact.spec import Array, Dim, StateKind
@@ -35,17 +35,28 @@ class Program:
         return tuple(a for a in self.inputs if LEADS_TO.get(a.name) in (None, *kinds))
 
     @property
-    def rows(self) -> Array:
-        """The input that says of which tokens the program returns a row."""
-        return next(array for array in self.inputs if array.shape == ("R",))
+    def rows(self) -> Array | None:
+        """The input that says of which tokens the program returns a row; None for a program that
+        returns one for each sequence."""
+        return next((array for array in self.inputs if array.shape == ("R",)), None)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of its outputs."""
+        return tuple(array.name for array in self.outputs)
+
+    @property
+    def keeps(self) -> bool:
+        """Tells whether it keeps something of a sequence for later steps."""
+        return any(array.name in LEADS_TO for array in self.inputs)
 
 
 def _input(name: str, shape: tuple[Dim, ...], meaning: str, plain: str = "") -> Array:
     return Array(name=name, dtype="int32", shape=shape, meaning=meaning, plain=plain)
 
 
-def _rows(name: str) -> Array:
-    return Array(name=name, dtype="float32", shape=("R",), meaning=name)
+def _rows(name: str, symbol: str = "R") -> Array:
+    return Array(name=name, dtype="float32", shape=(symbol,), meaning=name)
 
 
 _TEXT = (
@@ -78,6 +89,20 @@ HIDDEN = Program(
     outputs=(_rows("hidden"),),
 )
 
+VECTORS = "vectors"
+ENCODE = Program(
+    name="encode",
+    meaning="gives a vector for each text, which it sees whole",
+    inputs=tuple(array for array in _TEXT if array.name not in LEADS_TO),
+    outputs=(_rows(VECTORS, "S"),),
+)
+
+
+def main_of(names: Iterable[str]) -> str:
+    """Of an artifact's programs the one that it is for: what it does when nothing else is asked."""
+    there = {*names}
+    return next((name for name in PROGRAMS if name in there), STEP.name)
+
 
 def meaning_of(name: str) -> str:
     """Describes the purpose of a program; empty for one of a newer ingot."""
@@ -85,4 +110,4 @@ def meaning_of(name: str) -> str:
     return program.meaning if program else ""
 
 
-PROGRAMS: Mapping[str, Program] = {each.name: each for each in (STEP, HIDDEN)}
+PROGRAMS: Mapping[str, Program] = {each.name: each for each in (STEP, HIDDEN, ENCODE)}

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 MAX_KL = 0.5  # beyond this a model is ruined
 WARN_KL = 0.1
+LEAST_COSINE = 0.98  # below this vectors are ruined
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +38,31 @@ class Quality:
     def knows(self, vocab_size: int) -> bool:
         """Tells whether the base predicts text better than by guessing, as a trained model does."""
         return self.base_perplexity < vocab_size / 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VectorQuality:
+    """The cost of number formats to the vectors of texts.
+
+    Attributes:
+        texts: that were read.
+        cosine, mean_cosine: of the vector of a text with that of the checkpoint's own numbers in
+            float32: the least of all texts, and their mean.
+    """
+
+    texts: int
+    cosine: float
+    mean_cosine: float
+
+
+def vectors_line(quality: VectorQuality | None) -> str:
+    """The figures on one line."""
+    if quality is None:
+        return "unknown: compiled with --no-quality, or scores and no vectors"
+    return (
+        f"cosine {quality.cosine:.6f} or more with the checkpoint's own vectors, "
+        f"{quality.mean_cosine:.6f} in the mean ({quality.texts} texts)"
+    )
 
 
 def quality_line(quality: Quality | None) -> str:

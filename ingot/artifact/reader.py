@@ -17,7 +17,6 @@ from ingot.artifact.hashing import hash_fd, in_threads
 from ingot.artifact.lock import hold
 from ingot.artifact.manifest import FileEntry, Manifest, TargetEntry
 from ingot.artifact.plan import Plan
-from ingot.artifact.programs import STEP
 from ingot.artifact.select import best_target, choose_target
 from ingot.artifact.tensors import TensorFile, read_header
 from ingot.artifact.tree import MANIFEST, UNFINISHED, list_files, open_file
@@ -101,10 +100,13 @@ class Artifact:
         """The plan of this host's target, or of the first if none fits: to read, not to run."""
         return self.plan_of(best_target(self.manifest, self.flags) or self.manifest.targets[0])
 
-    def plan_of(self, entry: TargetEntry, program: str = STEP.name) -> Plan:
-        """The plan of a target's program. Raises ArtifactError if its limits are not those of the
-        manifest, and KeyError for a program that it does not have."""
-        name = entry.programs[program].plan
+    def plan_of(self, entry: TargetEntry, program: str = "") -> Plan:
+        """The plan of a target's program, by default of the main one.
+
+        Raises ArtifactError if its limits are not those of the manifest, and KeyError for a program
+        that it does not have.
+        """
+        name = (entry.programs[program] if program else entry.main).plan
         if name in self._plans:
             return self._plans[name]
         plan = decode_plan(self.read(name), file=name)

@@ -115,6 +115,7 @@ TRAITS: Mapping[str, Traits] = {
     "embedding": Traits(roles={"tokens": Role.OWN, "weight": Role.TABLE}, cost=lookup),
     "rope_table": Traits(roles={"positions": Role.OWN, "inv_freq": Role.VECTOR}),
     "select_rows": Traits(roles={"x": Role.CHOSEN, "rows": Role.OWN}),
+    "pool": Traits(roles={"x": Role.CHOSEN, "spans": Role.OWN}),
     # products
     "linear": Traits(
         roles={"x": Role.OWN, "weight": Role.MATRIX, "bias": Role.VECTOR}, cost=product

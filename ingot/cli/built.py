@@ -41,7 +41,7 @@ def groups_text(manifest: Manifest) -> str:
     were not formed. Targets that agree share one table."""
     found: dict[tuple[GroupEntry, ...], list[str]] = {}
     for target in manifest.targets:
-        found.setdefault(target.step.groups, []).append(target.name)
+        found.setdefault(target.main.groups, []).append(target.name)
     texts = []
     for groups, names in found.items():
         allowed = [entry for entry in groups if entry.allowed]

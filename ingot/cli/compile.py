@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ingot.artifact.quality import quality_line
+from ingot.artifact.quality import quality_line, vectors_line
 from ingot.artifact.target import CUDA_REACHES, CUDA_TARGETS
 from ingot.cli.arguments import REVISION, SOURCE, Argument, Arguments
 from ingot.cli.built import groups_text, ledger_table, name_of, shape_of, stored
@@ -20,7 +20,7 @@ from ingot.cli.progress import progress_display
 from ingot.errors import UsageError
 
 if TYPE_CHECKING:
-    from ingot.artifact.manifest import LedgerEntry
+    from ingot.artifact.manifest import LedgerEntry, Manifest, Numerics
     from ingot.artifact.matrices import StoredMatrix
     from ingot.compiler.options import CompileOptions, Report
 
@@ -57,8 +57,9 @@ ARGUMENTS: Arguments = (
     ),
     Argument(
         "--programs LIST",
-        "what the artifact can do, separated by commas: step (the default, and always there) "
-        "generates text; hidden gives the hidden states that embeddings are made of (LLM.embed)",
+        "what the artifact can do, separated by commas: step generates text, and hidden gives the "
+        "hidden states that embeddings are made of (LLM.embed); encode reads whole texts (default: "
+        "what the model is for)",
         partial(_names, what="program, such as step"),
     ),
     Argument(
@@ -211,20 +212,21 @@ def summary(report: Report) -> str:
     lines = [
         ("model", f"{manifest.model.name} ({manifest.model.architecture})"),
         ("targets", ", ".join(target.name for target in manifest.targets)),
+        *(("gives", pooler.in_words) for pooler in [manifest.pooler] if pooler),
         ("dtype", report.dtype_reason),
         ("size", f"{size}, of which weights {weights} in {stored(numerics)}"),
         *(("kept", text) for text in report.kept),
         *(("chosen", text) for text in [report.choice] if text),
         *(("ignored", text) for text in report.ignored),
         ("time", f"{format_seconds(report.seconds)}, most of it {stages}"),
-        ("golden error", golden_error(report.golden_error, numerics.tolerance)),
-        ("quality", quality_line(numerics.quality)),
+        ("golden error", golden_error(report.golden_error, manifest)),
+        ("quality", quality_of(numerics, manifest)),
         *(("warning", text) for text in [better_format(report)] if text),
     ]
     # Passes that had something to do; `inspect` shows all.
     ledger = ledger_table(tuple(e for e in manifest.ledger if e.expected or is_counted(e)))
     groups = groups_text(manifest)
-    following = next_step("run", str(root), "Once upon a time")
+    following = next_step(*trial(manifest, str(root)))
     parts = (f"{root}\n{facts(lines)}", matrices_table(report.matrices), ledger, groups, following)
     return "\n\n".join(part for part in parts if part)
 
@@ -240,12 +242,29 @@ def is_counted(entry: LedgerEntry) -> bool:
     return entry.expected is None and entry.matched > 0 and entry.name.startswith("fuse_")
 
 
-def golden_error(error: float | None, tolerance: float) -> str:
-    """The mean error of the golden log-probabilities, beside what is allowed."""
+def quality_of(numerics: Numerics, manifest: Manifest) -> str:
+    """What the number formats cost, in a line."""
+    if manifest.encodes:
+        return vectors_line(numerics.vectors)
+    return quality_line(numerics.quality)
+
+
+def trial(manifest: Manifest, root: str) -> tuple[str, ...]:
+    """The command that tries an artifact."""
+    if not manifest.encodes:
+        return "run", root, "Once upon a time"
+    embeds = manifest.pooler is None or manifest.pooler.task == "embed"
+    return ("embed", root, "README.md") if embeds else ("serve", root)
+
+
+def golden_error(error: float | None, manifest: Manifest) -> str:
+    """The error of the goldens, beside what is allowed."""
+    tolerance = manifest.numerics.tolerance
     if error is None:
         why = "this host has none of the targets, or too little free memory"
         return f"not measured: {why} (allowed: {tolerance:g})"
-    return f"{error:.1e} in the mean of log-probabilities (allowed: {tolerance:g})"
+    what = "of rows, relative" if manifest.encodes else "in the mean of log-probabilities"
+    return f"{error:.1e} {what} (allowed: {tolerance:g})"
 
 
 def better_format(report: Report) -> str:

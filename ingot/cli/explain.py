@@ -9,7 +9,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from ingot.artifact.programs import STEP
+from ingot.artifact.programs import HIDDEN, STEP
 from ingot.cli.advice import advice
 from ingot.cli.arguments import REVISION, SOURCE, Argument, Arguments
 from ingot.cli.built import name_of, shape_of
@@ -142,7 +142,7 @@ def _identity(explanation: Explanation) -> str:
 
 
 def _program(name: str, meaning: str) -> str:
-    option = "" if name == STEP.name else f"; --programs {STEP.name},{name}"
+    option = f"; --programs {STEP.name},{name}" if name == HIDDEN.name else ""
     return f"{name} {meaning}{option}"
 
 
@@ -162,7 +162,11 @@ def _needs(explanation: Explanation, whose: str) -> str:
     cells = [_row(way, explanation) for way in ways]
     lines = [_about(explanation, whose), table(cells, header)]
     caches = {cache.dtype: cache for way in ways for cache in way.caches}
-    rows = [(f"KV cache in {name}", _cache(cache)) for name, cache in caches.items()]
+    rows = [
+        (f"KV cache in {name}", _cache(cache))
+        for name, cache in caches.items()
+        if cache.bytes_per_token
+    ]
     if others := [way.name for way in ways if "--dequantize" in way.options]:
         rows.append(
             ("--dequantize", f"needed for {', '.join(others)}: the checkpoint is quantized")
@@ -222,7 +226,8 @@ def _cache(cache: CacheNeed) -> str:
 
 def _about(explanation: Explanation, whose: str) -> str:
     who = f"{_sequences(explanation.seats)} of {explanation.context} tokens"
-    about = f"Needs on {explanation.target}, with a KV cache for {who}. {TOTAL}"
+    cached = f", with a KV cache for {who}" if _caches(explanation) else ""
+    about = f"Needs on {explanation.target}{cached}. {TOTAL}"
     about += f" {RESIDENT}" if _has_experts(explanation) else ""
     if explanation.memory_bytes is None:
         return about
@@ -247,6 +252,11 @@ def _fits(way: Way, cache: CacheNeed, memory: int | None) -> list[str]:
     without_experts = cache.total_bytes - way.expert_bytes
     helps = way.expert_bytes > 0 and without_experts <= memory
     return ["yes" if cache.fits else "without experts" if helps else "no"]
+
+
+def _caches(explanation: Explanation) -> bool:
+    """Tells whether the model keeps keys and values."""
+    return any(cache.bytes_per_token for way in explanation.ways for cache in way.caches)
 
 
 def _has_experts(explanation: Explanation) -> bool:

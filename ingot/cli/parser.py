@@ -51,6 +51,7 @@ VERBS = (
     Verb("compile", "compile a model directory into an artifact"),
     Verb("run", "generate text from a prompt, or hold a conversation"),
     Verb("chat", "hold a conversation with a model on a server", "chat.url"),
+    Verb("embed", "write the vectors of texts in files, by a model made for it"),
     Verb("serve", "serve models to clients of OpenAI's API"),
     Verb("models", "show, load, unload and reload the models of a running server"),
     Verb("bench", "measure prefill and decode beside the limits of this machine", "bench.bench"),
@@ -58,6 +59,11 @@ VERBS = (
         "bench serve",
         "measure a server under load, with the options and results of vLLM's benchmark",
         "bench.serve",
+    ),
+    Verb(
+        "bench embed",
+        "measure how many texts a second become vectors, beside the limits of this machine",
+        "bench.embed",
     ),
     Verb(
         "inspect",

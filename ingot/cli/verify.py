@@ -63,22 +63,31 @@ def main(args: argparse.Namespace) -> int:
 
 def summary(artifact: Artifact, result: Verification) -> str:
     """Summary of what was checked, and what was found."""
-    near, allowed = len(result.mismatches), result.allowed
-    golden = f"{result.num_prompts} prompts, {result.num_positions} positions"
+    texts = f"{result.num_prompts} texts"
+    if result.differences:
+        texts = f"{result.num_prompts} prompts, {result.num_positions} positions"
+    ways = ", ".join(result.differences) or "alone, together, in reverse order"
     rows = [
         ("files", f"{len(artifact.manifest.files)} hashes match"),
-        ("golden", f"{golden}, {result.number_format}"),
-        ("mean error", f"{result.mean_error:.1e}, {allowed.mean:.1e} allowed"),
-        ("largest error", f"{result.max_error:.1e}, {allowed.largest:.1e} allowed"),
-        ("divergence", f"{result.kl:.1e} nats, {allowed.kl:.1e} allowed"),
-        ("near ties", f"{near}" if near else "none"),
+        ("golden", f"{texts}, {result.number_format}"),
+        *(_of_logits(result) if result.differences else ()),
         *(
             (name, f"relative error {each.error:.1e}, {each.allowed:.1e} allowed")
             for name, each in result.programs.items()
         ),
-        ("ways", f"{', '.join(result.differences)}: the same bits"),
+        ("ways", f"{ways}: the same bits"),
     ]
     return f"{artifact.path}: verified on this host as {artifact.target.name}\n{facts(rows)}"
+
+
+def _of_logits(result: Verification) -> list[tuple[str, str]]:
+    near, allowed = len(result.mismatches), result.allowed
+    return [
+        ("mean error", f"{result.mean_error:.1e}, {allowed.mean:.1e} allowed"),
+        ("largest error", f"{result.max_error:.1e}, {allowed.largest:.1e} allowed"),
+        ("divergence", f"{result.kl:.1e} nats, {allowed.kl:.1e} allowed"),
+        ("near ties", f"{near}" if near else "none"),
+    ]
 
 
 def _finish_json(artifact: Artifact, result: Verification) -> int:

@@ -89,11 +89,11 @@ def run_kernels(artifact: Artifact, entry: TargetEntry, steps: Steps) -> Watched
     """Runs the steps on the artifact's target, as compiled. Raises what opening it raises."""
     plan = artifact.plan_of(entry)
     stored = StoredWeights(artifact, entry, plan)
-    code = artifact.read(entry.step.kernels) if kind_of_name(entry.name) == "cpu" else b""
+    code = artifact.read(entry.main.kernels) if kind_of_name(entry.name) == "cpu" else b""
     step: CpuStep | CudaStep
     if code:
         addresses = stored.addresses()
-        step = CpuStep(plan, code, entry.step.kernels, addresses, steps.num_pages)
+        step = CpuStep(plan, code, entry.main.kernels, addresses, steps.num_pages)
     else:
         longest = max(map(len, steps.prompts))
         step = CudaStep(artifact, plan, steps.num_pages, longest)

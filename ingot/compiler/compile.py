@@ -17,8 +17,8 @@ from ingot.artifact.manifest import (
 )
 from ingot.artifact.matrices import matrices_of
 from ingot.artifact.plan import Plan
-from ingot.artifact.programs import STEP
-from ingot.artifact.quality import WARN_KL, Quality
+from ingot.artifact.programs import ENCODE, STEP
+from ingot.artifact.quality import WARN_KL, Quality, VectorQuality
 from ingot.artifact.reader import weights_name
 from ingot.artifact.select import abi_of
 from ingot.artifact.target import Target
@@ -26,7 +26,7 @@ from ingot.artifact.writer import ArtifactWriter
 from ingot.compiler.beside import beside
 from ingot.compiler.describe import Part, describe
 from ingot.compiler.front import Front
-from ingot.compiler.gates import add_golden, mean_allowed, measured_quality
+from ingot.compiler.gates import add_golden, error_allowed, measured_quality, measured_vectors
 from ingot.compiler.kept_front import front_of
 from ingot.compiler.model import OpenModel, kept_integers, read_model
 from ingot.compiler.options import Check, Clock, CompileOptions, Progress, Report, silent
@@ -73,7 +73,7 @@ def compile_model(
             check_disk(front.plan, model.resolved.targets, writer.directory)
             parts, quality = write_parts(writer, model, front, compiler, clock, conversation)
             with clock.stage("write", str(out)):
-                allowed = mean_allowed(writer)
+                allowed = error_allowed(writer, front)
                 manifest = writer.seal(describe(model, front, parts, allowed, quality))
             with clock.stage("check", "golden prompts on this host"):
                 golden_error = check(writer.directory)
@@ -118,7 +118,7 @@ def write_parts(
     compiler: Builder,
     clock: Clock,
     conversation: Conversation | None = None,
-) -> tuple[list[Part], Quality | None]:
+) -> tuple[list[Part], Quality | VectorQuality | None]:
     """Writes all files but the manifest. Returns what the manifest says of them.
 
     The C++ compiler and the float32 reference work while weights are packed. Without `conversation`
@@ -132,7 +132,7 @@ def write_parts(
         for part in parts
         for program in part.entry.programs.values()
     ]
-    writer.write(LAYERS, encode_layers(front.step.layers))
+    writer.write(LAYERS, encode_layers(front.main.layers))
     write_tokenizer(model.tokenizer_files, writer.directory / "tokenizer")
     with QuantizedWeights(model.checkpoint.read, writer.directory) as weights:
         if front.storage:
@@ -143,8 +143,10 @@ def write_parts(
             raise_failed(builds)
             with clock.stage_over("golden", "float32 reference", sizes_of(model)) as began:
                 golden.wait(began)
-        quality = None
-        if conversation and model.options.quality:
+        quality: Quality | VectorQuality | None = None
+        if conversation and model.options.quality and model.resolved.encodes:
+            quality = measured_vectors(model, front, parts, weights, clock)
+        elif conversation and model.options.quality:
             spoken = conversation(writer.directory / "tokenizer")
             quality = measured_quality(model, front, parts, weights, spoken, clock)
         model.checkpoint.forget()
@@ -213,7 +215,7 @@ def add_sources(writer: ArtifactWriter, model: OpenModel, front: Front, target: 
 def program_folder(target: Target, program: str) -> str:
     """Folder of a target's program in an artifact."""
     folder = f"targets/{target.name.replace(':', '-')}"
-    return folder if program == STEP.name else f"{folder}/{program}"
+    return folder if program in (STEP.name, ENCODE.name) else f"{folder}/{program}"
 
 
 def target_plans(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ingot.artifact.golden import format_name
 from ingot.artifact.manifest import FORMAT_VERSION, Manifest, ModelInfo, Numerics, TargetEntry
 from ingot.artifact.plan import Plan
-from ingot.artifact.programs import STEP
-from ingot.artifact.quality import Quality
+from ingot.artifact.programs import main_of
+from ingot.artifact.quality import Quality, VectorQuality
 from ingot.artifact.target import Target
 from ingot.compiler.front import Front
 from ingot.compiler.model import OpenModel
@@ -26,8 +27,8 @@ class Part:
 
     @property
     def plan(self) -> Plan:
-        """The plan of the step."""
-        return self.plans[STEP.name]
+        """The plan of the main program."""
+        return self.plans[main_of(self.plans)]
 
 
 def describe(
@@ -35,7 +36,7 @@ def describe(
     front: Front,
     parts: Sequence[Part],
     tolerance: float = 0.0,
-    quality: Quality | None = None,
+    quality: Quality | VectorQuality | None = None,
 ) -> Manifest:
     """The manifest, without the hashes that the writer adds; `tolerance` is the goldens'."""
     return Manifest(
@@ -43,10 +44,15 @@ def describe(
         ingot_version=__version__,
         model=model_info(model, front),
         limits=model.resolved.limits,
-        numerics=replace(numerics(model, front), tolerance=tolerance, quality=quality),
+        numerics=replace(numerics(model, front), tolerance=tolerance, **_measured(quality)),
         targets=tuple(part.entry for part in parts),
         ledger=front.ledger,
+        pooler=model.pooler,
     )
+
+
+def _measured(quality: Quality | VectorQuality | None) -> dict[str, Any]:
+    return {"vectors" if isinstance(quality, VectorQuality) else "quality": quality}
 
 
 def model_info(model: OpenModel, front: Front) -> ModelInfo:

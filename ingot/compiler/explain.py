@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from ingot.artifact.formats import Storage
-from ingot.artifact.programs import PROGRAMS
+from ingot.artifact.pooler import POOLED
 from ingot.compiler.choose_targets import resolve_targets
 from ingot.compiler.needs import Use, Way, options_for, ways_to_store, words_of
 from ingot.compiler.options import CompileOptions
 from ingot.compiler.quantization.kept import kept_storage, stored_already
-from ingot.compiler.resolve import resolve
+from ingot.compiler.resolve import possible_programs, resolve
 from ingot.compiler.tokenizer import load_tokenizer
 from ingot.errors import (
     CheckpointError,
@@ -34,7 +34,7 @@ from ingot.models.checkpoints.checkpoint_files import open_files
 from ingot.models.checkpoints.formats.cache_scales import ignored_scales
 from ingot.models.checkpoints.formats.quantized import QuantizedTensor
 from ingot.models.checkpoints.formats.resolve import with_quantized
-from ingot.models.checkpoints.sources import Source, Stacked
+from ingot.models.checkpoints.sources import AnySource
 from ingot.models.checkpoints.weight_table import quantized_sources, resolve_sources
 from ingot.models.config import ModelConfig, Placement
 from ingot.models.family import Family
@@ -160,7 +160,8 @@ def explain(
     quantized = _check_weights(model_dir, config, blueprint, faults, ignored)
     if config and blueprint:
         told |= {"family": config.family.name, "features": features(config)}
-        told["programs"] = {name: program.meaning for name, program in PROGRAMS.items()}
+        possible = possible_programs(config)
+        told["programs"] = {program.name: program.meaning for program in possible}
         sound = not any(isinstance(f, (ConfigError, UnsupportedModelError)) for f in faults)
         if quantized is not None and sound:
             told |= _needs(config, blueprint, quantized, options, use.resolved(config), faults)
@@ -217,7 +218,7 @@ def _check_weights(
     ignored += ignored_scales(infos)
     wrong: list[IngotError] = []
     infos = with_quantized(model_dir, infos, wrong.append)
-    sources: Mapping[str, Source | Stacked] = {}
+    sources: Mapping[str, AnySource] = {}
     # What is wrong with quantized matrices would be told again of each that is missing then.
     if config and blueprint and not wrong:
         shapes = blueprint.parameters
@@ -277,8 +278,7 @@ def features(config: ModelConfig) -> tuple[str, ...]:
         f"{config.num_layers} layers of width {config.hidden_size}, "
         f"{_each(layer.mlp.described for layer in config.layers)}": True,
         _each(layer.mixer.described for layer in config.layers): True,
-        f"vocabulary of {config.vocab_size}, {'tied' if config.tie_embeddings else 'separate'} "
-        "head": True,
+        f"vocabulary of {config.vocab_size}, {_head(config)}": True,
         f"{_each(kinds) or 'no embedding of positions'}, up to "
         f"{config.max_position_embeddings} positions": True,
         f"checkpoint in {config.checkpoint_dtype}": True,
@@ -292,6 +292,15 @@ def features(config: ModelConfig) -> tuple[str, ...]:
         f"biases: {biased}": biased,
     }
     return tuple(text for text, present in features.items() if present)
+
+
+def _head(config: ModelConfig) -> str:
+    """Describes what a model ends with."""
+    if config.head is None:
+        return "tied head" if config.tie_embeddings else "separate head"
+    kept = f"the {POOLED[config.head.pooling]}"
+    labels = len(config.head.labels)
+    return f"scores of {labels} labels from {kept}" if labels else f"vectors from {kept}"
 
 
 def _rotation(config: ModelConfig) -> str:

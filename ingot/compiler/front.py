@@ -35,7 +35,7 @@ class Front:
 
     `storage` says which matrices are stored in integers, and how; `quantization` says it in the
     words of the manifest. `fine` names those that multiply rows of 16 bits. The first program is
-    the one that advances text. `choice` says what was chosen by measurement, and why.
+    what the model is for. `choice` says what was chosen by measurement, and why.
     """
 
     reference: GraphModule
@@ -50,13 +50,13 @@ class Front:
         return graph_of(self.reference, lowered.program, lowered.result)
 
     @property
-    def step(self) -> LoweredProgram:
+    def main(self) -> LoweredProgram:
         return self.programs[0]
 
     @property
     def plan(self) -> Plan:
-        """The plan of the step."""
-        return self.step.plan
+        """The plan of the main program."""
+        return self.main.plan
 
     @property
     def ledger(self) -> tuple[LedgerEntry, ...]:

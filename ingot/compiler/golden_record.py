@@ -25,7 +25,7 @@ from ingot.compiler.describe import model_info, stored_format
 from ingot.compiler.front import Front
 from ingot.compiler.golden import ReferencePrompt, golden_outputs
 from ingot.compiler.kept_front import front_of
-from ingot.compiler.model import OpenModel, read_model
+from ingot.compiler.model import OpenModel, read_model, refuse_texts
 from ingot.compiler.options import Clock, CompileOptions, Progress, silent
 from ingot.compiler.prompt_file import read_prompts
 from ingot.compiler.quantization.store import QuantizedWeights
@@ -62,6 +62,7 @@ def record_golden(
     clock = Clock(progress)
     compiles = [compile_options(name, options.max_model_len) for name in options.formats]
     exact = read_model(model_dir, compile_options("float32", options.max_model_len), clock)
+    refuse_texts(exact)
     with exact.checkpoint:
         front, read = front_of(exact, clock), exact.checkpoint.read
         prompts = _continued(exact, front.reference, given_prompts(exact, options), options, clock)

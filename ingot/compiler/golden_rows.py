@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch.fx import GraphModule
 
 from ingot.artifact.golden_rows import ROWS_FORMAT, GoldenRow, GoldenRows
+from ingot.artifact.programs import PROGRAMS
 from ingot.compiler.golden import MEAN, ReferencePrompt, drawn
 from ingot.compiler.reference import ReadParameter
-from ingot.compiler.rounding import Rounded, rounded_logits
+from ingot.compiler.rounding import Rounded, SideBySide
 from ingot.errors import CompileError
 
 
@@ -21,15 +21,16 @@ def golden_rows(
     prompts: Sequence[ReferencePrompt],
     ways: Sequence[Rounded],
 ) -> GoldenRows:
-    """The rows of the last tokens of some prompts, and what the ways to round may be off by.
+    """The rows of the last tokens of some prompts, or of whole texts, and what the ways to round
+    may be off by.
 
     Raises CompileError where they are not finite.
     """
     tokens = [prompt.tokens for prompt in prompts]
-    last = [len(each) - 1 for each in tokens]
-    exact, *rounded = (
-        torch.cat(rows).double() for rows in rounded_logits(gm, read, tokens, drawn(ways), last)
-    )
+    # A row of a whole text is made of all of its tokens.
+    last = [len(each) - 1 for each in tokens] if PROGRAMS[program].rows else []
+    runs = SideBySide(gm, read, tokens, drawn(ways), first=last).run()
+    exact, *rounded = (rows[0].double() for rows in runs)
     if not bool(exact.isfinite().all()):
         raise CompileError(
             f"what the float32 reference returns in {program} is not finite",

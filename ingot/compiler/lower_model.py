@@ -11,7 +11,7 @@ from torch.fx import GraphModule
 
 from ingot.artifact.formats import Storage
 from ingot.artifact.manifest import LedgerEntry
-from ingot.artifact.programs import PROGRAMS, STEP, Program
+from ingot.artifact.programs import STEP, Program
 from ingot.compiler.choose_formats import choose_formats
 from ingot.compiler.export import export
 from ingot.compiler.foreign import refusal, settle
@@ -43,8 +43,9 @@ def lower_model(model: OpenModel, clock: Clock, exported: GraphModule | None = N
     reference = with_orders(GraphModule(exported, deepcopy(exported.graph)), model.orders)
     chosen = choose_formats(model, reference, clock)
     storage = chosen.storage
-    programs = [PROGRAMS[name] for name in model.options.programs]
-    lowered = [lower_program(each, reference, model, storage, clock) for each in programs]
+    lowered = [
+        lower_program(each, reference, model, storage, clock) for each in model.resolved.programs
+    ]
     quantization = label(storage, calibrated=bool(model.calibration), kept=keeps(model, storage))
     return Front(reference, storage, quantization, tuple(lowered), chosen.fine, chosen.in_words)
 

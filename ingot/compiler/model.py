@@ -10,6 +10,7 @@ from torch import nn
 from torch.fx import GraphModule
 
 from ingot.artifact.formats import Storage
+from ingot.artifact.pooler import Pooler
 from ingot.compiler.options import Clock, CompileOptions, is_measured
 from ingot.compiler.orders import register_orders
 from ingot.compiler.quality_texts import given_text
@@ -27,6 +28,7 @@ from ingot.models.checkpoints.checkpoint import Checkpoint, closing_on_error
 from ingot.models.config import ModelConfig
 from ingot.models.foreign.config import LIBRARY, AnyConfig, ForeignConfig
 from ingot.models.model_dir import ModelDir
+from ingot.models.text_modules import read_pooler
 from ingot.passes.pipeline import check_disabled
 from ingot.targets.target import kind_of
 
@@ -51,6 +53,7 @@ class OpenModel:
     tokenizer_files: dict[str, bytes] = field(default_factory=dict)
     sample: list[list[int]] = field(default_factory=list)
     orders: dict[str, str] = field(default_factory=dict)
+    pooler: Pooler | None = None
 
     @property
     def ignored(self) -> tuple[str, ...]:
@@ -68,7 +71,17 @@ def family_config(model: OpenModel) -> ModelConfig:
             f"{model.config.architecture} is compiled from {LIBRARY}",
             hint="This takes a model that a family of ingot builds.",
         )
+    refuse_texts(model)
     return model.config
+
+
+def refuse_texts(model: OpenModel) -> None:
+    """Raises UsageError for a model that generates nothing."""
+    if isinstance(model.config, ModelConfig) and model.config.head is not None:
+        raise UsageError(
+            f"{model.config.architecture} reads whole texts, and generates none",
+            hint="This takes a model that generates.",
+        )
 
 
 def read_model(
@@ -77,7 +90,8 @@ def read_model(
     """Reads all but the weights; `fits` is as in `kept_storage`."""
     with clock.stage("read", str(model_dir.path)):
         config = registry.load_config(model_dir, options.library)
-        resolved = resolve(options, config)
+        pooler = read_pooler(model_dir, config) if isinstance(config, ModelConfig) else None
+        resolved = resolve(options, config, embeds=pooler is not None)
         rules = [rule for target in resolved.targets for rule in kind_of(target).rules]
         check_disabled(options.disable_passes, rules)
         files = checked_files(model_dir, config.vocab_size)
@@ -109,6 +123,7 @@ def read_model(
         files,
         sample,
         orders,
+        pooler,
     )
 
 

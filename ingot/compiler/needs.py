@@ -218,7 +218,7 @@ def step_bytes(config: ModelConfig, limits: Limits) -> int:
 def _cache(dtype: str, config: ModelConfig, limits: Limits, fixed: int, use: Use) -> CacheNeed:
     cached = [
         (heads, size, layer.mixer.block_size)
-        for layer in config.layers
+        for layer in (() if config.head else config.layers)
         for heads, size in layer.mixer.cached
     ]
     per_token = sum(_form(dtype, block).nbytes((heads, size)) for heads, size, block in cached)

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from ingot.artifact.manifest import Manifest
 from ingot.artifact.matrices import StoredMatrix
-from ingot.artifact.programs import PROGRAMS, STEP
+from ingot.artifact.programs import PROGRAMS
 from ingot.errors import UsageError
 from ingot.files import as_path
 
@@ -67,8 +67,9 @@ class CompileOptions:
         library: whose module is compiled: "ingot", the one of a family, or "transformers", the one
             that the class of that name has there.
         targets: target names, `cpu:native` for this host.
-        programs: what the artifact can do: "step", which it must have, advances text, and "hidden"
-            gives the hidden states that `LLM.embed` pools.
+        programs: what the artifact can do: "step" advances text, "hidden" gives the hidden states
+            that `LLM.embed` pools, and "encode" a vector or scores of a whole text. Empty for what
+            the model is for.
         dtype: "float32", "bfloat16", "float16" (for GPUs alone), or "auto": that of the
             checkpoint, but bfloat16 instead of float16 where a target is no GPU. Of float16
             weights bfloat16 drops 3 bits, which float32 keeps.
@@ -112,7 +113,7 @@ class CompileOptions:
 
     library: str = field(default="ingot", metadata=_TEXT)
     targets: tuple[str, ...] = field(default=("cpu:native",), metadata=_TEXTS)
-    programs: tuple[str, ...] = field(default=(STEP.name,), metadata=_TEXTS)
+    programs: tuple[str, ...] = field(default=(), metadata=_TEXTS)
     dtype: str = field(default="auto", metadata=_TEXT)
     quantize: str = field(default="none", metadata=_TEXT)
     bits: float | None = field(default=None, metadata=_NUMBER)
@@ -156,12 +157,10 @@ class CompileOptions:
             _refuse("max_bytes", self.max_bytes, "above 0")
         if not self.targets:
             _refuse("targets", self.targets, "at least one target, such as 'cpu:native'")
-        asked = {STEP.name, *self.programs}
-        if STEP.name not in self.programs or not asked <= PROGRAMS.keys():
-            known = ", ".join(name for name in PROGRAMS if name != STEP.name)
-            _refuse("programs", self.programs, f"{STEP.name!r}, and of {known} any")
+        if unknown := [name for name in self.programs if name not in PROGRAMS]:
+            _refuse("programs", unknown[0], f"of {', '.join(PROGRAMS)}")
         # In one order, so that the same programs give the same artifact.
-        programs = tuple(name for name in PROGRAMS if name in asked)
+        programs = tuple(name for name in PROGRAMS if name in self.programs)
         object.__setattr__(self, "programs", programs)
 
 

@@ -7,7 +7,7 @@ from copy import deepcopy
 
 from torch.fx import GraphModule, Node
 
-from ingot.artifact.programs import HIDDEN, STEP, Program
+from ingot.artifact.programs import ENCODE, HIDDEN, STEP, Program
 from ingot.errors import UnsupportedModelError
 from ingot.passes.graph import aten, is_call, origin
 
@@ -40,8 +40,8 @@ def blocks_of(graph: GraphModule, program: Program) -> set[str] | None:
     return {origin(node) for node in graph.graph.nodes if node.op == "call_function"}
 
 
-def logits(gm: GraphModule) -> Node:
-    """Output node of the graph."""
+def whole(gm: GraphModule) -> Node:
+    """What the module returns: logits, or the row that a text is pooled to."""
     return gm.graph.output_node().all_input_nodes[0]
 
 
@@ -51,7 +51,7 @@ def last_hidden_state(gm: GraphModule) -> Node:
     What a model does outside of its submodules belongs to its head, such as a scale: of
     `logits = linear(norm(x) * scale, head)` it is `norm(x)`.
     """
-    hidden = rows_read(head_of(logits(gm)))
+    hidden = rows_read(head_of(whole(gm)))
     while not origin(hidden):
         hidden = rows_read(hidden)
     return hidden
@@ -76,6 +76,7 @@ def rows_read(node: Node) -> Node:
 
 
 RESULTS: Mapping[str, Callable[[GraphModule], Node]] = {
-    STEP.name: logits,
+    STEP.name: whole,
     HIDDEN.name: last_hidden_state,
+    ENCODE.name: whole,
 }

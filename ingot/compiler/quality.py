@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
-from ingot.artifact.quality import Quality
+from ingot.artifact.quality import Quality, VectorQuality
 from ingot.compiler.quality_texts import ScoredText
 from ingot.compiler.quantization.graph_matrices import EMBEDDING, matrix_nodes, shares_of_stacks
 from ingot.compiler.reference import ReadParameter
@@ -55,6 +55,22 @@ def measure(setting: Setting) -> Quality:
             score.add(base[0], rows[0])
     name = ", ".join(dict.fromkeys(text.name for text in texts))
     return max((each.quality(name) for each in scores), key=lambda each: each.kl)
+
+
+def measure_vectors(setting: Setting) -> VectorQuality:
+    """Measures how near the vectors of texts stay, by the worst of the ways to round."""
+    tokens = [text.tokens for text in setting.texts]
+    base, *ours = (
+        rows[0].double()
+        for rows in SideBySide(setting.gm, setting.read, tokens, setting.ways).run()
+    )
+    found = [torch.nn.functional.cosine_similarity(base, rows) for rows in ours]
+    worst = min(found, key=lambda cosines: float(cosines.min()))
+    return VectorQuality(
+        texts=len(tokens),
+        cosine=round(float(worst.min()), 6),
+        mean_cosine=round(float(worst.mean()), 6),
+    )
 
 
 def seconds_of(setting: Setting, sizes: Mapping[str, int]) -> float:

@@ -38,6 +38,16 @@ def own_texts(tokenizer: Tokenizer, conversation: Sequence[int]) -> dict[str, li
     return found | ({"a conversation": [*conversation]} if conversation else {})
 
 
+def paragraphs(tokenizer: Tokenizer, longest: int) -> list[ScoredText]:
+    """The paragraphs of the bundled texts, each a text of its own."""
+    return [
+        ScoredText(name, encode(tokenizer, part, name, add_special_tokens=True)[:longest])
+        for name, text in TEXTS.items()
+        for part in text.split("\n\n")
+        if part.strip()
+    ]
+
+
 def given_text(path: Path, tokenizer: Tokenizer, positions: int) -> dict[str, list[int]]:
     """The beginning of a user's text as tokens. Raises UsageError for one that tells nothing."""
     what = "the quality text"

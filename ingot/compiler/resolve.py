@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 from ingot.artifact.formats import Storage
 from ingot.artifact.plan import Limits
+from ingot.artifact.programs import ENCODE, HIDDEN, PROGRAMS, STEP, Program
 from ingot.artifact.target import Target
 from ingot.compiler.choose_targets import resolve_targets
 from ingot.compiler.options import (
@@ -21,6 +22,7 @@ from ingot.compiler.options import (
 from ingot.compiler.quantization.choose import Matrices, choose_storage
 from ingot.compiler.quantization.storage import Fits, base_storage, int8_storage
 from ingot.errors import UsageError
+from ingot.models.config import ModelConfig
 from ingot.models.foreign.config import AnyConfig
 from ingot.targets.target import all_compute, all_fit, check_activations
 
@@ -45,9 +47,15 @@ class Resolved:
     storage: Storage | None
     int8: Storage
     limits: Limits
+    programs: tuple[Program, ...] = (STEP,)
     keep: tuple[str, ...] = ()
     kept: Mapping[str, Storage] = field(default_factory=dict)
     automatic: bool = False
+
+    @property
+    def encodes(self) -> bool:
+        """True of a model that reads whole texts, and generates none."""
+        return self.programs[0] is ENCODE
 
     @property
     def stored_as(self) -> str:
@@ -74,8 +82,11 @@ class Resolved:
         )
 
 
-def resolve(options: CompileOptions, config: AnyConfig) -> Resolved:
-    """Every choice that the options and the model leave open. Raises UsageError."""
+def resolve(options: CompileOptions, config: AnyConfig, *, embeds: bool = False) -> Resolved:
+    """Every choice that the options and the model leave open. Raises UsageError.
+
+    `embeds` says that a model is made for embeddings.
+    """
     if options.dump_dir is not None:
         make_folder(options.dump_dir)
     targets = resolve_targets(options)
@@ -83,17 +94,58 @@ def resolve(options: CompileOptions, config: AnyConfig) -> Resolved:
     check_known("KV dtype", options.kv_dtype, KV_DTYPES)
     if options.activations:
         check_known("rounding of activations", options.activations, ACTIVATIONS)
+    groups = with_groups(options) if _encodes(config) else options
     return Resolved(
         targets=targets,
         dtype=dtype,
         dtype_reason=dtype_reason(options.dtype, dtype, config),
         kv_dtype=dtype if options.kv_dtype == "auto" else options.kv_dtype,
-        storage=base_storage(options, config),
-        int8=int8_storage(options),
+        storage=base_storage(groups, config),
+        int8=int8_storage(groups),
         limits=resolve_limits(options, config),
+        programs=resolve_programs(options, config, embeds=embeds),
         keep=options.keep,
-        automatic=chooses_formats(options),
+        automatic=chooses_formats(options) and not _encodes(config),
     )
+
+
+def with_groups(options: CompileOptions) -> CompileOptions:
+    """The options of a model of whole texts, whose vectors need narrow groups.
+
+    Raises UsageError for formats that measurement would choose: it measures logits.
+    """
+    if options.quantize == AUTO:
+        raise UsageError(
+            "--quantize auto is given for a model that has no logits to measure by",
+            hint="Give int8, which changes vectors little.",
+        )
+    is_free = options.quantize != "none" and not options.group_size
+    return replace(options, group_size="32") if is_free else options
+
+
+def resolve_programs(
+    options: CompileOptions, config: AnyConfig, *, embeds: bool
+) -> tuple[Program, ...]:
+    """The programs of the artifact. Raises UsageError for those that the model cannot have."""
+    encodes, possible = _encodes(config), possible_programs(config)
+    usual = (ENCODE,) if encodes else (STEP, HIDDEN) if embeds else (STEP,)
+    asked = tuple(PROGRAMS[name] for name in options.programs) or usual
+    if asked[0] is not possible[0] or not {*asked} <= {*possible}:
+        raise UsageError(
+            f"{config.architecture} is to have the programs {', '.join(p.name for p in asked)}",
+            hint=f"Supported: {', with or without '.join(each.name for each in possible)}.",
+        )
+    return asked
+
+
+def possible_programs(config: AnyConfig) -> tuple[Program, ...]:
+    """The programs that an artifact of a model can have, of which it must have the first."""
+    encodes = _encodes(config)
+    return tuple(program for program in PROGRAMS.values() if program.keeps != encodes)
+
+
+def _encodes(config: AnyConfig) -> bool:
+    return isinstance(config, ModelConfig) and config.head is not None
 
 
 def make_folder(path: Path) -> None:

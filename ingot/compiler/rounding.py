@@ -244,7 +244,7 @@ def _attention(roundings: Roundings, given: Args) -> Tensor:
     """`attention` over a cache: weights are rounded like queries, see `attend_rounded`."""
     form, cache = roundings.queries, roundings.cache
     q, k, v, value_size = given.q, given.k, given.v, given.value_size
-    scoring = SoftmaxScope(given.scale, given.window, given.softcap, given.sinks)
+    scoring = SoftmaxScope(given.scale, given.window, given.softcap, given.sinks, given.causal)
     if form == cache == FLOAT32:
         q, k = _round(q, form), _round(k, form)
         v = k[..., :value_size] if v is None else _round(v, form)

@@ -107,8 +107,9 @@ class PlanChecker:
         of the exact run are given."""
         rng = torch.Generator().manual_seed(2)
         inputs, num_pages = paged_step(rng, [(n, n) for n in lengths], plan.limits.page_size)
-        wanted = program_of(self.reference).rows.name
-        inputs |= {"tokens": self.tokens[: sum(lengths)].int(), wanted: torch.tensor(rows)}
+        inputs |= {"tokens": self.tokens[: sum(lengths)].int()}
+        if wanted := program_of(self.reference).rows:
+            inputs[wanted.name] = torch.tensor(rows)
         states = new_states(plan, num_pages)
         references = {ROUTE.name: Routers(routed, MOST, rows).reference}
         return plan_logits(plan, self.weights, inputs, states, references).float()

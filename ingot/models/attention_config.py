@@ -17,9 +17,11 @@ class AttentionConfig:
     """Full, grouped or multi-query attention.
 
     Attributes:
+        causal: a query sees the keys before it alone, and its own.
         num_heads, num_kv_heads: query heads, and the key and value heads that they share.
         head_dim: size of one head, any multiple of 4, independent of the model's width.
-        window: how many tokens back a query sees, itself included; 0 is all.
+        window: how many tokens back a query sees, itself included, and as many ahead where it is
+            not causal; 0 is all.
         scale: what scores are multiplied by.
         softcap: bound of scores; 0 is none.
         sinks: every query head has a learned logit that takes part in its softmax, without a value.
@@ -33,6 +35,7 @@ class AttentionConfig:
     num_heads: int
     num_kv_heads: int
     head_dim: int
+    causal: bool = True
     window: int = 0
     scale: float
     softcap: float = 0.0

@@ -13,33 +13,39 @@ from typing import Literal
 from ingot.errors import ContradictionError
 from ingot.models.attention_config import AttentionConfig
 from ingot.models.family import USUAL, Family
+from ingot.models.head_config import HeadConfig
 from ingot.models.latent_config import LatentConfig
 from ingot.models.layer_config import LayerConfig
 from ingot.models.moe_config import MoeConfig
 from ingot.models.rope import RopeConfig
 
 NormKind = Literal["rms", "layer"]
-Placement = Literal["pre", "post", "sandwich", "parallel", "parallel_pair"]
+Placement = Literal["pre", "post", "sandwich", "sums", "parallel", "parallel_pair"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
-    """A decoder-only language model, canonical and complete.
+    """A model of text, canonical and complete: a decoder, or one that reads whole texts.
 
     Attributes:
         family: the family that builds it and names its tensors.
         architecture: the checkpoint's own class name.
         hidden_size: width of the residual stream.
-        layers: what each decoder layer consists of.
+        layers: what each layer consists of.
         norm: kind of every norm; norm_eps: epsilon of every norm.
         norm_offset: added to the weight of every RMS norm; norm_bias: layer norms have a bias.
-        placement: where the norms of a layer stand: before mixer and MLP, after each, or both. Or
-            mixer and MLP run side by side, on one norm (parallel) or each on its own.
+        placement: where the norms of a layer stand: before mixer and MLP, after each, both, or
+            after each is added to the stream (sums). Or mixer and MLP run side by side, on one norm
+            (parallel) or each on its own.
+        embedding_norm: embeddings are normalised. final_norm: so is what the last layer gives.
         max_position_embeddings: the longest sequence that the model was made for.
         learned_positions: embeddings of positions are added to those of tokens.
+        token_types: how many sorts of tokens there are, each with embeddings of positions of its
+            own: type t at position p has row t * max_position_embeddings + p.
         embedding_scale: what the embeddings of tokens are multiplied by.
         tie_embeddings: the head is the embedding matrix.
         logit_scale: what logits are multiplied by; logit_softcap: their bound, 0 is none.
+        head: what is made of a whole text, instead of logits for each token; None of a decoder.
         mtp_layers: layers of the checkpoint after these, which predict further tokens; unused.
         bos_token_ids, eos_token_ids: from config.json and generation_config.json together.
         checkpoint_dtype: dtype that the checkpoint says its weights have.
@@ -60,12 +66,16 @@ class ModelConfig:
     norm_offset: float = 0.0
     norm_bias: bool = True
     placement: Placement = "pre"
+    embedding_norm: bool = False
+    final_norm: bool = True
     max_position_embeddings: int
     learned_positions: bool = False
+    token_types: int = 1
     embedding_scale: float = 1.0
     tie_embeddings: bool
     logit_scale: float = 1.0
     logit_softcap: float = 0.0
+    head: HeadConfig | None = None
     mtp_layers: int = 0
     bos_token_ids: tuple[int, ...]
     eos_token_ids: tuple[int, ...]
@@ -96,7 +106,7 @@ class ModelConfig:
 
     @property
     def num_layers(self) -> int:
-        """Number of decoder layers."""
+        """Number of layers."""
         return len(self.layers)
 
     @property

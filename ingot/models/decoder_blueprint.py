@@ -1,4 +1,4 @@
-"""The blueprints of the usual decoder and its parts. No torch."""
+"""The blueprints of the usual decoder and encoder, and of their parts. No torch."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from ingot.models.blueprint import (
     rms_norm,
 )
 from ingot.models.config import ModelConfig, Placement
+from ingot.models.head_config import DenseConfig
 from ingot.models.latent_config import LatentConfig
 from ingot.models.layer_config import LayerConfig
 from ingot.models.mlp_config import MlpConfig
@@ -169,6 +170,7 @@ LAYER_PARTS: Mapping[Placement, tuple[str, ...]] = {
         "mlp",
         "post_feedforward_layernorm",
     ),
+    "sums": ("self_attn", "post_attention_layernorm", "mlp", "post_feedforward_layernorm"),
     "parallel": ("input_layernorm", "self_attn", "mlp"),
     "parallel_pair": ("input_layernorm", "self_attn", "post_attention_layernorm", "mlp"),
 }
@@ -178,9 +180,12 @@ def decoder_layer(config: ModelConfig, layer: LayerConfig) -> Blueprint:
     """Mixer and MLP with the norms around them."""
     width = norm(config, config.hidden_size)
     others = {"self_attn": part(config, layer.mixer), "mlp": part(config, layer.mlp)}
-    return Blueprint(
-        parts={name: others.get(name, width) for name in LAYER_PARTS[config.placement]}
-    )
+    names = [
+        name
+        for name in LAYER_PARTS[config.placement]
+        if layer.input_norm or name != "input_layernorm"
+    ]
+    return Blueprint(parts={name: others.get(name, width) for name in names})
 
 
 def rotaries(config: ModelConfig) -> dict[RopeConfig, str]:
@@ -194,10 +199,15 @@ def decoder(config: ModelConfig) -> Blueprint:
     width = config.hidden_size
     parts = {"embed_tokens": embedding(config.vocab_size, width, multiplied=config.tie_embeddings)}
     if config.learned_positions:
-        parts["embed_positions"] = embedding(config.max_position_embeddings, width)
+        rows = config.token_types * config.max_position_embeddings
+        parts["embed_positions"] = embedding(rows, width)
+    if config.embedding_norm:
+        parts["embed_norm"] = norm(config, width)
     made = {layer: decoder_layer(config, layer) for layer in set(config.layers)}
     layers = {str(index): made[layer] for index, layer in enumerate(config.layers)}
-    parts |= {"layers": Blueprint(parts=layers), "norm": norm(config, width)}
+    parts["layers"] = Blueprint(parts=layers)
+    if config.final_norm:
+        parts["norm"] = norm(config, width)
     for rope, name in rotaries(config).items():
         parts[name] = Blueprint(constants={"inv_freq": (rope.rotary_dim // 2,)})
     return Blueprint(parts=parts)
@@ -209,3 +219,24 @@ def causal_lm(config: ModelConfig) -> Blueprint:
     if not config.tie_embeddings:
         parts["lm_head"] = linear(config.hidden_size, config.vocab_size, outer=True)
     return Blueprint(parts=parts)
+
+
+def dense_layer(config: ModelConfig, columns: int, layer: DenseConfig) -> Blueprint:
+    """A product with a pooled row, and its norm."""
+    parts = {"dense": linear(columns, layer.size, bias=layer.bias, outer=True)}
+    return Blueprint(parts=parts | ({"norm": norm(config, layer.size)} if layer.norm else {}))
+
+
+def encoder(config: ModelConfig) -> Blueprint:
+    """Layers, and what is made of the row that a text is pooled to."""
+    assert config.head is not None, "an encoder has a head"
+    columns, layers = config.hidden_size, {}
+    for index, layer in enumerate(config.head.layers):
+        layers[str(index)] = dense_layer(config, columns, layer)
+        columns = layer.size
+    return Blueprint(parts={"model": decoder(config), "head": Blueprint(parts=layers)})
+
+
+def model(config: ModelConfig) -> Blueprint:
+    """The blueprint of a config that no family builds in a way of its own."""
+    return encoder(config) if config.head else causal_lm(config)

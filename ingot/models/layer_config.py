@@ -22,10 +22,14 @@ Mlp: TypeAlias = MlpConfig | MoeConfig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerConfig:
-    """A decoder layer: how tokens meet, and what is then made of each."""
+    """A layer: how tokens meet, and what is then made of each.
+
+    `input_norm`: it begins with a norm, where the norms of its model stand there.
+    """
 
     mixer: Mixer
     mlp: Mlp
+    input_norm: bool = True
 
     def check(self) -> None:
         """Raises ContradictionError for values that cannot be together."""

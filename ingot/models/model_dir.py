@@ -17,7 +17,15 @@ from typing import Any
 from ingot.errors import ModelDirError, TokenizerError
 from ingot.files import read_regular
 from ingot.models.checkpoints.formats.settings import QuantizationKeys, settings_of
-from ingot.models.file_names import CONFIG, GGUF, JINJA, TEMPLATES, TOKENIZER
+from ingot.models.file_names import (
+    CONFIG,
+    GGUF,
+    JINJA,
+    MODULE_FOLDER,
+    MODULES,
+    TEMPLATES,
+    TOKENIZER,
+)
 from ingot.models.json_object import parse_json_object
 from ingot.models.other_formats import refuse_other_format
 
@@ -32,7 +40,8 @@ class ModelDir:
 
     Attributes:
         path: the folder, or the GGUF file.
-        names: its files, and those of the folder of further chat templates as `folder/name`.
+        names: its files, and those of the folders of further chat templates and of modules as
+            `folder/name`.
     """
 
     path: Path
@@ -70,7 +79,7 @@ class ModelDir:
             from ingot.models.gguf.model import FILES, SmallFiles
 
             return cls(path, frozenset(FILES), SmallFiles(path))
-        names = [*os.listdir(path), *_templates(path)]
+        names = [*os.listdir(path), *_templates(path), *_modules(path)]
         return cls(path, frozenset(names), lambda name, most: read_regular(path / name, most))
 
     @property
@@ -182,3 +191,11 @@ def _templates(path: Path) -> list[str]:
     if not folder.is_dir():
         return []
     return [f"{TEMPLATES}/{name}" for name in os.listdir(folder) if name.endswith(JINJA)]
+
+
+def _modules(path: Path) -> list[str]:
+    """The files of the modules that sentence-transformers adds to a model."""
+    if not (path / MODULES).is_file():
+        return []
+    folders = [path / name for name in os.listdir(path) if MODULE_FOLDER.fullmatch(name)]
+    return [f"{each.name}/{file}" for each in folders if each.is_dir() for file in os.listdir(each)]

@@ -22,7 +22,8 @@ NOISE = frozenset({
     "summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels",
     "summary_first_dropout",
     # training
-    "initializer_range", "attention_dropout", "hidden_dropout", "resid_pdrop", "embd_pdrop",
+    "initializer_range", "attention_dropout", "attention_probs_dropout_prob", "hidden_dropout",
+    "hidden_dropout_prob", "resid_pdrop", "embd_pdrop",
     "attn_pdrop", "dropout", "embedding_dropout", "residual_dropout", "classifier_dropout",
     "finetuning_task", "task_specific_params", "problem_type", "id2label", "label2id",
     "num_labels", "gradient_checkpointing", "pretraining_tp", "chunk_size_feed_forward",

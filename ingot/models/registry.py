@@ -17,16 +17,18 @@ from ingot.errors import (
     UnsupportedModelError,
     UsageError,
 )
+from ingot.models import decoder_blueprint
 from ingot.models.blueprint import Blueprint
 from ingot.models.checkpoints.checkpoint_files import guess_dtype
 from ingot.models.config import ModelConfig
-from ingot.models.decoder_blueprint import causal_lm
+from ingot.models.encoder_fields import classifying
 from ingot.models.families import BUILT_IN
 from ingot.models.family import Build, Family
 from ingot.models.fields import Fields
 from ingot.models.file_names import GENERATION
 from ingot.models.foreign.config import LIBRARY, WAY, AnyConfig, ForeignConfig, parse_foreign
 from ingot.models.model_dir import ModelDir
+from ingot.models.text_modules import with_modules
 
 if TYPE_CHECKING:
     from torch import nn
@@ -132,7 +134,8 @@ def _parsed(family: Family, fields: Fields) -> ModelConfig:
 
 
 def with_other_files(config: Config, model_dir: ModelDir) -> Config:
-    """A config with token ids of generation_config.json and the format of the weights.
+    """A config with token ids of generation_config.json, the format of the weights, and what
+    modules.json has behind the layers.
 
     Raises as `load_config` does.
     """
@@ -140,6 +143,8 @@ def with_other_files(config: Config, model_dir: ModelDir) -> Config:
         config = _with_token_ids(config, Fields(model_dir.json(GENERATION), GENERATION))
     if not config.checkpoint_dtype:
         config = replace(config, checkpoint_dtype=guess_dtype(model_dir) or "float32")
+    if isinstance(config, ModelConfig):
+        config = with_modules(config, model_dir)
     return replace(config, quantization=method_of(model_dir))
 
 
@@ -163,7 +168,8 @@ def _with_token_ids(config: Config, generation: Fields) -> Config:
 
 
 def build(config: AnyConfig, *, max_model_len: int) -> nn.Module:
-    """The plain module on the meta device: (input_ids, positions) [1, T] -> logits [1, T, V].
+    """The plain module on the meta device: (input_ids, positions) [1, T] -> logits [1, T, V], or
+    what it makes of the whole text [1, 1, C].
 
     Args:
         config: from `load_config`.
@@ -176,8 +182,10 @@ def build(config: AnyConfig, *, max_model_len: int) -> nn.Module:
     import torch
 
     from ingot.models.blocks.decoder import CausalLM
+    from ingot.models.blocks.encoder import Encoder
 
-    build: Build = config.family.build or CausalLM
+    usual = Encoder if isinstance(config, ModelConfig) and config.head else CausalLM
+    build: Build = config.family.build or usual
     with torch.device("meta"), torch.no_grad():
         return build(config, max_model_len=max_model_len).eval()
 
@@ -185,7 +193,7 @@ def build(config: AnyConfig, *, max_model_len: int) -> nn.Module:
 def blueprint(config: AnyConfig) -> Blueprint:
     """Blueprint of a config's module. A family with a `build` of its own needs torch."""
     if isinstance(config, ModelConfig) and config.family.build is None:
-        return causal_lm(config)
+        return decoder_blueprint.model(config)
     from ingot.models.blocks.block import blueprint_of
 
     return blueprint_of(build(config, max_model_len=config.max_position_embeddings))
@@ -222,7 +230,17 @@ def known_family(values: dict[str, Any]) -> Family | None:
         for family in known():
             if names[0] in family.architectures:
                 return family
-    return None
+    return _classifying(names[0])
+
+
+def _classifying(architecture: str) -> Family | None:
+    """The family of a decoder with a head for labels; None where no family builds the decoder."""
+    name, _, task = architecture.rpartition("For")
+    decoder = f"{name}ForCausalLM"
+    family = next((f for f in _registered.values() if decoder in f.architectures), None)
+    if task != "SequenceClassification" or family is None or family.build:
+        return None
+    return classifying(family, architecture)
 
 
 def unknown_architecture(values: dict[str, Any]) -> UnsupportedModelError:

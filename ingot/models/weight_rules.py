@@ -20,7 +20,7 @@ class Rows:
             blocks as a parameter has rows: of two parts, one has the even rows.
         turned: of each block the parameter has its share transposed: the rows of the parameter are
             the columns of the first block's share, then those of the second's.
-        skip: rows at the source's start that no parameter has.
+        skip, spare: rows at the source's start, and at its end, that no parameter has.
         flat: the source has more dimensions than the parameter, a vector of all its elements.
     """
 
@@ -31,6 +31,7 @@ class Rows:
     turned: bool = False
     flat: bool = False
     skip: int = 0
+    spare: int = 0
 
 
 EXPERT = "{e}"
@@ -48,6 +49,20 @@ class Stack:
     parts: tuple[Rows, ...]
 
 
-Rule = Rows | Stack
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """A parameter [A * B, ...]: row a * B + b is row a of one tensor plus row b of another.
+
+    Args:
+        outer: the tensor of A rows; count: how many these are.
+        inner: the tensor of B rows.
+    """
+
+    outer: Rows
+    inner: Rows
+    count: int
+
+
+Rule = Rows | Stack | Sums
 # A name or a template stands for all rows of that tensor.
 Entry = str | Rule

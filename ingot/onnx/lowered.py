@@ -15,7 +15,7 @@ from torch.fx import GraphModule
 from ingot.artifact.formats import DType, Storage
 from ingot.artifact.traits import Role
 from ingot.compiler.export import export
-from ingot.compiler.model import OpenModel, storage_of
+from ingot.compiler.model import OpenModel, refuse_texts, storage_of
 from ingot.compiler.options import Clock
 from ingot.compiler.orders import with_orders
 from ingot.compiler.quantization.store import QuantizedWeights
@@ -45,6 +45,7 @@ class Lowered:
 
 def lower(model: OpenModel, clock: Clock) -> Lowered:
     """Exports the module of a model, and runs the passes that find primitives."""
+    refuse_texts(model)
     config = model.config
     with clock.stage("export", f"{config.architecture}, {config.num_layers} layers"):
         graph = with_orders(export(model.module, config), model.orders)

@@ -1,4 +1,4 @@
-"""attention: causal attention of one sequence over itself (plain graphs only)."""
+"""attention: attention of one sequence over itself (plain graphs only)."""
 
 from __future__ import annotations
 
@@ -72,13 +72,15 @@ def reference(
     softcap: float = 0.0,
     sinks: Tensor | None = None,
     value_size: int = 0,
+    causal: bool = True,
 ) -> Tensor:
     """q [1, N, Hq, D], k [1, N, Hk, D], v [1, N, Hk, V], sinks [Hq] -> [1, N, Hq, V].
 
     Without v the values are the first `value_size` columns of the keys. See `SoftmaxScope`.
     """
     v = k[..., :value_size] if v is None else v
-    return attend(q[0], k[0], v[0], 0, SoftmaxScope(scale, window, softcap, sinks))[None]
+    scope = SoftmaxScope(scale, window, softcap, sinks, causal)
+    return attend(q[0], k[0], v[0], 0, scope)[None]
 
 
 def result(q: Tensor, value_size: int, dtype: torch.dtype) -> Tensor:

@@ -43,8 +43,9 @@ def step_inputs(
         "spans": spans,
         "page_table": [[*own, *[0] * (longest - len(own))] for own in pages],
         "records": range(len(tokens)) if records is None else records,
-        program.rows.name: range(len(slots)),
     }
+    if program.rows:
+        values[program.rows.name] = range(len(slots))
     return {name: torch.tensor(list(value), dtype=torch.int32) for name, value in values.items()}
 
 

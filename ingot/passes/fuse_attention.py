@@ -1,4 +1,4 @@
-"""fuse_attention: causal attention, as other libraries call it or spell it out, becomes the op."""
+"""fuse_attention: attention, as other libraries call it or spell it out, becomes the op."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from ingot.passes.graph import (
     calls,
     is_call,
     op_calls,
+    program_of,
     replace,
     shape,
     value,
@@ -24,7 +25,9 @@ ANCHORS = (aten.scaled_dot_product_attention.default,)
 
 
 def fuse_attention(gm: GraphModule) -> int:
-    """Name causal attention, PyTorch's or spelled out; repeated key heads are the shared ones.
+    """Name attention, PyTorch's or spelled out; repeated key heads are the shared ones.
+
+    Where a program keeps keys and values it is causal. Elsewhere tokens may see all of their text.
 
     Before:
         k = reshape(expand(unsqueeze(k, 2), ...), ...)      q, k, v [1, H, N, D]
@@ -34,18 +37,21 @@ def fuse_attention(gm: GraphModule) -> int:
         y = transpose(attention(transpose(q, 1, 2), transpose(k, 1, 2), transpose(v, 1, 2)), 1, 2)
     """
     found = len(op_calls(gm, "attention"))
-    found += sum(name_attention(node) for node in calls(gm, *ANCHORS))
+    both_ways = not program_of(gm).keeps
+    found += sum(name_attention(node, both_ways) for node in calls(gm, *ANCHORS))
     return found + sum(name_spelled(node) for node in calls(gm, *PRODUCTS))
 
 
-def name_attention(node: Node) -> int:
-    """PyTorch's own attention."""
+def name_attention(node: Node, both_ways: bool) -> int:
+    """PyTorch's own attention; one that sees both ways only where that can be."""
     q, k, v = node.args[:3]
     assert isinstance(q, Node) and isinstance(k, Node) and isinstance(v, Node)
-    if not is_plain_causal(node):
+    causal = argument(node, 5, "is_causal", False)
+    if not is_plain(node) or not (causal or both_ways):
         return 0
     scale = argument(node, 6, "scale")
-    return write(node, q, k, v, scale=value(q).shape[3] ** -0.5 if scale is None else scale)
+    scale = value(q).shape[3] ** -0.5 if scale is None else scale
+    return write(node, q, k, v, scale=scale, causal=causal)
 
 
 def name_spelled(node: Node) -> int:
@@ -73,12 +79,11 @@ def write(node: Node, q: Node, k: Node, v: Node, **given: Any) -> int:
     return 1
 
 
-def is_plain_causal(node: Node) -> bool:
-    """No mask, no dropout, causal, and four dimensions with a batch of one."""
+def is_plain(node: Node) -> bool:
+    """No mask, no dropout, and four dimensions with a batch of one."""
     mask, dropout = argument(node, 3, "attn_mask"), argument(node, 4, "dropout_p", 0.0)
-    causal = argument(node, 5, "is_causal", False)
     val = value(node)
-    return mask is None and dropout == 0 and causal is True and val.dim() == 4 and val.shape[0] == 1
+    return mask is None and dropout == 0 and val.dim() == 4 and val.shape[0] == 1
 
 
 def unrepeat(node: Node) -> Node:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
-from ingot.passes.graph import call_op, op_calls, value
+from ingot.passes.graph import aten, call_op, calls, is_call, is_op, op_calls, replace, value
 from ingot.passes.patterns import Captures, Pattern, apply_patterns
 
 
@@ -17,8 +17,23 @@ def fuse_soft_cap(gm: GraphModule) -> int:
         y = tanh(x / cap) * cap
     After:
         y = soft_cap(x, cap)
+
+    A tangent by itself has a cap of 1.
     """
-    return len(op_calls(gm, "soft_cap")) + apply_patterns(gm, PATTERNS)
+    found = len(op_calls(gm, "soft_cap")) + apply_patterns(gm, PATTERNS)
+    return found + sum(name_alone(node) for node in calls(gm, aten.tanh.default))
+
+
+def name_alone(node: Node) -> int:
+    """The tangent of a product, which no scale follows."""
+    source = node.args[0]
+    scaled = any(is_call(user, aten.mul.Tensor) for user in node.users)
+    if scaled or not is_op(source, "linear"):
+        return 0
+    with node.graph.inserting_before(node):
+        new = call_op(node.graph, "soft_cap", like=node, val=value(node), x=source, cap=1.0)
+        replace(node, new)
+    return 1
 
 
 def capped(x: Tensor, inner: float, outer: float) -> Tensor:

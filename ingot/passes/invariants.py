@@ -60,11 +60,12 @@ def needs_whole_sequence(node: Node) -> bool:
 
 
 def rows_selected(gm: GraphModule) -> list[str]:
-    """The result has a row for each token whose logits are wanted."""
+    """The result has a row for each token of which one is wanted, or for each sequence."""
     head: Any = gm.graph.output_node().args[0]
-    wanted = program_of(gm).rows.name
+    chosen = program_of(gm).rows
+    wanted = chosen.name if chosen else "spans"
     rows = [n for n in gm.graph.find_nodes(op="placeholder") if n.name == wanted]
-    if isinstance(head, Node) and rows and shape(head)[1:2] == shape(rows[0]):
+    if isinstance(head, Node) and rows and shape(head)[1:2] == shape(rows[0])[:1]:
         return []
     return [f"result {head}"]
 

@@ -33,7 +33,7 @@ PASSING = (
     *(
         OPS[name].overload
         for name, traits in TRAITS.items()
-        if Role.CHOSEN in traits.roles.values()
+        if Role.CHOSEN in traits.roles.values() and "out_dtype" not in signature(name).parameters
     ),
 )
 
@@ -104,6 +104,8 @@ def narrow_at_the_maker(source: Node, uses: Set[Use], narrow: torch.dtype) -> bo
     maker = made(source)
     name = op_name(maker)
     if not name or "out_dtype" not in signature(name).parameters:
+        return False
+    if TRAITS[name].matrix and not TRAITS[name].narrows:
         return False
     if not set(final_users(maker, *PASSING)) <= uses:
         return False

@@ -9,7 +9,7 @@ from functools import partial
 import torch
 
 from ingot.artifact.formats import Storage
-from ingot.artifact.programs import HIDDEN, STEP, Program
+from ingot.artifact.programs import ENCODE, HIDDEN, STEP, Program
 from ingot.errors import UsageError
 from ingot.ops import OPS
 from ingot.passes.canonicalize_casts import canonicalize_casts
@@ -118,15 +118,17 @@ PRODUCTS: tuple[Pass, ...] = (
         optional=True,
     ),
 )
-# From one sequence to a step of many, over pages.
-PAGES: tuple[Pass, ...] = (
-    Pass(
-        function=rewrite_attention,
-        needs=(tokens_before_heads,),
-        gives=(step_inputs,),
-        expect="attention",
-        tolerance=REGROUPED,
-    ),
+# From one sequence to a step of many.
+MANY = Pass(
+    function=rewrite_attention,
+    needs=(tokens_before_heads,),
+    gives=(step_inputs,),
+    expect="attention",
+    tolerance=REGROUPED,
+)
+TEXTS = replace(MANY, gives=(step_inputs, rows_selected, only_known_ops))
+# Rows of a step, before what experts make in between has a place.
+TOKENS: tuple[Pass, ...] = (
     Pass(
         function=select_logit_rows,
         needs=(step_inputs,),
@@ -134,9 +136,8 @@ PAGES: tuple[Pass, ...] = (
         expect=1,
         tolerance=REGROUPED,
     ),
-    # rows are selected before what experts make in between has a place
-    Pass(function=lower_experts, expect="experts", anchors=(OPS["experts"].overload,)),
 )
+EXPERTS = Pass(function=lower_experts, expect="experts", anchors=(OPS["experts"].overload,))
 # Where values are rounded.
 ROUNDING: tuple[Pass, ...] = (
     Pass(
@@ -150,8 +151,9 @@ ROUNDING: tuple[Pass, ...] = (
 )
 
 PIPELINES: Mapping[str, tuple[Pass, ...]] = {
-    STEP.name: (*SPELLINGS, *PRIMITIVES, *PRODUCTS, *PAGES, *ROUNDING),
-    HIDDEN.name: (*SPELLINGS, *PRIMITIVES, *PRODUCTS, *PAGES, *ROUNDING),
+    STEP.name: (*SPELLINGS, *PRIMITIVES, *PRODUCTS, MANY, *TOKENS, EXPERTS, *ROUNDING),
+    HIDDEN.name: (*SPELLINGS, *PRIMITIVES, *PRODUCTS, MANY, *TOKENS, EXPERTS, *ROUNDING),
+    ENCODE.name: (*SPELLINGS, *PRIMITIVES, *PRODUCTS, TEXTS, EXPERTS, *ROUNDING),
 }
 PIPELINE = PIPELINES[STEP.name]
 

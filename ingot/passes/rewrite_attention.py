@@ -1,4 +1,4 @@
-"""rewrite_attention: attention over one sequence becomes attention over the paged cache.
+"""rewrite_attention: attention over one sequence becomes that over pages, or over segments.
 
 The graph's states say how they lie in int8; `lower` decides whether they are stored so.
 """
@@ -6,32 +6,32 @@ The graph's states say how they lie in int8; `lower` decides whether they are st
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
 
 from ingot.artifact.formats import rounded_rows
-from ingot.artifact.programs import LEADS_TO
-from ingot.artifact.spec import Array, Dim, State, StateKind
+from ingot.artifact.spec import State
 from ingot.artifact.traits import TRAITS
-from ingot.ops.dtypes import TORCH_DTYPES
+from ingot.errors import PassError
 from ingot.passes.graph import (
     arguments,
     call_op,
     op_calls,
+    origin,
     program_of,
     replace,
     signature,
     states_of,
     value,
 )
-from ingot.passes.inputs import add_input, new_value
+from ingot.passes.inputs import add_input, step_inputs
+from ingot.passes.pool_segments import pool_segments
 from ingot.passes.torch_symbols import new_size
 
 CACHES = TRAITS["kv_write"].mutates
-HINTS = {"S": 3, "P": 7}  # example sizes, no two alike
 
 
 def rewrite_attention(gm: GraphModule) -> int:
@@ -45,17 +45,23 @@ def rewrite_attention(gm: GraphModule) -> int:
         kv_write(k, v, k_cache_0, v_cache_0, slots)
         y = paged_attention(q, k_cache_0, v_cache_0, spans, page_table, ...)
 
-    Values that are columns of the keys get no cache. Other ops that keep something of a sequence
-    change as `STEP_FORMS` says: from here on a graph computes many sequences.
+    Values that are columns of the keys get no cache. A program that keeps nothing has texts as
+    segments instead:
+        graph(tokens, positions, spans);  y = segment_attention(q, k, v, spans, ...)
+
+    Other ops that keep something of a sequence change as `STEP_FORMS` says: from here on a graph
+    computes many sequences.
     """
     attentions, *_ = [form(gm) for form in STEP_FORMS]
     return attentions
 
 
-def over_pages(gm: GraphModule) -> int:
-    """Have each attention write its keys and values into pages, and read them there."""
+def attend(gm: GraphModule) -> int:
+    """Have each attention find its keys and values: in pages, or in the rows of its segment."""
     nodes = op_calls(gm, "attention")
-    if nodes:
+    if nodes and not program_of(gm).keeps:
+        over_segments(gm, nodes)
+    elif nodes:
         step = step_inputs(gm, "paged")
         sizes = new_size(gm, "pages", 3), new_size(gm, "page_size", 5)
         for index, node in enumerate(nodes):
@@ -63,9 +69,30 @@ def over_pages(gm: GraphModule) -> int:
     return len(nodes)
 
 
+def over_segments(gm: GraphModule, nodes: Iterable[Node]) -> None:
+    """Have each attention read the keys and values of its own text, side by side with others.
+
+    Raises PassError for sinks, and for values that are columns of the keys.
+    """
+    spans = step_inputs(gm, "paged")["spans"]
+    for node in nodes:
+        given = {**arguments(node), "spans": spans}
+        if given["sinks"] is not None or given["v"] is None:
+            raise PassError(
+                "rewrite_attention",
+                f"attention of {origin(node)} has sinks, or values that are parts of the keys",
+                hint="Attention of whole texts has neither.",
+            )
+        with gm.graph.inserting_before(node):
+            taking = taken(given, "segment_attention")
+            replace(
+                node, call_op(gm.graph, "segment_attention", like=node, val=value(node), **taking)
+            )
+
+
 # Each finds the calls of an op that needs a whole sequence in a plain module, gives them the inputs
 # of a step and states, and returns how many there are. Attention is the first.
-STEP_FORMS: tuple[Callable[[GraphModule], int], ...] = (over_pages,)
+STEP_FORMS: tuple[Callable[[GraphModule], int], ...] = (attend, pool_segments)
 
 
 def rewrite(
@@ -113,45 +140,3 @@ def add_caches(
         caches[name] = add_input(gm, state.name, shape, torch.float32)
         states_of(gm)[state.name] = state
     return caches
-
-
-def step_inputs(gm: GraphModule, kind: StateKind) -> dict[str, Node]:
-    """The inputs of a step that ops over states of a kind read, by name.
-
-    Plain inputs get their names in a step, and those that are missing are added. The rows that are
-    wanted are not among them: `select_logit_rows` adds those.
-    """
-    inputs: dict[str, Node] = {}
-    sizes: dict[Dim, Any] = {}
-    there = {node.name: node for node in gm.graph.find_nodes(op="placeholder")}
-    for array in program_of(gm).inputs:
-        wanted = array != program_of(gm).rows and LEADS_TO.get(array.name, kind) == kind
-        if array.plain in there:
-            inputs[array.name] = rename_input(gm, there[array.plain], array)
-        elif array.name in there:
-            inputs[array.name] = there[array.name]
-        elif wanted:
-            shape = tuple(size_of(gm, dim, sizes) for dim in array.shape)
-            last = [*inputs.values()][-1]
-            dtype = TORCH_DTYPES[array.dtype]
-            inputs[array.name] = add_input(gm, array.name, shape, dtype, after=last)
-        else:
-            continue
-        known = value(inputs[array.name]).shape[-len(array.shape) :]
-        sizes |= dict(zip(array.shape, known, strict=True))
-    return inputs
-
-
-def size_of(gm: GraphModule, dim: Dim, sizes: Mapping[Dim, Any]) -> Any:
-    """The size of a dimension; a symbolic one is made when it first occurs."""
-    if isinstance(dim, int):
-        return dim
-    return sizes[dim] if dim in sizes else new_size(gm, dim, HINTS[dim])
-
-
-def rename_input(gm: GraphModule, node: Node, array: Array) -> Node:
-    """Gives an input its name and its dtype in a step."""
-    node.name = node.target = array.name
-    dtype = TORCH_DTYPES[array.dtype]
-    node.meta["val"] = new_value(gm, tuple(value(node).shape), dtype)
-    return node

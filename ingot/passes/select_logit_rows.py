@@ -46,18 +46,23 @@ def select_logit_rows(gm: GraphModule) -> int:
             hint="A model ends with the linear that computes its logits.",
         )
     rows = add_logit_rows(gm)
+    take_early(gm, head, value(rows).shape[0], "select_rows", rows=rows)
+    return 1
+
+
+def take_early(gm: GraphModule, head: Node, count: Any, op: str, **given: Any) -> None:
+    """Have an op take `count` rows of each value that the head, and what is computed row by row
+    for it alone, read from others."""
     only = computed_by_rows(head)
     for source in read_by(only):
         users = [node for node in only if source in node.all_input_nodes]
         with gm.graph.inserting_before(users[0]):
-            selected = call_op(gm.graph, "select_rows", like=users[0], x=source, rows=rows)
+            taken = call_op(gm.graph, op, like=users[0], x=source, **given)
         for user in users:
-            user.replace_input_with(source, selected)
+            user.replace_input_with(source, taken)
     for node in only:
         val = value(node)
-        shape = (val.shape[0], value(rows).shape[0], *val.shape[2:])
-        node.meta["val"] = new_value(gm, shape, val.dtype)
-    return 1
+        node.meta["val"] = new_value(gm, (val.shape[0], count, *val.shape[2:]), val.dtype)
 
 
 def computed_by_rows(head: Node) -> list[Node]:
@@ -100,5 +105,7 @@ def add_logit_rows(gm: GraphModule) -> Node:
     program = program_of(gm)
     before = [array.name for array in program.inputs if array.name in placeholders][-1]
     shape = (new_size(gm, "R", 4),)
-    dtype = TORCH_DTYPES[program.rows.dtype]
-    return add_input(gm, program.rows.name, shape, dtype, after=placeholders[before])
+    rows = program.rows
+    assert rows is not None, "the program returns rows of tokens"
+    dtype = TORCH_DTYPES[rows.dtype]
+    return add_input(gm, rows.name, shape, dtype, after=placeholders[before])

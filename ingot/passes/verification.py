@@ -139,20 +139,21 @@ def relative_error(got: Tensor, reference: Tensor) -> float:
 
 def example_inputs(gm: GraphModule) -> list[tuple[Tensor, ...]]:
     """The inputs of every run: one a sequence for a plain graph, one in all for a step."""
-    states = states_of(gm)
+    states, nodes = states_of(gm), gm.graph.find_nodes(op="placeholder")
     tokens = random_tokens(gm)
-    if not states:
+    if "spans" not in [node.name for node in nodes]:
         positions = torch.cat([torch.arange(n) for n in LENGTHS])[None]
         parts = (torch.split(x, list(LENGTHS), 1) for x in (tokens, positions))
         return list(zip(*parts, strict=True))
     rng = torch.Generator().manual_seed(2)
     step, num_pages = paged_step(rng, [(n, n) for n in LENGTHS], PAGE_SIZE)
-    known = step | {"tokens": tokens[0], program_of(gm).rows.name: torch.tensor(ROWS)}
+    known = step | {"tokens": tokens[0]}
+    if rows := program_of(gm).rows:
+        known[rows.name] = torch.tensor(ROWS)
     known |= {array.name: known[array.name][None] for array in program_of(gm).inputs if array.plain}
     for name, state in states.items():
         _, *shape = state.shape(PAGE_SIZE)
         known[name] = torch.full((num_pages, *map(int, shape)), torch.nan)
-    nodes = gm.graph.find_nodes(op="placeholder")
     return [tuple(known[node.name].to(value(node).dtype) for node in nodes)]
 
 

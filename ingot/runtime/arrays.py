@@ -23,7 +23,7 @@ class StepInputs:
 
     Attributes:
         program: its name.
-        rows: the input that says of which tokens a row is wanted.
+        rows: the input that says of which tokens a row is wanted; "" where each sequence has one.
         num_tokens, num_seqs, num_rows: the step's N, S and R.
         from_draws: {place in `tokens`: draw}, for tokens that are not known yet: the one that the
             previous step draws by that index of its `StepWants`.
@@ -48,6 +48,11 @@ class StepInputs:
 
     def __getitem__(self, name: str) -> Int32:
         return self._arrays[name]
+
+    @property
+    def num_results(self) -> int:
+        """The rows that the step returns: of chosen tokens, or one of each sequence."""
+        return self.num_rows if self.rows else self.num_seqs
 
     def clear(self) -> None:
         """Makes it a step of nothing."""

@@ -9,12 +9,19 @@ from typing import Any, TypeVar, cast
 
 from ingot.runtime.config import EngineConfig, engine_config
 from ingot.runtime.mailbox import Mailbox, call_in
-from ingot.runtime.model import Model
 from ingot.runtime.output import RequestOutput
 from ingot.runtime.params import RequestOutputKind, SamplingParams
 from ingot.runtime.prompts import Messages, Prompt, list_of_params
 from ingot.runtime.request import Request
 from ingot.runtime.subscription import Subscription
+from ingot.runtime.text_outputs import (
+    ClassificationRequestOutput,
+    EmbeddingRequestOutput,
+    PoolingRequestOutput,
+    RerankOutput,
+    ScoringRequestOutput,
+)
+from ingot.runtime.text_tasks import TextTasks
 from ingot.runtime.vllm_arguments import CALLS, choose
 
 T = TypeVar("T")
@@ -24,7 +31,7 @@ _TEMPLATE_OPTIONS = (
 )  # fmt: skip
 
 
-class AsyncLLM(Model):
+class AsyncLLM(TextTasks):
     """A model whose requests are async iterators; the options are those of `LLM`.
 
     Cancelling the task that reads a request, or leaving its loop early, aborts the request. An
@@ -84,6 +91,34 @@ class AsyncLLM(Model):
         outputs = self.generate(prompt, chat.params, request_id, priority=priority)
         async for output in outputs:
             yield chat.read(output)
+
+    async def embed(  # type: ignore[override]
+        self, *prompts: Any, **options: Any
+    ) -> list[EmbeddingRequestOutput]:
+        """As `LLM.embed`, beside the event loop."""
+        return await asyncio.to_thread(partial(super().embed, *prompts, **options))
+
+    async def encode(  # type: ignore[override]
+        self, *prompts: Any, **options: Any
+    ) -> list[PoolingRequestOutput]:
+        """As `LLM.encode`, beside the event loop."""
+        return await asyncio.to_thread(partial(super().encode, *prompts, **options))
+
+    async def classify(  # type: ignore[override]
+        self, *prompts: Any, **options: Any
+    ) -> list[ClassificationRequestOutput]:
+        """As `LLM.classify`, beside the event loop."""
+        return await asyncio.to_thread(partial(super().classify, *prompts, **options))
+
+    async def score(  # type: ignore[override]
+        self, *texts: Any, **options: Any
+    ) -> list[ScoringRequestOutput]:
+        """As `LLM.score`, beside the event loop."""
+        return await asyncio.to_thread(partial(super().score, *texts, **options))
+
+    async def rerank(self, *texts: Any, **options: Any) -> list[RerankOutput]:  # type: ignore[override]
+        """As `LLM.rerank`, beside the event loop."""
+        return await asyncio.to_thread(partial(super().rerank, *texts, **options))
 
     async def abort(self, request_id: str) -> None:
         """Ends a request and its iterator. An unknown id does nothing."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from ingot.artifact.plan import Limits, Plan
-from ingot.artifact.programs import STEP
+from ingot.artifact.programs import main_of
 from ingot.artifact.reader import Artifact
 from ingot.errors import ArtifactError, IngotError, UsageError
 from ingot.runtime.arrays import Float32, StepInputs
@@ -202,30 +202,31 @@ class Executor(Protocol):
 
 def outputs_of(plan: Plan, file: str) -> dict[str, int]:
     """Width of each output of a plan, by name. Raises ArtifactError for outputs that have no row
-    for each of the R tokens."""
+    for each of the R tokens, or of the S texts."""
     outputs = plan.of_kind("output")
-    if not outputs or not all(len(o.shape) == 2 and o.shape[0] == "R" for o in outputs):
-        raise ArtifactError(f"{file}: a program returns rows, of shape (R, columns)")
+    if not outputs or not all(len(o.shape) == 2 and o.shape[0] in ("R", "S") for o in outputs):
+        raise ArtifactError(f"{file}: a program returns rows, of shape (R or S, columns)")
     return {output.name: output.columns for output in outputs}
 
 
 def program_of(artifact: Artifact, name: str) -> Plan:
-    """The plan of a program beside the step, on the artifact's target.
+    """The plan of a program beside the main one, on the artifact's target.
 
     Raises UsageError for one that the artifact does not have, and ArtifactError for states that are
-    not the step's: it could not read the pages.
+    not those of the main one: it could not read the pages.
     """
     entry = artifact.target
+    main = main_of(entry.programs)
     if name not in entry.programs:
         raise UsageError(
             f"{artifact.path} was compiled without the program {name}",
-            hint=f"Compile the model again with --programs {STEP.name},{name}; in Python that is "
-            f"programs=[{STEP.name!r}, {name!r}] of ingot.compile, or in compile_options of LLM.",
+            hint=f"Compile the model again with --programs {main},{name}; in Python that is "
+            f"programs=[{main!r}, {name!r}] of ingot.compile, or in compile_options of LLM.",
         )
     plan = artifact.plan_of(entry, name)
     if plan.spec.states != artifact.plan_of(entry).spec.states:
         raise ArtifactError(
-            f"{entry.programs[name].plan}: its states are not those of the step",
+            f"{entry.programs[name].plan}: its states are not those of {main}",
             hint="Compile the model again.",
         )
     return plan

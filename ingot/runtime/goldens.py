@@ -14,7 +14,7 @@ from ingot.artifact.golden import (
 )
 from ingot.artifact.golden_rows import GoldenRows, decode_rows, rows_file
 from ingot.artifact.reader import Artifact
-from ingot.errors import ArtifactError, GoldenError, TokenizerError
+from ingot.errors import ArtifactError, GoldenError, TokenizerError, UsageError
 from ingot.files import read_regular
 
 MAX_BYTES = 1 << 30  # of a file of goldens
@@ -28,6 +28,11 @@ def number_format(artifact: Artifact) -> str:
 
 def read_golden(artifact: Artifact) -> Golden:
     """The artifact's golden outputs. Raises ArtifactError when they are missing or malformed."""
+    if artifact.manifest.encodes:
+        raise UsageError(
+            f"{artifact.path} reads whole texts, and gives no logits",
+            hint="`ingot verify` replays its golden texts.",
+        )
     if GOLDEN not in artifact.manifest.files:
         raise ArtifactError(f"{artifact.path} has no {GOLDEN}", hint="Compile it again.")
     try:

@@ -62,7 +62,7 @@ class LimitsMeter:
     def __init__(self, artifact: Artifact, nbytes: int, num_threads: int | None = None) -> None:
         self.threads = num_threads or usable_processors()
         nbytes = min(max(nbytes, LEAST_BYTES), MOST_BYTES)
-        program = artifact.target.step
+        program = artifact.target.main
         self._kernels = Kernels(artifact.read(program.kernels), program.kernels)
         self._region = Region(nbytes, "measuring the memory")
         # Untouched pages would all be the one page of zeros.

@@ -9,18 +9,9 @@ from itertools import chain
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
-from ingot.artifact.programs import HIDDEN
 from ingot.errors import RequestError
 from ingot.runtime.arrays import Float32
 from ingot.runtime.config import EngineConfig, engine_config
-from ingot.runtime.embedding import (
-    EmbeddingOutput,
-    EmbeddingRequestOutput,
-    PooledRows,
-    Pooling,
-    check_pooling,
-)
-from ingot.runtime.model import Model
 from ingot.runtime.output import RequestOutput
 from ingot.runtime.params import SamplingParams
 from ingot.runtime.prompts import (
@@ -33,17 +24,17 @@ from ingot.runtime.prompts import (
     list_of_priorities,
     list_of_prompts,
     list_of_tokens,
-    prompt_parts,
 )
 from ingot.runtime.request import Request
-from ingot.runtime.subscription import TextStream, complete, end_progress, show_progress
+from ingot.runtime.subscription import TextStream, complete
+from ingot.runtime.text_tasks import TextTasks
 from ingot.runtime.vllm_arguments import CALLS, choose
 
 if TYPE_CHECKING:
     from ingot.runtime.beam_search import BeamSearchOutput, BeamSearchParams
 
 
-class LLM(Model):
+class LLM(TextTasks):
     """A model, ready to generate; its options are those of `Model`.
 
     A context manager. Safe to use from several threads.
@@ -203,70 +194,6 @@ class LLM(Model):
             return self._thread.ask(lambda: session.logits(tokens, most, left.is_set, wanted))
         finally:
             left.set()  # after Ctrl-C nobody waits for the steps that are left
-
-    def embed(
-        self,
-        prompts: Prompt | Sequence[Prompt],
-        *,
-        pooling: Pooling = "last",
-        normalize: bool = True,
-        use_tqdm: bool = True,
-        **vllm: Any,
-    ) -> list[EmbeddingRequestOutput]:
-        """A vector for every prompt, of the model's last hidden states; no token is drawn.
-
-        Prompts are those of `generate`. `pooling` takes the hidden state of the "last" token or the
-        "mean" of all; `normalize` makes the vector 1 long. Its bits depend on neither the other
-        prompts nor what else the model does. `vllm` is as in `generate`.
-
-        Raises UsageError for an artifact without the program `hidden`, and RequestError, with
-        nothing run, if any prompt cannot be served.
-        """
-        _check_call(self.embed, vllm)
-        check_pooling(pooling)
-        items = [prompt_parts(prompt) for prompt in list_of_prompts(prompts)]
-        tokens = [
-            self.get_tokenizer().encode(text or "") if ids is None else ids
-            for text, ids, _ in items
-        ]
-        for ids in tokens:
-            self._engine.check(ids)
-        pools = [PooledRows(pooling, len(ids)) for ids in tokens]
-        self.run_pools(HIDDEN.name, tokens, pools, progress=use_tqdm)
-        return [
-            EmbeddingRequestOutput(
-                request_id=str(number),
-                outputs=EmbeddingOutput(embedding=pool.vector(normalize=normalize).tolist()),
-                prompt_token_ids=ids,
-            )
-            for number, (ids, pool) in enumerate(zip(tokens, pools, strict=True))
-        ]
-
-    def run_pools(
-        self,
-        program: str,
-        tokens: list[list[int]],
-        pools: list[PooledRows],
-        *,
-        chunk_tokens: int | None = None,
-        progress: bool = False,
-    ) -> None:
-        """Pools what a program returns, of as many prompts at once as a step has room for: between
-        them the requests of other threads go on."""
-        session, left = self._thread.session, Event()
-        most = self.artifact.manifest.limits.max_num_seqs
-        try:
-            for begin in range(0, len(tokens), most):
-                part = slice(begin, begin + most)
-                first, takes = zip(*((each.first, each.take) for each in pools[part]), strict=True)
-                of_part = tokens[part], [*first], [*takes], chunk_tokens, left.is_set
-                self._thread.ask(partial(session.rows, program, *of_part))
-                if progress:
-                    show_progress(f"{begin + len(takes)}/{len(tokens)} prompts")
-        finally:
-            left.set()  # after Ctrl-C nobody waits for the steps that are left
-            if progress and tokens:
-                end_progress()
 
     @property
     def config(self) -> EngineConfig:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from threading import Event
+from typing import Any, cast
 
 from ingot.artifact.reader import Artifact
 from ingot.errors import UsageError
@@ -15,6 +16,8 @@ from ingot.runtime.answers.described import described_style, rendered
 from ingot.runtime.answers.outputs import ChatOutputs
 from ingot.runtime.config import EngineConfig, engine_config
 from ingot.runtime.devices import open_executor
+from ingot.runtime.embedding import PagedTexts, PooledRows, RunsTexts
+from ingot.runtime.encoder import TextEncoder
 from ingot.runtime.engine import Engine
 from ingot.runtime.executor import Executor
 from ingot.runtime.generation_config import Source, read_generation_config
@@ -25,7 +28,7 @@ from ingot.runtime.prompts import Messages, Prompt, integer_option, prompt_parts
 from ingot.runtime.request import Request, check_priority
 from ingot.runtime.session import EngineThread, OnStep, Session
 from ingot.runtime.structured.compiler import GrammarCompiler
-from ingot.runtime.subscription import Feed, Tell
+from ingot.runtime.subscription import Feed, Tell, end_progress, show_progress
 from ingot.runtime.template_variables import check_variables
 from ingot.runtime.tokenizer import Tokenizer
 from ingot.runtime.tokenizer_files import TokenizerFiles
@@ -75,6 +78,10 @@ class Model(Refusals):
         self.max_model_len = _model_len(self.artifact.manifest.limits.max_model_len, max_model_len)
         self._tokenizer_files = TokenizerFiles(self.artifact)
         self._defaults = read_generation_config(self.artifact, generation_config)
+        self._encoder: TextEncoder | None = None
+        if self.artifact.manifest.encodes:
+            self._read_texts(num_threads)
+            return
         executor = open_executor(
             self.artifact,
             max_model_len=self.max_model_len,
@@ -85,6 +92,21 @@ class Model(Refusals):
         self._engine, self._thread = session.engine, EngineThread(session)
         # Runs at Python's exit, too, so that the threads of the kernels are always joined.
         weakref.finalize(self, self._thread.close)
+
+    def _read_texts(self, num_threads: int | None) -> None:
+        """Opens a model of whole texts, which has no engine."""
+        self._encoder = TextEncoder(self.artifact, num_threads=num_threads)
+        self.max_model_len = min(self.max_model_len, self._encoder.longest)
+        self._engine = self._thread = cast(Any, NoEngine(self.artifact, self._encoder.close))
+        weakref.finalize(self, self._encoder.close)
+
+    @property
+    def texts(self) -> RunsTexts | None:
+        """What gives a row for each text; None of a model that was not made for it."""
+        pooler = self.artifact.manifest.pooler
+        if self._encoder is not None:
+            return self._encoder
+        return None if pooler is None else PagedTexts(self, pooler)
 
     def _session(
         self, executor: Executor, seed: int, config: EngineConfig, on_step: OnStep | None
@@ -144,6 +166,8 @@ class Model(Refusals):
 
     def counters(self) -> EngineCounters:
         """Counters of the engine, now and since it was opened."""
+        if self._encoder is not None:
+            return self._encoder.counters()
         counters = self._engine.counters
         return counters() if self._thread.is_current else self._thread.ask(counters)
 
@@ -151,6 +175,32 @@ class Model(Refusals):
         """A way to ask for many requests at once, which hands on their news by `tell`; what lies
         between first tokens and ends may wait for `interval` seconds."""
         return Feed(self._thread, self._request, tell, interval)
+
+    def run_pools(
+        self,
+        program: str,
+        tokens: list[list[int]],
+        pools: list[PooledRows],
+        *,
+        chunk_tokens: int | None = None,
+        progress: bool = False,
+    ) -> None:
+        """Pools what a program returns, of as many prompts at once as a step has room for: between
+        them the requests of other threads go on."""
+        session, left = self._thread.session, Event()
+        most = self.artifact.manifest.limits.max_num_seqs
+        try:
+            for begin in range(0, len(tokens), most):
+                part = slice(begin, begin + most)
+                first, takes = zip(*((each.first, each.take) for each in pools[part]), strict=True)
+                of_part = tokens[part], [*first], [*takes], chunk_tokens, left.is_set
+                self._thread.ask(partial(session.rows, program, *of_part))
+                if progress:
+                    show_progress(f"{begin + len(takes)}/{len(tokens)} prompts")
+        finally:
+            left.set()  # after Ctrl-C nobody waits for the steps that are left
+            if progress and tokens:
+                end_progress()
 
     def get_tokenizer(self) -> Tokenizer:
         """The model's tokenizer, parsed when first asked for. Raises TokenizerError."""
@@ -200,6 +250,22 @@ class Model(Refusals):
             priority=check_priority(priority),
             salt=salt,
             request_id=request_id or "",
+        )
+
+
+class NoEngine:
+    """Stands where a model that generates has its engine: whatever is asked of it is an error."""
+
+    def __init__(self, artifact: Artifact, close: Callable[[], None]) -> None:
+        self._artifact, self.close = artifact, close
+
+    def __getattr__(self, name: str) -> Any:
+        pooler = self._artifact.manifest.pooler
+        embeds = pooler is None or pooler.task == "embed"
+        raise UsageError(
+            f"{self._artifact.path} {'makes vectors of' if embeds else 'scores'} texts, and "
+            "generates none",
+            hint="Ask for embed()." if embeds else "Ask for classify(), score() or rerank().",
         )
 
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import pairwise
+from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ingot.artifact.tokenizer_config import configure, control_tokens, special_tokens
@@ -25,6 +26,10 @@ FILE = "tokenizer/tokenizer.json"
 # The detokenizer starts from the last 6 tokens of the prompt that leave text, which is enough for
 # the beginning of a character. It looks for them among the last 64.
 _MAX_RECENT, _PROMPT_TOKENS = 64, 6
+TYPES = "token_type_ids"
+GENERAL_CLASSES = ("PreTrainedTokenizerFast", "TokenizersBackend")
+
+_MAX_CUT = 4  # lengths that texts are cut to, of which a tokenizer of their own is kept
 
 
 class Encoding(dict[str, Any]):
@@ -64,6 +69,8 @@ class Tokenizer:
         self.special_tokens = special_tokens(self.config)
         self._chat_template = chat_template
         self._templates: dict[str, ChatTemplate] = {}
+        self._cut: dict[int, Any] = {}  # tokenizers that cut texts, by the length that they leave
+        self._lock = Lock()
         self._skipped = {
             i for i, token in self.backend.get_added_tokens_decoder().items() if token.special
         }
@@ -160,6 +167,45 @@ class Tokenizer:
             RequestError, "the text cannot be tokenized", lambda: encode([text])[0].ids
         )
         return ids
+
+    def encode_texts(
+        self, texts: Sequence[str | tuple[str, str]], most: int | None = None
+    ) -> list[tuple[list[int], int]]:
+        """The tokens of each text or pair, and where the second text of a pair begins in them.
+
+        That is 0 where there is none, or tokens do not tell. Texts of more than `most` tokens are
+        cut to as many, of pairs the longer text first; special tokens stay. Raises RequestError.
+        """
+        for text in texts:
+            for part in (text,) if isinstance(text, str) else text:
+                check_unicode(part)
+        backend = self.backend if most is None else self._cutting(most)
+        found = _typed(
+            RequestError, "the text cannot be tokenized", lambda: backend.encode_batch([*texts])
+        )
+        types = ((each.ids, each.type_ids if self.gives_types else ()) for each in found)
+        return [(ids, kinds.index(1) if 1 in kinds else 0) for ids, kinds in types]
+
+    @property
+    def gives_types(self) -> bool:
+        """True if tokens say which text of a pair they are of, as transformers decides it: by the
+        names of the config, or else by the class, of which the general one gives none."""
+        general = self.config.get("tokenizer_class") in GENERAL_CLASSES
+        names = self.config.get("model_input_names", () if general else (TYPES,))
+        return TYPES in names
+
+    def _cutting(self, most: int) -> Any:
+        """The same tokenizer, which cuts what is longer."""
+        import tokenizers
+
+        with self._lock:
+            if most not in self._cut:
+                if len(self._cut) >= _MAX_CUT:
+                    self._cut.clear()
+                made = tokenizers.Tokenizer.from_str(self.backend.to_str())
+                made.enable_truncation(most, strategy="longest_first")
+                self._cut[most] = made
+            return self._cut[most]
 
     def decode(
         self,

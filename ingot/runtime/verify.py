@@ -6,14 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
 
+import numpy as np
+
 from ingot.artifact.golden import GOLDEN, Golden, GoldenPrompt, Tolerance, tolerance_of
 from ingot.artifact.golden_error import GoldenDifference, difference
 from ingot.artifact.golden_rows import relative_error
-from ingot.artifact.programs import STEP
+from ingot.artifact.programs import ENCODE, STEP
 from ingot.artifact.reader import Artifact
 from ingot.errors import VerificationError
 from ingot.runtime.arrays import Float32
 from ingot.runtime.embedding import PooledRows
+from ingot.runtime.encoder import EncodedText, TextEncoder
 from ingot.runtime.goldens import number_format, read_golden, read_rows
 from ingot.runtime.llm import LLM
 
@@ -25,6 +28,10 @@ SHOWN = 5
 CHECK_FILES = "Check the files with `ingot verify`; if they are intact, compile the model again."
 FAULT = "This is a fault of ingot: please report it, with the model and the options."
 OVERFLOW = "Numbers of float16 end at 65504, and this model has larger ones.\nTry --dtype bfloat16."
+
+
+OF_ONE_ROW, LEAST = 8.0, 1e-5
+NO_LOGITS = Tolerance(0.0, 0.0, 0.0, 0.0)  # of models that give none
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +96,12 @@ class Verification:
     def mean_error(self) -> float:
         """The mean |error| of a log-probability, in the way where it is largest."""
         return max((each.mean for each in self.differences.values()), default=0.0)
+
+    @property
+    def error(self) -> float:
+        """What tells best how far it is off: the mean error, or the relative one of rows."""
+        rows = [each.error for each in self.programs.values()]
+        return self.mean_error if self.differences else max(rows, default=0.0)
 
     @property
     def max_errors(self) -> dict[str, float]:
@@ -165,10 +178,57 @@ def replay(artifact: Artifact, golden: Golden | None = None) -> Verification:
     They are those in the artifact, or `golden`. Raises ArtifactError if it has none, and what `LLM`
     raises.
     """
+    if artifact.manifest.encodes:
+        return replay_texts(artifact)
     golden = golden or read_golden(artifact)
     longest = max(len(prompt.positions) for prompt in golden.prompts)
     with LLM(artifact, max_model_len=longest) as llm:
         return verify(llm, golden)
+
+
+def replay_text(model: LLM) -> None:
+    """Replays the shortest golden text. Raises VerificationError where its row is far off."""
+    golden = read_rows(model.artifact, ENCODE.name)
+    prompt = min(golden.prompts, key=lambda prompt: len(prompt.tokens))
+    assert model.texts is not None, "it reads texts"
+    row = model.texts.run([EncodedText(prompt.tokens)])[0].astype(np.float64)
+    error = float(np.abs(row - prompt.row).max() / np.abs(prompt.row).max())
+    # What is allowed is of all rows together; a number of one of them may be further off.
+    most = OF_ONE_ROW * max(golden.allowed, LEAST)
+    if not error <= most:
+        raise VerificationError(
+            f"a golden text is not reproduced on this host ({number_format(model.artifact)}): "
+            f"largest error {error:.3g}, tolerance {most:.3g}",
+            hint=CHECK_FILES,
+        )
+
+
+def replay_texts(artifact: Artifact) -> Verification:
+    """Replays the golden texts of an artifact that reads whole texts: alone and in company."""
+    golden = read_rows(artifact, ENCODE.name)
+    texts = [EncodedText(prompt.tokens) for prompt in golden.prompts]
+    encoder = TextEncoder(artifact)
+    try:
+        alone = [encoder.run([text])[0] for text in texts]
+        others = [encoder.run(texts), encoder.run(texts[::-1])[::-1]]
+    finally:
+        encoder.close()
+    same = all(
+        row.tobytes() == other.tobytes()
+        for each in others
+        for row, other in zip(alone, each, strict=True)
+    )
+    found = RowsDifference(relative_error(alone, golden), golden.allowed, same)
+    return Verification(
+        num_prompts=len(texts),
+        num_positions=len(texts),
+        number_format=number_format(artifact),
+        allowed=NO_LOGITS,
+        differences={},
+        mismatches=(),
+        bitwise_equal=same,
+        programs={ENCODE.name: found},
+    )
 
 
 def verify(llm: LLM, golden: Golden | None = None) -> Verification:
@@ -234,6 +294,9 @@ def replay_shortest(llm: LLM) -> None:
     Does nothing where no golden prompt fits. Raises VerificationError for a log-probability that is
     further off than any may be, and ArtifactError for goldens that are malformed.
     """
+    if llm.artifact.manifest.encodes:
+        replay_text(llm)
+        return
     if GOLDEN not in llm.artifact.manifest.files:
         return
     golden = read_golden(llm.artifact)

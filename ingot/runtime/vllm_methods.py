@@ -12,10 +12,7 @@ _PERPLEXITY = "docs/coming_from.md has a recipe for perplexity, by prompt_logpro
 _PROFILE = "`ingot bench` says where the time of a model goes."
 
 REFUSED = {
-    "encode": f"{_GENERATES} The tokens of a text are get_tokenizer().encode(text).",
-    "classify": f"{_GENERATES} Ask for the label: SamplingParams(allowed_token_ids=[...]).",
     "reward": f"{_GENERATES} {_PERPLEXITY}",
-    "score": f"{_GENERATES} {_PERPLEXITY}",
     "get_metrics": "counters() has the figures of the engine.",
     "reset_prefix_cache": "Give prompts a cache_salt, or switch it off: "
     "llm.config = EngineConfig(prefix_cache=False).",

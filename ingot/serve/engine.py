@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct, field
 
+from ingot.artifact.pooler import Pooler
 from ingot.runtime.metrics import EngineCounters, RequestMetrics
 from ingot.runtime.tokenizer import Tokenizer
 
@@ -24,7 +25,8 @@ class ModelFacts(Struct, frozen=True, kw_only=True):
 
     `defaults` are fields of `SamplingParams` for requests that leave them out, as the model's
     generation_config.json says, or as is usual.
-    `created` is in seconds since 1970; `fingerprint` names the artifact and its settings.
+    `created` is in seconds since 1970; `fingerprint` names the artifact and its settings. `pooler`
+    says what it makes of whole texts, and `generates` that it continues them.
     """
 
     artifact_id: str
@@ -37,6 +39,8 @@ class ModelFacts(Struct, frozen=True, kw_only=True):
     architecture: str
     created: int
     defaults: dict[str, Any] = field(default_factory=dict)
+    pooler: Pooler | None = None
+    generates: bool = True
 
 
 class Job(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -46,6 +50,9 @@ class Job(Struct, frozen=True, kw_only=True, omit_defaults=True):
     Only jobs with equal salts share cached prefixes. `fingerprint` is a hash of what was asked,
     by which a request that killed an engine is known again. Without `stream` all its progress
     comes as one, at its end.
+
+    A job with `texts` wants a row for each of them, and draws nothing. `seconds` says of each where
+    the second text of a pair begins in it, or 0.
     """
 
     id: str
@@ -56,6 +63,8 @@ class Job(Struct, frozen=True, kw_only=True, omit_defaults=True):
     salt: str = ""
     stream: bool = True
     fingerprint: bytes = b""
+    texts: list[list[int]] = field(default_factory=list)
+    seconds: list[int] = field(default_factory=list)
 
 
 class Piece(Struct, frozen=True, array_like=True):
@@ -76,6 +85,7 @@ class Piece(Struct, frozen=True, array_like=True):
 class Progress(Struct, frozen=True, array_like=True):
     """Result of a step for a job. The one that ends the job has its `metrics`.
 
+    `rows` are those of a job with texts, one after the other, as float32.
     `num_cached_tokens` and `prompt_logprobs` come with the first; `prompt_logprobs` has a list
     per token of the prompt, and None for the first token.
     """
@@ -85,6 +95,7 @@ class Progress(Struct, frozen=True, array_like=True):
     num_cached_tokens: int = 0
     prompt_logprobs: list[list[Scored] | None] | None = None
     metrics: RequestMetrics | None = None
+    rows: bytes = b""
 
 
 class Engine(Protocol):
@@ -131,6 +142,7 @@ def joined(parts: list[Progress]) -> Progress:
         first.num_cached_tokens,
         first.prompt_logprobs,
         last.metrics,
+        last.rows,
     )
 
 

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 from collections.abc import AsyncGenerator
 
-from ingot.errors import EngineDeadError, IngotError
+from ingot.errors import EngineDeadError, IngotError, RequestError
 from ingot.runtime.mailbox import Mailbox, call_in
 from ingot.runtime.metrics import EngineCounters
 from ingot.runtime.model import Model
@@ -15,6 +15,7 @@ from ingot.runtime.tokenizer import Tokenizer
 from ingot.serve.engine import Job, ModelFacts, Progress, joined
 from ingot.serve.progress import add_job, facts_of, told
 from ingot.serve.settings import ModelSettings
+from ingot.serve.text_jobs import TextJobs
 
 Letters = list[tuple[int, Progress | IngotError]]
 
@@ -29,7 +30,10 @@ class LocalEngine:
         settings = settings or ModelSettings(context=model.max_model_len)
         self.facts: ModelFacts = facts_of(model, settings)
         self._model = model
-        self._feed = model.feed(self._tell, settings.stream_interval)
+        self._feed = None
+        if not model.artifact.manifest.encodes:
+            self._feed = model.feed(self._tell, settings.stream_interval)
+        self._texts = TextJobs(model.texts, self._tell_texts) if model.texts else None
         self._numbers = itertools.count()
         self._mailboxes: dict[int, Mailbox[Progress]] = {}
         self._closed = False
@@ -54,7 +58,7 @@ class LocalEngine:
                     return
         finally:
             del self._mailboxes[number]
-            self._feed.drop(number)
+            self._drop(number)
 
     async def counters(self) -> EngineCounters:
         """Counters of the engine. Raises EngineDeadError."""
@@ -70,9 +74,26 @@ class LocalEngine:
         await asyncio.to_thread(self._model.close)
 
     def _add(self, number: int, job: Job) -> None:
-        add_job(self._feed, number, job)
+        if job.texts and self._texts:
+            self._texts.add(number, job)
+        elif self._feed and not job.texts:
+            add_job(self._feed, number, job)
+        else:
+            raise RequestError("the model cannot be asked for that", hint="See its tasks.")
         if number not in self._mailboxes:  # its reader left meanwhile
+            self._drop(number)
+
+    def _drop(self, number: int) -> None:
+        if self._feed:
             self._feed.drop(number)
+        if self._texts:
+            self._texts.drop(number)
+
+    def _tell_texts(self, number: int, told: Progress | IngotError) -> None:
+        """Hands a job its rows. In any thread."""
+        mailbox = self._mailboxes.get(number)
+        if mailbox is not None:
+            call_in(mailbox.loop, self._deliver, [(number, told)])
 
     def _tell(self, news: News) -> None:
         """Hands what is new to each event loop in one call. In the engine's thread."""

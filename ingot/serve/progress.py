@@ -111,6 +111,8 @@ def facts_of(model: Model, settings: ModelSettings) -> ModelFacts:
         architecture=artifact.manifest.model.architecture,
         created=artifact.created,
         defaults=read_generation_config(artifact).defaults,
+        pooler=artifact.manifest.pooler,
+        generates=not artifact.manifest.encodes,
     )
 
 

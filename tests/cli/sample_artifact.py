@@ -140,8 +140,8 @@ def write_sample(path: Path, layers: LayerGraphs | None = None) -> Path:
     """Writes the sample artifact to `path`; without `layers`, as an older ingot did."""
     manifest = sample_manifest()
     with ArtifactWriter(path) as writer:
-        writer.write(manifest.targets[0].step.plan, encode_plan(sample_plan()))
-        writer.write(manifest.targets[0].step.kernels, b"no code")
+        writer.write(manifest.targets[0].main.plan, encode_plan(sample_plan()))
+        writer.write(manifest.targets[0].main.kernels, b"no code")
         writer.write("weights/cpu-float32.safetensors", weights_file())
         if layers is not None:
             writer.write(LAYERS, encode_layers(layers))

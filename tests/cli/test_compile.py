@@ -256,7 +256,7 @@ def test_targets_that_agree_share_a_table_of_groups() -> None:
     def target(name: str, formed: int):
         group = GroupEntry(name="group_x", allowed=2, formed=formed, reasons=(("odd", 2 - formed),))
         none = GroupEntry(name="group_none", allowed=0, formed=0, reasons=())
-        program = replace(first.step, groups=(group, none))
+        program = replace(first.main, groups=(group, none))
         return replace(first, name=name, programs={"step": program})
 
     manifest = sample_manifest()

@@ -40,7 +40,7 @@ def folder(tmp_path, monkeypatch, shakespeare_dir, shakespeare_artifact) -> Path
     manifest = sample_artifact.sample_manifest()
     (target,) = manifest.targets
     step = replace(
-        target.step, groups=(GroupEntry(name="x", allowed=5, formed=0, reasons=(REASON,)),)
+        target.main, groups=(GroupEntry(name="x", allowed=5, formed=0, reasons=(REASON,)),)
     )
     target = replace(target, name=LONGEST, programs={"step": step})
     manifest = replace(manifest, targets=(target,))

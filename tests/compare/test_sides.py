@@ -119,8 +119,8 @@ def levels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     path = tmp_path_factory.mktemp("levels") / "two.ingot"
     with ArtifactWriter(path) as writer:
-        writer.write(entry.step.plan, encode_plan(sample_plan()))
-        writer.write(entry.step.kernels, b"no code")
+        writer.write(entry.main.plan, encode_plan(sample_plan()))
+        writer.write(entry.main.kernels, b"no code")
         writer.write("weights/cpu-float32.safetensors", weights_file())
         writer.commit(manifest)
     return path

@@ -37,7 +37,7 @@ def no_code(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compiles up to the C++ compiler, and without golden outputs: neither asks what the model
     is."""
     monkeypatch.setattr(compiler, "add_golden", lambda *_: None)
-    monkeypatch.setattr(compiler, "mean_allowed", lambda *_: 0.0)
+    monkeypatch.setattr(compiler, "error_allowed", lambda *_: 0.0)
     for kind in (CpuKind, CudaKind):
         monkeypatch.setattr(kind, "try_tools", lambda *_: None)
         monkeypatch.setattr(kind, "prepare", lambda *_: None)

@@ -164,7 +164,7 @@ def test_a_front_that_would_not_come_back_is_not_kept(
         first, *others = made.plan.instructions
         endless = replace(first, attrs={**first.attrs, "scale": float("inf")})
         plan = replace(made.plan, instructions=(endless, *others))
-        made = replace(made, programs=(replace(made.step, plan=plan),))
+        made = replace(made, programs=(replace(made.main, plan=plan),))
     else:
         real = front_entry.decode_json
 

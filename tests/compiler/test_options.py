@@ -14,7 +14,7 @@ from ingot.errors import UsageError
 DEFAULTS: Mapping[str, object] = {
     "library": "ingot",
     "targets": ("cpu:native",),
-    "programs": ("step",),
+    "programs": (),
     "dtype": "auto",
     "quantize": "none",
     "bits": None,

@@ -40,7 +40,7 @@ def made(artifact: Artifact, name: str) -> int:
     """How often a pass matched, or how many groups of a rule were formed."""
     (target,) = artifact.manifest.targets
     passes = {entry.name: entry.matched for entry in artifact.manifest.ledger}
-    groups = {entry.name: entry.formed for entry in target.step.groups}
+    groups = {entry.name: entry.formed for entry in target.main.groups}
     return (passes | groups).get(name, 0)
 
 

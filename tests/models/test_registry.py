@@ -50,6 +50,17 @@ def test_every_file_of_a_family_keeps_to_its_budget() -> None:
     assert {name: count for name, count in lines.items() if count > 120} == {}
 
 
+ENCODERS = {
+    "Bert": "bert",
+    "Roberta": "roberta",
+    "XLMRoberta": "roberta",
+    "Camembert": "roberta",
+    "DistilBert": "distilbert",
+    "ModernBert": "modernbert",
+    "NomicBert": "nomic_bert",
+}
+
+
 def test_every_architecture_has_the_family_of_its_name() -> None:
     expected = {
         "LlamaForCausalLM": "llama",
@@ -94,6 +105,12 @@ def test_every_architecture_has_the_family_of_its_name() -> None:
         "HunYuanMoEV1ForCausalLM": "hunyuan_moe",
         "DeepseekV2ForCausalLM": "deepseek_v2",
         "DeepseekV3ForCausalLM": "deepseek_v3",
+        "Gemma3TextModel": "gemma3",
+        **{
+            f"{name}{head}": family
+            for name, family in ENCODERS.items()
+            for head in ("Model", "ForMaskedLM", "ForSequenceClassification")
+        },
     }
     found = {name: registry.find_family({"architectures": [name]}).name for name in expected}
     assert found == expected and set(registry.supported_architectures()) == set(expected)

@@ -11,6 +11,7 @@ from torch import Tensor
 from ingot.artifact.traits import TRAITS, Role
 from ingot.ops import OPS
 from ingot.ops.activation import KINDS
+from ingot.ops.pool import HOWS
 from ingot.ops.steps import paged_step
 from tests.support import samples
 
@@ -442,6 +443,19 @@ def select_rows(rng: torch.Generator) -> list[Kwargs]:
     ]
 
 
+def pool(rng: torch.Generator) -> list[Kwargs]:
+    return [
+        {
+            "x": samples.normal(rng, 1, sum(lengths), 37, dtype=dtype),
+            "spans": segments(lengths),
+            "how": how,
+        }
+        for dtype in samples.DTYPES
+        for lengths in ((1,), (5, 1, 70), (130,))
+        for how in HOWS
+    ]
+
+
 def soft_cap(rng: torch.Generator) -> list[Kwargs]:
     return [
         {"x": 20 * samples.normal(rng, 1, n, size), "cap": cap, "out_dtype": out_dtype}
@@ -456,6 +470,7 @@ SAMPLES = {
     "attention": attention,
     "cast": cast,
     "concat": concat,
+    "pool": pool,
     "reorder": reorder,
     "embedding": embedding,
     "expert_gate": expert_gate,

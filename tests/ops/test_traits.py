@@ -211,7 +211,7 @@ def test_a_row_of_a_segment_reaches_all_rows_of_it_and_no_other(op, argument):
 def test_what_follows_from_the_roles():
     mixers = {"attention", "paged_attention", "segment_attention"}
     by_rows = {name for name, traits in TRAITS.items() if traits.by_rows}
-    assert by_rows == TRAITS.keys() - {"select_rows", "kv_write", *mixers}
+    assert by_rows == TRAITS.keys() - {"select_rows", "pool", "kv_write", *mixers}
     assert {name for name, traits in TRAITS.items() if traits.meets_tokens} == mixers
     assert {name: traits.matrix for name, traits in TRAITS.items() if traits.matrix} == {
         "linear": "weight",

@@ -43,6 +43,17 @@ def byte_level() -> Tokenizer:
 
 
 @cache
+def word_pieces() -> Tokenizer:
+    """As BERT's: [CLS] text [SEP], and after it the second text of a pair and [SEP]."""
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "ab", "cd"]
+    vocab = {token: i for i, token in enumerate(tokens)}
+    tokenizer = Tokenizer(models.WordPiece(vocab, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    return tokenizer
+
+
+@cache
 def byte_fallback() -> Tokenizer:
     """As Llama-2's: pieces with ▁ for a space, bytes as <0xE4>, the first space stripped."""
     pieces = ["<unk>", "<s>", "</s>", *(f"<0x{i:02X}>" for i in range(256))]

@@ -5,7 +5,7 @@ import sys
 import threading
 
 import pytest
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from ingot.artifact.reader import Artifact
 from ingot.errors import RequestError, TokenizerError
@@ -134,3 +134,22 @@ def test_other_threads_run_while_a_text_is_encoded():
     finally:
         sys.setswitchinterval(before)
         other.join()
+
+
+@pytest.mark.parametrize("names", [None, ["input_ids"], ["input_ids", "token_type_ids"]])
+@pytest.mark.parametrize("kind", ["BertTokenizer", "PreTrainedTokenizerFast", None])
+def test_pairs_have_types_where_transformers_gives_some(tmp_path, kind, names):
+    config = {"tokenizer_class": kind, "model_input_names": names}
+    config = {key: value for key, value in config.items() if value is not None}
+    data = fake_tokenizer.word_pieces().to_str().encode()
+    (tmp_path / "tokenizer.json").write_bytes(data)
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"}))
+    judge = AutoTokenizer.from_pretrained(tmp_path)("ab", "cd")
+    types = judge.get("token_type_ids", [0])
+    second = types.index(1) if 1 in types else 0
+    assert Tokenizer(data, config).encode_texts([("ab", "cd")]) == [(judge["input_ids"], second)]
+    assert (second > 0) == ("token_type_ids" in (names or []) or (kind, names) in WITH_TYPES)
+
+
+WITH_TYPES = [("BertTokenizer", None), (None, None)]

@@ -104,9 +104,15 @@ def _speculative(args: argparse.Namespace) -> EngineConfig | None:
 
 
 def _check_target(artifact: Artifact) -> None:
-    """Raises IncompatibleHostError for an artifact that no CPU runs."""
+    """Raises IncompatibleHostError for an artifact that no CPU runs, and UsageError for one that
+    generates nothing."""
     from ingot.artifact.target import kind_of_name
 
+    if artifact.manifest.encodes:
+        raise UsageError(
+            f"{artifact.path} reads whole texts, and generates none",
+            hint="Measure it with `ingot bench embed`.",
+        )
     names = [target.name for target in artifact.manifest.targets]
     if "cpu" not in map(kind_of_name, names):
         raise IncompatibleHostError(

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ingot.artifact.programs import STEP, meaning_of
+from ingot.artifact.programs import main_of, meaning_of
 from ingot.artifact.quality import quality_line
 from ingot.cli.arguments import MODEL, REVISION, Argument, Arguments
 from ingot.cli.built import groups_text, ledger_table
@@ -333,7 +333,7 @@ def _program(view: ArtifactView, target: str, name: str | None) -> str:
         raise UsageError(
             f"no program {name!r} in {view.path}", hint=f"It has: {', '.join(programs)}."
         )
-    return name or STEP.name
+    return name or main_of(programs)
 
 
 def _target(view: ArtifactView, name: str | None, *, gpu: bool = False) -> str:

@@ -68,7 +68,8 @@ class Inspected:
     @property
     def layers(self) -> tuple[LayerView, ...] | None:
         """One layer of each kind; None where the artifact keeps no graphs."""
-        graphs, ledger = self.view.layers, self.view.manifest.ledger_of(STEP.name)
+        manifest, graphs = self.view.manifest, self.view.layers
+        ledger = manifest.ledger_of(manifest.main)
         return None if graphs is None else layer_views(graphs, ledger, self.plan)
 
 

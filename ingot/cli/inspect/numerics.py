@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from ingot.artifact.manifest import AS_STORED, LedgerEntry, Manifest
 from ingot.artifact.plan import Buffer, Plan
-from ingot.artifact.programs import STEP
 from ingot.artifact.traits import traits_of
 
 NUMBER = re.compile(r"\b\d+\b")
@@ -82,7 +81,7 @@ def _activations(manifest: Manifest, plan: Plan) -> str:
         return ""
     made = [name for i in plan.instructions for name in i.outputs.values()]
     narrow = sum(plan.buffer(name).dtype == dtype for name in made)
-    by = ", ".join(ways(manifest.ledger_of(STEP.name))) or "lower_dtypes"
+    by = ", ".join(ways(manifest.ledger_of(manifest.main))) or "lower_dtypes"
     return (
         f"Of {len(made)} results of instructions {narrow} are rounded to {dtype} (by {by}); "
         "kernels add in float32."

@@ -98,7 +98,7 @@ def _inside(found: Inspected) -> dict[str, object]:
         "layers": found.layers,
         "folders": sorted(found.view.folder_bytes().items(), key=lambda item: -item[1]),
         "counts": list(kernel_counts(found.plan).items()),
-        "groups": found.entry.step.groups,
+        "groups": found.entry.main.groups,
         "makers": makers,
         "colors": COLORS,
         "legend": {name: i % COLORS for i, name in enumerate(dict.fromkeys(makers.values()))},

@@ -13,7 +13,7 @@ from ingot.artifact.layer_graphs import FILE as LAYERS
 from ingot.artifact.layer_graphs import LayerGraphs, decode_layers
 from ingot.artifact.manifest import Manifest, TargetEntry
 from ingot.artifact.plan import Buffer, Group, Plan
-from ingot.artifact.programs import STEP
+from ingot.artifact.programs import main_of
 from ingot.artifact.reader import Artifact
 from ingot.artifact.target import CUDA_TARGETS
 from ingot.artifact.traits import origin_of
@@ -38,8 +38,8 @@ class ArtifactView:
 
     @property
     def plans(self) -> dict[str, Plan]:
-        """Plans of the step, by target name."""
-        return {target: plans[STEP.name] for target, plans in self.programs.items()}
+        """Plans of the main program, by target name."""
+        return {target: plans[main_of(plans)] for target, plans in self.programs.items()}
 
     def folder_bytes(self) -> dict[str, int]:
         """Bytes of each folder of the artifact, as its manifest lists them."""
@@ -79,7 +79,7 @@ def read_artifact(path: Path) -> ArtifactView:
         entry.name: {program: artifact.plan_of(entry, program) for program in _in_order(entry)}
         for entry in entries
     }
-    files = {entry.name: entry.step.kernels for entry in entries if entry.name in CUDA_TARGETS}
+    files = {entry.name: entry.main.kernels for entry in entries if entry.name in CUDA_TARGETS}
     built = {name: decode_built(artifact.read(file), file=file) for name, file in files.items()}
     layers = None
     if LAYERS in artifact.manifest.files:
@@ -94,8 +94,9 @@ def read_artifact(path: Path) -> ArtifactView:
 
 
 def _in_order(entry: TargetEntry) -> list[str]:
-    """The programs of a target, the step first."""
-    return sorted(entry.programs, key=lambda program: (program != STEP.name, program))
+    """The programs of a target, the main one first."""
+    main = main_of(entry.programs)
+    return sorted(entry.programs, key=lambda program: (program != main, program))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Causal self-attention of one sequence, over keys and values or over latent rows.
+"""Self-attention of one sequence, over keys and values or over latent rows.
 
 T tokens, C hidden size, H query heads, K key-value heads, D head size, R rotated dimensions. In
 latent attention R is the rank, P the plain and D the rotated part of a query, V the size of values.
@@ -43,7 +43,9 @@ class Attention(Block):
             self.q_norm = make_norm(config, parts["q_norm"])
             self.k_norm = make_norm(config, parts["k_norm"])
         self.o_proj = Linear(parts["o_proj"])
-        self.becomes = {"attention": 1, "kv_write": 1, "merged_linears": 1}
+        self.becomes = {"attention": 1, "merged_linears": 1} | (
+            {"kv_write": 1} if mixer.causal else {}
+        )
         if mixer.rope.rotates:
             self.becomes["rope"] = 2
 
@@ -64,7 +66,14 @@ class Attention(Block):
         if mixer.norm_after_rope:
             q_1THD, k_1TKD = self.normed_heads(q_1THD, k_1TKD)
         mixed_1THD = torch.ops.ingot.attention(
-            q_1THD, k_1TKD, v_1TKD, mixer.scale, mixer.window, mixer.softcap, self.sinks
+            q_1THD,
+            k_1TKD,
+            v_1TKD,
+            mixer.scale,
+            mixer.window,
+            mixer.softcap,
+            self.sinks,
+            causal=mixer.causal,
         )
         return self.o_proj(mixed_1THD.reshape(*rows, mixer.q_size))  # type: ignore[no-any-return]
 

@@ -1,4 +1,4 @@
-"""The decoder-only language model that most families are.
+"""The decoder-only language model that most families are, and the layers of any model of text.
 
 Parameter names are those of Llama in `transformers`, so that a family's weight table lists only
 what differs.
@@ -100,7 +100,8 @@ class PreLayer(DecoderLayer):
     """Normed before mixer and MLP."""
 
     def forward(self, x: torch.Tensor, tables: RopeTables) -> torch.Tensor:
-        x = x + self.self_attn(self.input_layernorm(x), tables)
+        normed = self.input_layernorm(x) if "input_layernorm" in self.blueprint.parts else x
+        x = x + self.self_attn(normed, tables)
         x = x + self.mlp(self.post_attention_layernorm(x))
         return x
 
@@ -111,6 +112,15 @@ class PostLayer(DecoderLayer):
     def forward(self, x: torch.Tensor, tables: RopeTables) -> torch.Tensor:
         x = x + self.post_attention_layernorm(self.self_attn(x, tables))
         return x + self.post_feedforward_layernorm(self.mlp(x))  # type: ignore[no-any-return]
+
+
+class SumsLayer(DecoderLayer):
+    """Normed after mixer and MLP are added to the residual stream, as in "Attention is all you
+    need" (https://arxiv.org/abs/1706.03762)."""
+
+    def forward(self, x: torch.Tensor, tables: RopeTables) -> torch.Tensor:
+        x = self.post_attention_layernorm(x + self.self_attn(x, tables))
+        return self.post_feedforward_layernorm(x + self.mlp(x))  # type: ignore[no-any-return]
 
 
 class SandwichLayer(DecoderLayer):
@@ -143,6 +153,7 @@ LAYERS: Mapping[Placement, type[DecoderLayer]] = {
     "pre": PreLayer,
     "post": PostLayer,
     "sandwich": SandwichLayer,
+    "sums": SumsLayer,
     "parallel": ParallelLayer,
     "parallel_pair": ParallelPairLayer,
 }
@@ -160,18 +171,21 @@ class Decoder(Block):
         self.rotaries = rotaries(config)
         for rope, name in self.rotaries.items():
             self.add_module(name, Rotary(rope, max_model_len=max_model_len))
+        self.embed_norm = make_norm(config, parts["embed_norm"]) if config.embedding_norm else None
         self.layers = nn.ModuleList(layer_class(config, layer) for layer in config.layers)
-        self.norm = make_norm(config, parts["norm"])
+        self.norm = make_norm(config, parts["norm"]) if config.final_norm else None
         self.becomes = {"add": 1} if config.learned_positions else {}
 
     def forward(self, input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         x = self.embed_tokens(input_ids)
         if self.embed_positions is not None:
             x = x + self.embed_positions(positions)
+        if self.embed_norm is not None:
+            x = self.embed_norm(x)
         tables = {rope: getattr(self, name)(positions) for rope, name in self.rotaries.items()}
         for layer in self.layers:
             x = layer(x, tables)
-        return self.norm(x)  # type: ignore[no-any-return]
+        return x if self.norm is None else self.norm(x)  # type: ignore[no-any-return]
 
 
 class CausalLM(Block):

@@ -30,7 +30,7 @@ from ingot.models.checkpoints.formats.quantized import (
 )
 from ingot.models.checkpoints.formats.resolve import with_quantized
 from ingot.models.checkpoints.mapped_file import MappedCheckpoint, TensorInfo
-from ingot.models.checkpoints.sources import Source, Stacked
+from ingot.models.checkpoints.sources import AnySource, Source, Stacked, Summed
 from ingot.models.checkpoints.tensor_reader import PIECE_BYTES, Checked, TensorReader
 from ingot.models.checkpoints.weight_table import idle_biases, quantized_sources, resolve_sources
 from ingot.models.foreign.config import AnyConfig
@@ -51,7 +51,7 @@ class Checkpoint:
     def __init__(
         self,
         files: tuple[MappedCheckpoint, ...],
-        sources: dict[str, Source | Stacked],
+        sources: dict[str, AnySource],
         constants: dict[str, torch.Tensor],
         copies: dict[str, str],
         ignored: tuple[str, ...] = (),
@@ -113,8 +113,8 @@ class Checkpoint:
         return self._sources[name].shape
 
     def dtype(self, name: str) -> torch.dtype:
-        """The dtype of what `read` returns: the checkpoint's own, or float32 for constants."""
-        if name in self._constants:
+        """The dtype of what `read` returns: the checkpoint's own; float32 of constants and sums."""
+        if name in self._constants or isinstance(self._sources[name], Summed):
             return torch.float32
         return _TORCH_DTYPES[self._sources[name].info.dtype]
 
@@ -156,6 +156,7 @@ class Checkpoint:
         if isinstance(source, Stacked):
             experts = source.experts[start:stop]
             return stack_matrices([stack([self._integers(p) for p in parts]) for parts in experts])
+        assert isinstance(source, Source), "sums are not stored in integers"
         return self._integers(source, start, stop)
 
     def integers(self, name: str) -> Scaled | None:
@@ -186,6 +187,8 @@ class Checkpoint:
         stop = source.shape[0] if stop is None else stop
         if isinstance(source, Stacked):
             return self._experts(source, start, stop)
+        if isinstance(source, Summed):
+            return self._sums(source)[start:stop]
         return self._numbers(source, start, stop)
 
     def pieces(self, name: str, max_bytes: int = PIECE_BYTES) -> Iterator[torch.Tensor]:
@@ -240,6 +243,13 @@ class Checkpoint:
                 first = last
                 self._reader.forget()
         return experts
+
+    def _sums(self, source: Summed) -> torch.Tensor:
+        """Rows of one tensor, each with all of another's added; float32, since sums are no numbers
+        of the checkpoint."""
+        parts = (source.outer, source.inner)
+        outer, inner = (self._numbers(each, 0, each.shape[0]).float() for each in parts)
+        return (outer[:, None] + inner).reshape(source.shape)
 
     def _numbers(self, source: Source, start: int, stop: int) -> torch.Tensor:
         """Rows start..stop of a source, whose values are finite."""

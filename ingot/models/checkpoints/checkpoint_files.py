@@ -15,7 +15,7 @@ from ingot.errors import (
 )
 from ingot.models.checkpoints.mapped_file import MappedCheckpoint, TensorInfo
 from ingot.models.checkpoints.safetensors_file import SafetensorsFile
-from ingot.models.file_names import INDEX, SINGLE
+from ingot.models.file_names import INDEX, MODULE_FOLDER, SINGLE
 from ingot.models.gguf.model import open_files as open_gguf
 from ingot.models.model_dir import ModelDir
 from ingot.models.other_formats import other_format
@@ -45,13 +45,25 @@ def open_files(
                 hint="keep the one that belongs to config.json and move the other away",
             )
         )
+    modules = _open_modules(model_dir, on_fault)
     if single.exists():
-        return _opened([single], on_fault)
+        return *_opened([single], on_fault), *modules
     with Noting(on_fault):
         if not index.exists():
             raise _no_weights(model_dir)
-        return _open_shards(path, _read_index(model_dir), on_fault)
+        return *_open_shards(path, _read_index(model_dir), on_fault), *modules
     return ()
+
+
+def _open_modules(model_dir: ModelDir, on_fault: OnFault) -> list[SafetensorsFile]:
+    """The files of modules behind the layers; names begin with that of the module's folder."""
+    found = []
+    for name in sorted(model_dir.names):
+        folder, _, file = name.rpartition("/")
+        if MODULE_FOLDER.fullmatch(folder) and file == SINGLE:
+            with Noting(on_fault):
+                found.append(SafetensorsFile(model_dir.path / name, f"{folder}/"))
+    return found
 
 
 def weight_names(model_dir: ModelDir) -> list[str]:

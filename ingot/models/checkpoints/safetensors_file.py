@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import mmap
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +30,17 @@ ITEM_BYTES = {
 class SafetensorsFile(MappedCheckpoint):
     """An open file, whose data is read only when it is used.
 
+    The names of its tensors get a prefix, where it is one of several that have the same.
+
     Raises:
         CheckpointError: a missing, truncated or damaged file.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, prefix: str = "") -> None:
         super().__init__(path)
-        self.tensors = _parse_header(path, self._map, self.size)
+        found = _parse_header(path, self._map, self.size).values()
+        named = (replace(info, name=prefix + info.name) for info in found)
+        self.tensors = {info.name: info for info in named}
 
 
 def _parse_header(path: Path, data: mmap.mmap, size: int) -> dict[str, TensorInfo]:

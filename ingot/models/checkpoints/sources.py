@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ingot.models.blueprint import Shape
 from ingot.models.checkpoints.formats.quantized import EncodedTensor, OfExpert
 from ingot.models.checkpoints.mapped_file import TensorInfo
-from ingot.models.weight_rules import EXPERT, Rows, Rule, Stack
+from ingot.models.weight_rules import EXPERT, Rows, Rule, Stack, Sums
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,16 +97,39 @@ class Stacked:
         return tuple(part.info for parts in self.experts for part in parts)
 
 
+@dataclass(frozen=True, slots=True)
+class Summed:
+    """Source of a parameter [A * B, ...]: row a * B + b is the sum of two rows, of A and of B."""
+
+    outer: Source
+    inner: Source
+    shape: Shape
+
+    @property
+    def info(self) -> TensorInfo:
+        """One tensor for both; they are of one dtype."""
+        return self.inner.info
+
+    @property
+    def infos(self) -> tuple[TensorInfo, ...]:
+        return self.outer.info, self.inner.info
+
+
+AnySource = Source | Stacked | Summed
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class SourcePiece:
     """Rows that a parameter takes from a tensor.
 
     `expert` is the place of an expert in a tensor that holds all of them; None in any other tensor.
+    `summed` tells that rows of it are added to rows of another.
     """
 
     rule: Rows
     shape: Shape
     expert: int | None = None
+    summed: bool = False
 
     @property
     def tensor(self) -> str:
@@ -130,6 +153,10 @@ class SourcePiece:
 
 def pieces_of(rule: Rule, shape: Shape) -> tuple[SourcePiece, ...]:
     """The pieces of a parameter of that shape."""
+    if isinstance(rule, Sums):
+        height, *columns = shape
+        parts = ((rule.outer, rule.count), (rule.inner, height // rule.count))
+        return tuple(SourcePiece(each, (rows, *columns), summed=True) for each, rows in parts)
     if not isinstance(rule, Stack):
         return (SourcePiece(_fitting(rule, shape), shape),)
     experts, rows, *columns = shape
@@ -184,6 +211,7 @@ def _side_by_side(pieces: Sequence[SourcePiece]) -> dict[SourcePiece, Source]:
     """The sources of pieces that share a matrix."""
     first, made = max(piece.rule.skip for piece in pieces), {}
     height = first + sum(piece.rows for piece in pieces)
+    height += max(piece.rule.spare for piece in pieces)
     for piece in pieces:
         rule = piece.rule
         whole = (height, *piece.columns)
@@ -206,19 +234,22 @@ def sources_of(
     layout: PieceLayout,
     shapes: Mapping[str, Shape],
     infos: Mapping[str, TensorInfo],
-) -> dict[str, Source | Stacked]:
+) -> dict[str, AnySource]:
     """The source of each parameter all of whose tensors are there.
 
     Args:
         pieces: those of every parameter; layout: of all of them; shapes: of the parameters.
         infos: the tensors of the checkpoint.
     """
-    found: dict[str, Source | Stacked] = {}
+    found: dict[str, AnySource] = {}
     for name, own in pieces.items():
         if not all(piece.tensor in infos for piece in own):
             continue
         made = [replace(layout.places[p], info=_info_of(p, infos[p.tensor])) for p in own]
-        if len(made) == 1 and made[0].shape == shapes[name]:
+        if own[0].summed:
+            outer, inner = made
+            found[name] = Summed(outer, inner, shapes[name])
+        elif len(made) == 1 and made[0].shape == shapes[name]:
             found[name] = made[0]
         else:
             parts = len(made) // shapes[name][0]

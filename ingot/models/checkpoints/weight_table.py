@@ -19,18 +19,18 @@ from ingot.models.checkpoints.formats.cache_scales import cache_scales
 from ingot.models.checkpoints.formats.quantized import EncodedTensor, QuantizedTensor
 from ingot.models.checkpoints.mapped_file import TensorInfo
 from ingot.models.checkpoints.sources import (
-    Source,
+    AnySource,
     SourcePiece,
-    Stacked,
     laid_out,
     pieces_of,
     shaped_as,
     sources_of,
 )
+from ingot.models.config import ModelConfig
 from ingot.models.family import Family, Weights
 from ingot.models.foreign.config import AnyConfig
 from ingot.models.templates import BEYOND, expand, fill
-from ingot.models.weight_rules import Entry, Rows, Rule, Stack
+from ingot.models.weight_rules import Entry, Rows, Rule, Stack, Sums
 
 BIAS = ".bias"
 BASE = "model."  # in front of all parameters but those of the head
@@ -46,7 +46,7 @@ def resolve_sources(
     on_fault: OnFault = raise_fault,
     *,
     whole: bool = True,
-) -> tuple[dict[str, Source | Stacked], dict[str, str]]:
+) -> tuple[dict[str, AnySource], dict[str, str]]:
     """The source of every parameter, and the stored copies of tied tensors (original -> copy).
 
     Args:
@@ -58,7 +58,7 @@ def resolve_sources(
     """
     family = config.family
     infos = respelled(family, infos, shapes, on_fault)
-    table = family.weights_of(config)
+    table = {**family.weights_of(config), **sources_of_modules(config)}
     pieces = {name: _lookup(table, name, shape, infos) for name, shape in shapes.items()}
     layout = laid_out(piece for own in pieces.values() for piece in own)
     copies = _find_copies(family, config, infos)
@@ -76,6 +76,16 @@ def resolve_sources(
     _check_shapes(read, layout.shapes, on_fault)
     _check_copies({infos[original]: infos[copy] for original, copy in copies.items()}, on_fault)
     return sources, {infos[original].name: infos[copy].name for original, copy in copies.items()}
+
+
+def sources_of_modules(config: AnyConfig) -> dict[str, Entry]:
+    """Where the layers of a head are that lie in files of their own."""
+    head = config.head if isinstance(config, ModelConfig) else None
+    return {
+        f"head.{index}.dense.{{kind}}": f"{layer.source}.{{kind}}"
+        for index, layer in enumerate(head.layers if head else ())
+        if layer.source
+    }
 
 
 def _shaped(
@@ -103,7 +113,7 @@ def idle_biases(infos: Mapping[str, TensorInfo], needed: Set[str]) -> set[str]:
     }
 
 
-def quantized_sources(sources: Mapping[str, Source | Stacked]) -> dict[str, QuantizedTensor]:
+def quantized_sources(sources: Mapping[str, AnySource]) -> dict[str, QuantizedTensor]:
     """The parameters that a checkpoint stores quantized, and the matrix that each is in; of experts
     the first of theirs, which all are stored like."""
     return {
@@ -139,6 +149,11 @@ def _filled(entry: Entry, match: re.Match[str]) -> Rule:
     if isinstance(entry, Stack):
         parts = (replace(part, source=fill(part.source, match)) for part in entry.parts)
         return Stack(tuple(parts))
+    if isinstance(entry, Sums):
+        outer, inner = (
+            replace(each, source=fill(each.source, match)) for each in (entry.outer, entry.inner)
+        )
+        return Sums(outer, inner, entry.count)
     rule = Rows(entry) if isinstance(entry, str) else entry
     return replace(rule, source=fill(rule.source, match))
 
@@ -225,7 +240,7 @@ def _check_dtypes(infos: Iterable[TensorInfo], on_fault: OnFault) -> None:
         )
 
 
-def _check_alike(sources: Mapping[str, Source | Stacked], on_fault: OnFault) -> None:
+def _check_alike(sources: Mapping[str, AnySource], on_fault: OnFault) -> None:
     """Checks that the tensors that make up one parameter are stored alike."""
     for source in sources.values():
         first = source.infos[0]
@@ -234,7 +249,7 @@ def _check_alike(sources: Mapping[str, Source | Stacked], on_fault: OnFault) -> 
             on_fault(
                 CheckpointError(
                     f"{first.name} is stored as {_form(first)}, and {other.name} as {_form(other)}",
-                    hint="all experts of a layer must be stored alike: convert the checkpoint",
+                    hint="tensors of one parameter must be stored alike: convert the checkpoint",
                 )
             )
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from ingot.models.families import (
+    bert,
     cohere,
     cohere2,
     deepseek_v2,
     deepseek_v3,
+    distilbert,
     ernie4_5,
     ernie4_5_moe,
     exaone4,
@@ -28,6 +30,8 @@ from ingot.models.families import (
     mistral,
     mistral3,
     mixtral,
+    modernbert,
+    nomic_bert,
     olmo2,
     olmo3,
     olmoe,
@@ -36,6 +40,7 @@ from ingot.models.families import (
     qwen2_moe,
     qwen3,
     qwen3_moe,
+    roberta,
     seed_oss,
     smollm3,
     starcoder2,
@@ -79,4 +84,9 @@ BUILT_IN: tuple[Family, ...] = (
     hunyuan_moe.FAMILY,
     deepseek_v2.FAMILY,
     deepseek_v3.FAMILY,
+    bert.FAMILY,
+    roberta.FAMILY,
+    distilbert.FAMILY,
+    modernbert.FAMILY,
+    nomic_bert.FAMILY,
 )

@@ -1,5 +1,7 @@
 """Gemma 3: norms of q and k, and one rotation for full layers, another for sliding ones.
 
+EmbeddingGemma is a `Gemma3TextModel` whose tokens see both ways.
+
 The models of 4B and more also take images; of those this is the text tower.
 """
 
@@ -9,10 +11,11 @@ import math
 from dataclasses import replace
 
 from ingot.models.config import ModelConfig
-from ingot.models.decoder_config import parse_decoder
+from ingot.models.decoder_config import parse_decoder, read_architecture
 from ingot.models.families.gemma2 import read_cap
 from ingot.models.family import Family
 from ingot.models.fields import Fields
+from ingot.models.head_config import HeadConfig
 from ingot.models.layer_fields import (
     layer_windows,
     read_attention,
@@ -24,6 +27,7 @@ from ingot.models.layer_fields import (
 from ingot.models.rope_config import parse_ropes
 from ingot.models.text_config import SPELLINGS, UNUSED, parse_text
 
+ENCODER = "Gemma3TextModel"
 DEFAULTS = {
     "vocab_size": 262208,
     "hidden_size": 2304,
@@ -52,7 +56,8 @@ def parse_tower(fields: Fields) -> ModelConfig:
     fields.raw("hidden_act", None)  # hidden_activation decides
     fields.spell(hidden_act="hidden_activation")
     fields.assume(**DEFAULTS)
-    fields.refuse("use_bidirectional_attention", (False,), "supported: causal attention")
+    both_ways = read_architecture(fields) == ENCODER
+    fields.refuse("use_bidirectional_attention", (both_ways,), "supported: of EmbeddingGemma alone")
     written = fields.integer("_sliding_window_pattern", 6)  # beside layer_types, by transformers 5
     fields.refuse("attn_logit_softcapping", (), "transformers caps no scores of Gemma 3")
     slides = sliding_but_every(fields, fields.integer("sliding_window_pattern", written))
@@ -71,21 +76,26 @@ def parse_tower(fields: Fields) -> ModelConfig:
         qk_norm="head",
         bias=bias,
         o_bias=bias,
+        causal=not both_ways,
     )
+    if both_ways:  # a window has as many tokens behind a query as before it
+        windows = tuple(w // 2 + 1 if w else 0 for w in windows)
     return parse_decoder(
         fields,
         mixer=[replace(attention, window=w, rope=sliding if w else full) for w in windows],
+        head=HeadConfig(pooling="mean") if both_ways else None,
         mlp=read_mlp(fields),
         logit_softcap=read_cap(fields, "final_logit_softcapping", 0.0),
         embedding_scale=math.sqrt(fields.integer("hidden_size")),
         norm_offset=1.0,
         placement="sandwich",
+        **({"tie_embeddings": False} if both_ways else {}),
     )
 
 
 FAMILY = Family(
     name="gemma3",
-    architectures=("Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"),
+    architectures=("Gemma3ForCausalLM", "Gemma3ForConditionalGeneration", ENCODER),
     parse=parse,
     spellings=SPELLINGS,
     unused=UNUSED,

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from ingot.artifact.host import core_cache, usable_processors
 from ingot.artifact.manifest import TargetEntry
 from ingot.artifact.plan import Limits, Plan
-from ingot.artifact.programs import LOGITS, STEP
+from ingot.artifact.programs import LOGITS, main_of
 from ingot.artifact.reader import Artifact, weights_name
 from ingot.artifact.tensors import TensorFile
 from ingot.errors import IngotError, InternalError, UsageError
@@ -38,7 +38,7 @@ class CpuPending:
         self, executor: CpuExecutor, inputs: StepInputs, wait: Callable[[], int], wants: StepWants
     ) -> None:
         self._executor = executor
-        self._program, self._num_rows = inputs.program, inputs.num_rows
+        self._program, self._num_rows = inputs.program, inputs.num_results
         self._wait = wait
         self._wants = wants
 
@@ -85,9 +85,10 @@ class CpuExecutor:
         try:
             self._header = self._map_weights(artifact, plan)
             self._pool = self._make_pool(plan)
-            step = self._open(STEP.name)
-            self.inputs, self.vocab_size = step.inputs, step.columns[LOGITS]
-            self._sampler = Sampler(self.vocab_size, step.kernels)
+            main = self._open(main_of(entry.programs))
+            self.inputs = main.inputs
+            self.vocab_size = main.columns.get(LOGITS, artifact.manifest.model.vocab_size)
+            self._sampler = Sampler(self.vocab_size, main.kernels)
             self._tokens: list[int] = []
         except BaseException:
             self.close()

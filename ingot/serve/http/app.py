@@ -17,6 +17,7 @@ from ingot.serve.http.generate import Generate
 from ingot.serve.http.model_routes import model_routes
 from ingot.serve.http.reply import Receive, Scope, Send
 from ingot.serve.http.routes import refused, routes
+from ingot.serve.http.texts import TEXT_ROUTES, Texts
 from ingot.serve.openai.requests import ChatRequest, CompletionRequest
 from ingot.serve.refusal import wrong_method
 from ingot.serve.requests.context import HttpSettings, ServerContext
@@ -51,6 +52,10 @@ def app_of(server: ServerContext, beside: Beside | None = None) -> Starlette:
         routes=[
             Route("/v1/completions", Generate(server, CompletionRequest), methods=["POST"]),
             Route("/v1/chat/completions", Generate(server, ChatRequest), methods=["POST"]),
+            *(
+                Route(path, Texts(server, kind, answer), methods=["POST"])
+                for path, kind, answer in TEXT_ROUTES
+            ),
             *routes(server),
             *model_routes(server),
         ],

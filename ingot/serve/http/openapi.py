@@ -21,6 +21,15 @@ from ingot.serve.openai.requests import (
     DetokenizeRequest,
     TokenizeRequest,
 )
+from ingot.serve.texts.answers import Embeddings, Labels, Poolings, Reranking, Scores
+from ingot.serve.texts.requests import (
+    ClassifyRequest,
+    EmbeddingRequest,
+    RerankRequest,
+    ScoreRequest,
+    TeiEmbedRequest,
+    TeiPredictRequest,
+)
 from ingot.version import __version__
 
 _EVENTS = "text/event-stream"
@@ -55,6 +64,16 @@ ENDPOINTS = (
         Completion,
         streams=True,
     ),
+    Endpoint("POST", "/v1/embeddings", "Makes vectors of texts.", EmbeddingRequest, Embeddings),
+    Endpoint("POST", "/v1/rerank", "Ranks documents by a query.", RerankRequest, Reranking),
+    Endpoint("POST", "/v2/rerank", "Does so likewise.", RerankRequest, Reranking),
+    Endpoint("POST", "/rerank", "Does so likewise, or as TEI does.", RerankRequest),
+    Endpoint("POST", "/score", "Scores pairs of texts.", ScoreRequest, Scores),
+    Endpoint("POST", "/v1/score", "Does so likewise.", ScoreRequest, Scores),
+    Endpoint("POST", "/classify", "Gives the labels of texts.", ClassifyRequest, Labels),
+    Endpoint("POST", "/pooling", "Gives what a model makes of texts.", ClassifyRequest, Poolings),
+    Endpoint("POST", "/embed", "Makes vectors of texts, as TEI does.", TeiEmbedRequest),
+    Endpoint("POST", "/predict", "Gives the labels of texts, as TEI does.", TeiPredictRequest),
     Endpoint("GET", "/v1/models", "Lists the models by all their names.", None, ModelList),
     Endpoint("GET", "/v1/models/{name}", "Tells of one model.", None, ModelCard),
     Endpoint("POST", "/tokenize", "Gives the tokens of a text.", TokenizeRequest, Tokens),

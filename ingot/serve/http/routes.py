@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -128,6 +129,12 @@ def unknown_model(server: ServerContext, name: str) -> UnknownModelError:
     )
 
 
+def capabilities(facts: ModelFacts) -> list[str]:
+    """What a model can be asked for."""
+    reads = [facts.pooler.task] if facts.pooler else []
+    return [*(["completion"] if facts.generates else []), *reads]
+
+
 def _cards(server: ServerContext) -> list[ModelCard]:
     return [
         ModelCard(
@@ -135,6 +142,7 @@ def _cards(server: ServerContext) -> list[ModelCard]:
             created=status.created,
             root=status.name,
             max_model_len=status.max_model_len,
+            capabilities=UNSET if status.facts is None else capabilities(status.facts),
         )
         for status in server.models.status()
         for name in (status.name, *status.aliases)

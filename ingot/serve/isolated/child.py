@@ -24,6 +24,7 @@ from ingot.errors import (
     IngotError,
     InternalError,
     ProtocolError,
+    RequestError,
     ResourceError,
     describe,
 )
@@ -51,6 +52,7 @@ from ingot.serve.isolated.spawn import tie_to_parent
 from ingot.serve.open_model import open_model
 from ingot.serve.progress import add_job, facts_of, told
 from ingot.serve.settings import ModelSettings
+from ingot.serve.text_jobs import TextJobs
 
 CHECKERS = 4  # threads that check jobs: as many may take long before others have to wait
 READ_BYTES = 1 << 18
@@ -83,13 +85,21 @@ class EngineServer:
 
     def __init__(self, model: LLM, settings: ModelSettings, outbox: Outbox) -> None:
         self._outbox = outbox
-        self._feed: Feed = model.feed(self._tell, settings.stream_interval)
+        self._model = model
+        self._feed: Feed | None = None
+        if not model.artifact.manifest.encodes:
+            self._feed = model.feed(self._tell, settings.stream_interval)
+        self._texts = TextJobs(model.texts, self._tell_texts) if model.texts else None
         self._checkers = ThreadPoolExecutor(CHECKERS, "ingot-check")
         self._asked: set[int] = set()  # jobs that have neither ended nor been dropped
 
     def do(self, message: ToEngine) -> None:
         """Begins what a message asks for. Raises ProtocolError."""
         match message:
+            case Ask(number, job) if job.texts and self._texts:
+                self._texts.add(number, job)
+            case Ask(number, job) if job.texts or self._feed is None:
+                self._send([], [(number, Fault.of(_other_task(reads=bool(job.texts))))])
             case Ask():
                 self._asked.add(message.number)
                 if is_small(message.job):
@@ -98,13 +108,19 @@ class EngineServer:
                     self._checkers.submit(self._add, message)
             case Drop(number):
                 self._asked.discard(number)
-                self._feed.drop(number)
-            case Ping(number):
+                if self._feed:
+                    self._feed.drop(number)
+                if self._texts:
+                    self._texts.drop(number)
+            case Ping(number) if self._feed:
                 self._feed.count(lambda counters: self._outbox.send(Pong(number, counters)))
+            case Ping(number):
+                self._outbox.send(Pong(number, self._model.counters()))
             case _:
                 raise ProtocolError(f"a second {type(message).__name__}")
 
     def _add(self, ask: Ask) -> None:
+        assert self._feed is not None, "others are refused before"
         job, number = ask.job, ask.number
         try:
             add_job(self._feed, number, job)
@@ -115,6 +131,15 @@ class EngineServer:
             self._send([], [(number, Fault.of(InternalError(describe(error))))])
         if number not in self._asked:  # dropped while it was checked
             self._feed.drop(number)
+
+    def _tell_texts(self, number: int, told: Progress | IngotError) -> None:
+        """Sends the rows of a job. In any thread."""
+        if isinstance(told, ArtifactError):
+            self._end(told)
+        if isinstance(told, Progress):
+            self._send([(number, told)], [])
+        else:
+            self._send([], [(number, Fault.of(told))])
 
     def _tell(self, news: News) -> None:
         """Sends what a step did. In the engine's thread."""
@@ -184,6 +209,15 @@ def _opened(message: Open, outbox: Outbox) -> EngineServer | None:
     else:
         return server
     return None
+
+
+def _other_task(*, reads: bool) -> RequestError:
+    """The error of a job that this model is not for."""
+    return RequestError(
+        "the model generates text, and reads none as a whole"
+        if reads
+        else "the model reads whole texts, and generates none"
+    )
 
 
 class _LogSender(logging.Handler):

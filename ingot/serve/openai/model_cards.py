@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 
 class ModelCard(Struct, frozen=True, kw_only=True):
-    """A model, under OpenAI's names and vLLM's. An alias has the model's own name as its root."""
+    """A model, under OpenAI's names and vLLM's. An alias has the model's own name as its root.
+
+    `capabilities` say what it can be asked for, once it was loaded: "completion", "embed" or
+    "classify".
+    """
 
     id: str
     object: Literal["model"] = "model"
@@ -17,6 +21,7 @@ class ModelCard(Struct, frozen=True, kw_only=True):
     root: str
     parent: str | None = None
     max_model_len: int | None = None
+    capabilities: list[str] | UnsetType = UNSET
 
 
 class ModelList(Struct, frozen=True, kw_only=True):

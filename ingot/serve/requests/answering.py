@@ -13,12 +13,14 @@ from msgspec.structs import replace
 
 from ingot.runtime.unique import unique_id
 from ingot.serve.asked import Asked
-from ingot.serve.engine import Engine, Job, Progress
+from ingot.serve.engine import Engine, Job, ModelFacts, Progress
+from ingot.serve.openai.fields import FieldError
 from ingot.serve.openai.order import Caller, Order, order_of
 from ingot.serve.openai.params import num_new_tokens
 from ingot.serve.openai.requests import ChatRequest, CompletionRequest
 from ingot.serve.requests.context import SMALL_BODY, ServerContext, off_loop
 from ingot.serve.requests.gate import Admitted
+from ingot.serve.texts.orders import DOES
 
 Steps = AsyncGenerator[tuple[int, Progress], None]
 Request = CompletionRequest | ChatRequest
@@ -53,6 +55,7 @@ async def answering(
     # Unlike the id of the request, which a client may choose, this one is unique.
     caller = Caller(unique_id(), key)
     async with server.lease(name) as engine:
+        refuse_other_task(engine.facts, name)
         make_order = partial(order_of, request, engine, caller, body, server.terms_of(name))
         registered = server.models.name_of(name)
         with server.gate.expect(Asked(model=registered, key=key, facts=engine.facts)):
@@ -63,6 +66,18 @@ async def answering(
             aclosing(steps_of(engine, order.jobs, admitted)) as steps,
         ):
             yield Answering(name, caller, engine, order, steps)
+
+
+def refuse_other_task(facts: ModelFacts, name: str) -> None:
+    """Raises FieldError for a model that generates no text."""
+    if not facts.generates:
+        does = DOES[facts.pooler.task] if facts.pooler else "reads whole texts"
+        raise FieldError(
+            "model",
+            f"the model {name[:80]!r} {does}, and generates none",
+            hint="Ask POST /v1/embeddings, or /classify and /v1/rerank of one that scores.",
+            code="unsupported_task",
+        )
 
 
 def _is_small(request: Request, body: bytes) -> bool:

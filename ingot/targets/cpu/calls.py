@@ -285,6 +285,13 @@ def select_rows(operands: Operands, work: CpuWork) -> KernelCall:
     )
 
 
+def pool(operands: Operands, work: CpuWork) -> KernelCall:
+    i = work.member("pool")
+    x, spans = operands.of(i, "x"), operands.of(i, "spans")
+    arguments = (operands.rows(x), operands.input(spans.name), result(operands, i))
+    return KernelCall("pool", (x.columns, f"Pooling::{i.attrs['how']}"), arguments)
+
+
 CALLS: Mapping[str, Emit] = {
     "activation": activation,
     "add": add,
@@ -308,6 +315,7 @@ CALLS: Mapping[str, Emit] = {
     "mul": mul,
     "paged_attention": paged_attention,
     "paged_attention_quantize": paged_attention,
+    "pool": pool,
     "reorder": reorder,
     "rms_norm": rms_norm,
     "rms_norm_quantize": rms_norm,

@@ -84,6 +84,18 @@ def select_rows(operands: Operands, work: Work) -> list[Call]:
     return [_gathered(x, indices.pointer, out)]
 
 
+def pool(operands: Operands, work: Work) -> list[Call]:
+    i = work.member("pool")
+    x, spans, out = (operands.rows(i, name) for name in ("x", "spans", "out"))
+    constants: dict[str, Constant] = {
+        "X_STRIDE": x.stride, "OUT_STRIDE": out.stride, "WIDTH": out.columns,
+        "HOW": str(i.attrs["how"]), "COLUMNS": COLUMNS,
+    }  # fmt: skip
+    arguments = {"x": x.pointer, "spans": spans.pointer, "out": out.pointer}
+    grid = row_grid(out.symbol, out.columns, COLUMNS)
+    return [Call(arguments, (Choice("rows.pool", constants, grid),))]
+
+
 def rms_norm(operands: Operands, work: Work) -> list[Call]:
     """The norm of rows, or of each head of a row."""
     i = work.member("rms_norm")
@@ -242,6 +254,7 @@ CALLS: Mapping[str, Emit] = {
     "gate": gate,
     "layer_norm": layer_norm,
     "mul": mul,
+    "pool": pool,
     "reorder": reorder,
     "rms_norm": rms_norm,
     "select_rows": select_rows,

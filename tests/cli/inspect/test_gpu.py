@@ -92,9 +92,9 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     path = tmp_path_factory.mktemp("gpu") / "sample.ingot"
     with ArtifactWriter(path) as writer:
-        for each in (cpu.step, step):
+        for each in (cpu.main, step):
             writer.write(each.plan, encode_plan(sample_plan()))
-        writer.write(cpu.step.kernels, b"no code")
+        writer.write(cpu.main.kernels, b"no code")
         writer.write(step.kernels, encode_built(built()))
         writer.write("weights/cpu-float32.safetensors", weights_file())
         writer.commit(replace(manifest, targets=(cpu, gpu)))

@@ -412,6 +412,7 @@ def test_models_are_listed() -> None:
         "root": "bard",
         "parent": None,
         "max_model_len": 1024,
+        "capabilities": ["completion"],
     }
 
 

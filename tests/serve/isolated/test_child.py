@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -41,6 +42,8 @@ class Feed:
 class Model:
     def __init__(self, feed: Feed) -> None:
         self.feed = lambda tell, seconds: feed
+        self.artifact = SimpleNamespace(manifest=SimpleNamespace(encodes=False))
+        self.texts = None
 
 
 def test_a_job_whose_client_leaves_while_it_is_checked_runs_for_nobody() -> None:

@@ -20,7 +20,7 @@ from tests.targets.cpu.experts import integer_mixtures, mixtures, routers
 from tests.targets.cpu.latent_cases import concats, head_linears, latents, reorders
 from tests.targets.cpu.matrices import MATRICES, integers
 from tests.targets.cpu.native import TARGETS, runnable
-from tests.targets.cpu.segment_cases import segments_of
+from tests.targets.cpu.segment_cases import pools_of, segments_of
 from tests.targets.cpu.units import Case, Unit
 from tests.targets.sketch import STEP, Sketch
 
@@ -109,7 +109,7 @@ def cases(kind: str) -> dict[str, Case]:
 def every_case(kind: str) -> dict[str, Case]:
     """Every kernel, every variant of it that is chosen at compile time."""
     if kind == SEGMENTS[0]:
-        found = (*segments_of(F32), *reorders(F32))
+        found = (*segments_of(F32), *pools_of(F32), *reorders(F32))
         return {**dict(found), "head": partial(head, kind="f32")}
     others = floats(kind) if kind in DTYPES else (*integers(), *integer_mixtures())
     return {**dict(others), "head": partial(head, kind=kind)}

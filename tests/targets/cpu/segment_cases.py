@@ -1,4 +1,4 @@
-"""Attention over segments, as kernel tests run it."""
+"""Attention over segments and what is pooled of them, as kernel tests run it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from ingot.artifact.formats import DType
+from ingot.ops.pool import HOWS
 from tests.targets.cpu.units import Case
 from tests.targets.sketch import Sketch
 
@@ -39,3 +40,14 @@ def segments_of(dtype: DType) -> Iterator[tuple[str, Case]]:
     ):
         name = "segments-" + "-".join(map(str, (heads, kv_heads, size, *words)))
         yield name, partial(case, dtype=dtype, heads=heads, kv_heads=kv_heads, size=size, **words)
+
+
+def pools_of(dtype: DType) -> Iterator[tuple[str, Case]]:
+    """Every way to make a row of a segment, of rows that fill vectors and that do not."""
+
+    def case(s: Sketch, how: str, size: int) -> None:
+        s.call("pool", s.rows("x", size, form=dtype), "spans", how=how, form=dtype)
+
+    for how in HOWS:
+        for size in (37, 96):
+            yield f"pool-{how}-{size}", partial(case, how=how, size=size)

@@ -23,6 +23,10 @@ class Step:
     def num_rows(self) -> int:
         return len(self.inputs["tokens"])
 
+    @property
+    def num_sequences(self) -> int:
+        return len(self.inputs["spans"])
+
     def sequence(self, index: int) -> tuple[Step, slice]:
         """The step of one sequence alone, and where its rows were."""
         begin, end, first = self.inputs["spans"][index].tolist()

@@ -138,7 +138,10 @@ class Unit:
 
     def shape(self, buffer: Buffer, step: Step) -> tuple[int, ...]:
         """Of a temporary in that step."""
-        return tuple(step.num_rows if isinstance(dim, str) else dim for dim in buffer.shape)
+        rows = {"S": step.num_sequences}
+        return tuple(
+            rows.get(dim, step.num_rows) if isinstance(dim, str) else dim for dim in buffer.shape
+        )
 
     def memory(self, values: Mapping[str, Value], step: Step) -> Memory:
         """The unit's buffers with those values in them."""

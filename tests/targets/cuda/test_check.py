@@ -50,7 +50,7 @@ def built(artifact: Artifact) -> BuiltLaunches:
 
 def check(artifact: Artifact, built: BuiltLaunches) -> None:
     """As an executor does before it asks for a device."""
-    sha256 = artifact.manifest.files[artifact.target.step.plan].sha256
+    sha256 = artifact.manifest.files[artifact.target.main.plan].sha256
     check_built(built, FILE, artifact.plan, sha256, {"none.cubin"})
 
 

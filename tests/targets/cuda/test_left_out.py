@@ -56,7 +56,7 @@ def made(path: Path, name: str) -> int:
     artifact = Artifact.open(path, flags=FLAGS)
     (target,) = artifact.manifest.targets
     passes = {entry.name: entry.matched for entry in artifact.manifest.ledger}
-    groups = {entry.name: entry.formed for entry in target.step.groups}
+    groups = {entry.name: entry.formed for entry in target.main.groups}
     return (passes | groups).get(name, 0)
 
 

@@ -15,6 +15,7 @@ from ingot.compiler.interpret import Value
 from ingot.errors import CodegenError
 from ingot.ops.activation import KINDS
 from ingot.ops.dtypes import TORCH_DTYPES
+from ingot.ops.pool import HOWS
 from ingot.ops.registry import DEFAULT_TOLERANCE
 from ingot.targets.cuda.calls_rows import ACTIVATIONS, CALLS
 from tests.support import samples
@@ -37,6 +38,13 @@ def embedding(form: Format) -> Build:
 
 def select_rows(s: Sketch, width: int, dtype: DType) -> str:
     return s.call("select_rows", s.rows("x", width, form=dtype), "logit_rows", form=dtype)
+
+
+def pool(how: str) -> Build:
+    def build(s: Sketch, width: int, dtype: DType) -> str:
+        return s.call("pool", s.rows("x", width, form=dtype), "spans", form=dtype, how=how)
+
+    return build
 
 
 def rms_norm(s: Sketch, width: int, dtype: DType) -> str:
@@ -129,6 +137,7 @@ BUILDS: Mapping[str, Build] = {
     **{f"embedding {form}": embedding(form) for form in dict(PAIRS)},
     **{f"embedding {kind}": embedding(form) for kind, (form, _) in TWO_LEVELS.items()},
     "select_rows": select_rows,
+    **{f"pool {how}": pool(how) for how in HOWS},
     "rms_norm": rms_norm,
     "rms_norm heads": rms_norm_of_heads,
     "add_rms_norm": add_rms_norm,

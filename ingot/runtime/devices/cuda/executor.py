@@ -100,12 +100,12 @@ class CudaExecutor:
         entry = artifact.target
         plan = self._plan = artifact.plan_of(entry)
         self.limits: Limits = plan.limits
-        self.vocab_size = outputs_of(plan, entry.step.plan)[LOGITS]
+        self.vocab_size = outputs_of(plan, entry.main.plan)[LOGITS]
         self.window = widest_window(plan)
         self.inputs = StepInputs(plan), StepInputs(plan)
         self._artifact: Artifact | None = artifact  # its folder is held until `close`
         self._beside: dict[str, BesideProgram] = {}
-        built = read_built(artifact, plan, entry.step)
+        built = read_built(artifact, plan, entry.main)
         driver = driver or open_driver(artifact.gpu)
         self._driver: Driver | None = driver
         self._failure: IngotError | None = None
@@ -116,7 +116,7 @@ class CudaExecutor:
             check_driver(built, driver.cuda_version())
             self._memory = self._take(driver, artifact, built, max_model_len, kv_cache_bytes)
             with self._memory.filling(driver, artifact, entry.layout):
-                self._program = load_program(driver, artifact, entry.step, built, self._memory)
+                self._program = load_program(driver, artifact, entry.main, built, self._memory)
                 logits = driver.host_memory(4 * plan.limits.max_logit_rows * self.vocab_size)
             self._logits = logits.view(np.float32).reshape(-1, self.vocab_size)
             self._host_sampler = Sampler(self.vocab_size)

@@ -1,4 +1,4 @@
-// Ops that copy rows by index: embedding and select_rows.
+// Ops that make a row of other rows: embedding, select_rows and pool.
 #pragma once
 
 #include "linear.h"
@@ -45,6 +45,42 @@ void select_rows(Slice slice, Rows<const T> x, const int* indices, Rows<T> out) 
     const T* from = x[indices[row]];
     for_columns<Columns>(
         [&](int c, auto part) { store(out[row] + c, load(from + c, part), part); });
+  }
+}
+
+enum class Pooling { first, last, mean, max };
+
+// Rows that are summed up before their sum is added to that of the ones before.
+inline constexpr int summed_rows = 64;
+
+// The sum of one column of rows [begin, end). A row alone, and in parts of a fixed size, so that its
+// bits are the same in any company, and so that little is lost over many rows.
+template <class T, class Part>
+inline vf column_sum(Rows<const T> x, int begin, int end, int column, Part part) {
+  vf total = splat(0.0f);
+  for (int start = begin; start < end; start += summed_rows) {
+    const int stop = start + summed_rows < end ? start + summed_rows : end;
+    vf sum = load(x[start] + column, part);
+    for (int row = start + 1; row < stop; ++row) sum += load(x[row] + column, part);
+    total += sum;
+  }
+  return total;
+}
+
+// out[s] = one row for the rows of segment s
+template <int Columns, Pooling How, class T, class Out>
+[[gnu::noinline, gnu::noipa]]
+void pool(Slice slice, Rows<const T> x, const int* spans, Rows<Out> out) {
+  for (int s = slice.rows.begin; s < slice.rows.end; ++s) {
+    const int begin = spans[3 * s], end = spans[3 * s + 1];
+    for_columns<Columns>([&](int c, auto part) {
+      vf made = load(x[How == Pooling::last ? end - 1 : begin] + c, part);
+      if constexpr (How == Pooling::max)
+        for (int row = begin + 1; row < end; ++row) made = max(made, load(x[row] + c, part));
+      if constexpr (How == Pooling::mean)
+        made = column_sum(x, begin, end, c, part) / splat(static_cast<float>(end - begin));
+      store(out[s] + c, made, part);
+    });
   }
 }
 

@@ -37,6 +37,30 @@ def select_rows(
 
 
 @triton.jit
+def pool(
+    x, spans, out,
+    X_STRIDE: tl.constexpr, OUT_STRIDE: tl.constexpr, WIDTH: tl.constexpr, HOW: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """out[s] = a row for those of segment s; a mean adds them up in order, 64 at a time."""
+    row, columns, mask = _place(COLUMNS, WIDTH)
+    begin, end = tl.load(spans + 3 * row).to(tl.int64), tl.load(spans + 3 * row + 1).to(tl.int64)
+    made = _numbers(x, end - 1 if HOW == "last" else begin, columns, mask, X_STRIDE)
+    if HOW == "max":
+        for other in tl.range(begin + 1, end):
+            made = tl.maximum(made, _numbers(x, other, columns, mask, X_STRIDE))
+    if HOW == "mean":
+        made = tl.zeros_like(made)
+        for start in tl.range(begin, end, 64):
+            part = tl.zeros_like(made)
+            for other in tl.range(start, tl.minimum(start + 64, end)):
+                part += _numbers(x, other, columns, mask, X_STRIDE)
+            made += part
+        made /= (end - begin).to(tl.float32)
+    _put(out, made, row, columns, mask, OUT_STRIDE)
+
+
+@triton.jit
 def scaled_rows(
     table: Packed, indices, out: Rows,
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr, COLUMNS: tl.constexpr,

@@ -1,0 +1,65 @@
+"""What an artifact makes of a whole text, as its runtime and those who ask need to know it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+Task = Literal["embed", "classify"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pooler:
+    """Vectors or scores of whole texts.
+
+    Attributes:
+        task: a text becomes a vector, or gets a score for each label.
+        pooling: how the rows of a text became one.
+        guessed: no file of the model says how.
+        size: numbers of a vector, or labels.
+        normalize: vectors are made 1 long.
+        dimensions: the sizes that a vector may be cut to (Matryoshka); empty: any, where `nested`.
+        nested: the model was trained so that the first numbers of a vector are one, too.
+        max_tokens: the longest text that the model was made for, its special tokens included.
+        prompts: texts to put in front of others, by name; default_prompt: which one if none is
+            asked for, or "".
+        similarity: how vectors are compared: "cosine", "dot", "euclidean" or "manhattan".
+        types: how many sorts of tokens there are: where there are two, those of the second text of
+            a pair are of another. type_stride: what positions of the second grow by.
+        activation: what makes probabilities of scores: "softmax", "sigmoid", or "none" where they
+            are left as they are.
+        labels: their names; none of a model that embeds.
+    """
+
+    task: Task
+    pooling: str
+    guessed: bool = False
+    size: int
+    normalize: bool = False
+    dimensions: tuple[int, ...] = ()
+    nested: bool = False
+    max_tokens: int
+    prompts: dict[str, str] = field(default_factory=dict)
+    default_prompt: str = ""
+    similarity: str = "cosine"
+    types: int = 1
+    type_stride: int = 0
+    activation: Literal["none", "sigmoid", "softmax"] = "none"
+    labels: tuple[str, ...] = ()
+
+    @property
+    def in_words(self) -> str:
+        """Describes it in a line."""
+        if self.task == "classify":
+            return f"scores of {self.size} labels, from the {POOLED[self.pooling]}"
+        made = f"vectors of {self.size}, from the {POOLED[self.pooling]}"
+        made += ", normalised" if self.normalize else ""
+        return made + (" (guessed: no modules.json says so)" if self.guessed else "")
+
+
+POOLED = {
+    "first": "first token",
+    "last": "last token",
+    "mean": "mean of all tokens",
+    "max": "largest of all tokens",
+}

@@ -1,0 +1,96 @@
+"""A model that reads whole texts: the layers of `blocks.decoder`, a pooled row, and a head."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import ClassVar
+
+import torch
+from torch import nn
+
+from ingot.models.blocks.block import Block
+from ingot.models.blocks.decoder import Decoder, SoftCap
+from ingot.models.blocks.linear import Linear
+from ingot.models.blocks.mlp import activate
+from ingot.models.blocks.norm import make_norm
+from ingot.models.blueprint import Blueprint
+from ingot.models.config import ModelConfig
+from ingot.models.decoder_blueprint import encoder
+from ingot.models.head_config import DenseConfig, HeadActivation, Pooling
+from ingot.models.mlp_config import Activation as Kind
+
+# The one row [1, 1, C] that rows [1, T, C] become.
+POOLINGS: Mapping[Pooling, Callable[[torch.Tensor], torch.Tensor]] = {
+    "first": lambda x: x[:, :1],
+    "last": lambda x: x[:, -1:],
+    "mean": lambda x: x.mean(1, keepdim=True),
+    "max": lambda x: x.amax(1, keepdim=True),
+}
+
+
+class Pool(nn.Module):
+    """One row for all of a text: [1, T, C] -> [1, 1, C]."""
+
+    becomes: ClassVar = {"pool": 1}
+
+    def __init__(self, how: Pooling) -> None:
+        super().__init__()
+        self.how = how
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return POOLINGS[self.how](x)
+
+
+class Activation(nn.Module):
+    """An activation of numbers one by one."""
+
+    becomes: ClassVar = {"activation": 1}
+
+    def __init__(self, kind: Kind) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return activate(self.kind, x)
+
+
+def make_activation(kind: HeadActivation) -> nn.Module:
+    """The activation of a dense layer."""
+    if kind == "none":
+        return nn.Identity()
+    return SoftCap(1.0) if kind == "tanh" else Activation(kind)
+
+
+class DenseLayer(Block):
+    """norm(act(dense(x))): [1, 1, C] -> [1, 1, size]."""
+
+    def __init__(self, blueprint: Blueprint, config: ModelConfig, layer: DenseConfig) -> None:
+        super().__init__(blueprint)
+        self.dense = Linear(blueprint.parts["dense"])
+        self.activation = make_activation(layer.activation)
+        self.norm = make_norm(config, blueprint.parts["norm"]) if layer.norm else None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.activation(self.dense(x))
+        return x if self.norm is None else self.norm(x)
+
+
+class Encoder(Block):
+    """A text as one row: input_ids and positions int64 [1, T] -> float32 [1, 1, width]."""
+
+    def __init__(self, config: ModelConfig, *, max_model_len: int) -> None:
+        super().__init__(encoder(config))
+        assert config.head is not None, "an encoder has a head"
+        self.model = Decoder(config, max_model_len=max_model_len)
+        self.pool = Pool(config.head.pooling)
+        layers = self.blueprint.parts["head"].parts
+        self.head = nn.ModuleList(
+            DenseLayer(layers[str(index)], config, layer)
+            for index, layer in enumerate(config.head.layers)
+        )
+
+    def forward(self, input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        x = self.pool(self.model(input_ids, positions))
+        for layer in self.head:
+            x = layer(x)
+        return x  # type: ignore[no-any-return]

@@ -1,0 +1,50 @@
+"""What a model makes of a whole text: one row of its rows, and layers upon that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ingot.models.mlp_config import Activation
+
+Pooling = Literal["first", "last", "mean", "max"]
+HeadActivation = Activation | Literal["none", "tanh"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DenseConfig:
+    """norm(act(dense(x))) of a pooled row.
+
+    Attributes:
+        size: of its result.
+        bias: dense has one.
+        activation: act.
+        norm: there is a norm, of the model's kind.
+        source: what the names of its tensors begin with, where no family says it.
+    """
+
+    size: int
+    bias: bool = True
+    activation: HeadActivation = "none"
+    norm: bool = False
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadConfig:
+    """What stands on the layers of a model that reads whole texts.
+
+    Attributes:
+        pooling: how the rows of a text become one: the first or the last of them, their mean, or
+            the largest number of each column.
+        layers: what follows, in order.
+        labels: what the numbers of the last layer score; none of a vector.
+    """
+
+    pooling: Pooling
+    layers: tuple[DenseConfig, ...] = ()
+    labels: tuple[str, ...] = ()
+
+    def width(self, hidden_size: int) -> int:
+        """Columns of the row that a text becomes."""
+        return self.layers[-1].size if self.layers else hidden_size

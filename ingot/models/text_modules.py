@@ -1,0 +1,244 @@
+"""Reads what a directory of sentence-transformers says of a model: pooling, layers, prompts.
+
+`modules.json` lists what a text goes through: a Transformer, a Pooling, perhaps Dense layers, and
+Normalize. Each may have a folder with a config of its own.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from typing import Any, Literal, cast
+
+from ingot.artifact.pooler import Pooler
+from ingot.errors import ConfigError, UnsupportedModelError
+from ingot.models.config import ModelConfig
+from ingot.models.fields import Fields
+from ingot.models.file_names import MODULES, PROMPTS, SENTENCE_CONFIG
+from ingot.models.head_config import DenseConfig, HeadActivation, HeadConfig, Pooling
+from ingot.models.model_dir import ModelDir
+
+SUPPORTED = ("Transformer", "Pooling", "Dense", "Normalize")
+# Ways to pool, as older files name them and as newer ones do.
+MODES: dict[str, Pooling] = {
+    "pooling_mode_cls_token": "first",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_lasttoken": "last",
+}
+OTHER_MODES = ("pooling_mode_mean_sqrt_len_tokens", "pooling_mode_weightedmean_tokens")
+NAMES: dict[str, Pooling] = {"cls": "first", "mean": "mean", "max": "max", "lasttoken": "last"}
+ACTIVATIONS: dict[str, HeadActivation] = {
+    "torch.nn.modules.linear.Identity": "none",
+    "torch.nn.modules.activation.Tanh": "tanh",
+    "torch.nn.modules.activation.GELU": "gelu",
+    "torch.nn.modules.activation.ReLU": "relu",
+    "torch.nn.modules.activation.SiLU": "silu",
+}
+SIMILARITIES = {each: each for each in ("cosine", "dot", "euclidean", "manhattan")}
+FOLDER = "config.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextModules:
+    """What follows the layers of a model, by its `modules.json`."""
+
+    pooling: Pooling
+    layers: tuple[DenseConfig, ...] = ()
+    normalize: bool = False
+
+
+def read_modules(model_dir: ModelDir) -> TextModules | None:
+    """The modules of a directory; None where it lists none.
+
+    Raises:
+        ConfigError: a file that is no such list, or has keys that are not known.
+        UnsupportedModelError: modules, or ways to pool, that nothing here stands for.
+    """
+    if not model_dir.has(MODULES):
+        return None
+    found: TextModules | None = None
+    for kind, folder in _listed(model_dir):
+        if kind == "Pooling":
+            found = TextModules(pooling=_pooling(_fields(model_dir, folder)))
+        elif kind != "Transformer" and found is None:
+            raise UnsupportedModelError(
+                f"{MODULES} has {kind} before Pooling", hint="Supported: Pooling comes first."
+            )
+        elif found and kind == "Dense":
+            layer = _dense(_fields(model_dir, folder), folder)
+            found = replace(found, layers=(*found.layers, layer))
+        elif found and kind == "Normalize":
+            found = replace(found, normalize=True)
+    if found is None:
+        raise UnsupportedModelError(
+            f"{MODULES} has no Pooling", hint=f"Supported: {', '.join(SUPPORTED)}."
+        )
+    return found
+
+
+def with_modules(config: ModelConfig, model_dir: ModelDir) -> ModelConfig:
+    """A config of a model that embeds, with what the other files of its directory say of it."""
+    if config.head is None or config.head.labels:
+        return config
+    modules = read_modules(model_dir)
+    if modules is None:
+        return config
+    return replace(config, head=HeadConfig(pooling=modules.pooling, layers=modules.layers))
+
+
+def read_pooler(model_dir: ModelDir, config: ModelConfig) -> Pooler | None:
+    """What a model makes of whole texts; None of a decoder whose directory lists no modules."""
+    modules, longest = read_modules(model_dir), config.max_position_embeddings
+    if config.head is not None and config.head.labels:
+        labels = config.head.labels
+        return Pooler(
+            task="classify",
+            pooling=config.head.pooling,
+            size=len(labels),
+            max_tokens=longest,
+            types=config.token_types,
+            type_stride=longest,
+            activation=_activation(model_dir, len(labels)),
+            labels=labels,
+        )
+    if config.head is None and modules is None:
+        return None
+    if config.head is None and modules and modules.layers:
+        raise UnsupportedModelError(
+            f"{MODULES} has Dense behind a {config.architecture}",
+            hint="Dense layers are supported behind encoders.",
+        )
+    said = _said(model_dir)
+    head = config.head or HeadConfig(pooling=modules.pooling if modules else "last")
+    size = head.width(config.hidden_size)
+    return Pooler(
+        task="embed",
+        pooling=head.pooling,
+        guessed=modules is None,
+        size=size,
+        normalize=modules is not None and modules.normalize,
+        dimensions=_dimensions(model_dir, size),
+        nested=bool(model_dir.config.get("is_matryoshka")),
+        max_tokens=min(longest, _max_tokens(model_dir) or longest),
+        prompts=said.prompts,
+        default_prompt=said.default,
+        similarity=said.similarity,
+        types=config.token_types,
+        type_stride=longest,
+    )
+
+
+def _activation(model_dir: ModelDir, count: int) -> Literal["none", "sigmoid", "softmax"]:
+    """What makes probabilities of scores: as config.json has it, or the usual one."""
+    settings = model_dir.config.get("sentence_transformers")
+    named = settings.get("activation_fn", "") if isinstance(settings, dict) else ""
+    named = named or model_dir.config.get("sbert_ce_default_activation_function") or ""
+    if str(named).endswith("Identity"):
+        return "none"
+    return "sigmoid" if count == 1 or str(named).endswith("Sigmoid") else "softmax"
+
+
+def _dimensions(model_dir: ModelDir, size: int) -> tuple[int, ...]:
+    """The sizes that vectors may be cut to, where config.json lists them."""
+    listed = model_dir.config.get("matryoshka_dimensions") or []
+    if not isinstance(listed, list) or not all(type(d) is int and 0 < d <= size for d in listed):
+        raise ConfigError(
+            f"config.json has matryoshka_dimensions = {listed!r:.80}",
+            hint=f"matryoshka_dimensions must be a list of numbers from 1 to {size}",
+        )
+    return tuple(sorted(listed))
+
+
+def _listed(model_dir: ModelDir) -> list[tuple[str, str]]:
+    """The kind of each module, and its folder."""
+    try:
+        entries = json.loads(model_dir.json_bytes(MODULES))
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{MODULES} is no JSON: {error}", hint="fetch it again") from error
+    if not isinstance(entries, list) or not all(isinstance(each, dict) for each in entries):
+        raise ConfigError(f"{MODULES} is no list of modules", hint="fetch it again")
+    found = []
+    for entry in entries:
+        kind, folder = str(entry.get("type", "")).rpartition(".")[2], str(entry.get("path", ""))
+        if kind not in SUPPORTED:
+            raise UnsupportedModelError(
+                f"{MODULES} has a module {kind or entry!r:.80}",
+                hint=f"Supported: {', '.join(SUPPORTED)}.",
+            )
+        found.append((kind, folder))
+    return found
+
+
+def _fields(model_dir: ModelDir, folder: str) -> Fields:
+    name = f"{folder}/{FOLDER}"
+    return Fields(model_dir.json(name), name)
+
+
+def _pooling(fields: Fields) -> Pooling:
+    """The one way that is on. Raises UnsupportedModelError for others, and for several."""
+    fields.raw("word_embedding_dimension", None)
+    fields.raw("embedding_dimension", None)
+    if not fields.flag("include_prompt", True):
+        raise UnsupportedModelError(
+            f"{fields.where} has include_prompt = false",
+            hint="Supported: means over all tokens, those of prompts included.",
+        )
+    named = fields.raw("pooling_mode", None)
+    wanted = [named] if isinstance(named, str) else list(named or ())
+    on = [NAMES.get(str(each), str(each)) for each in wanted]
+    on += [how for key, how in MODES.items() if fields.flag(key, False)]
+    on += [key for key in OTHER_MODES if fields.flag(key, False)]
+    fields.finish()
+    if len(on) != 1 or on[0] not in NAMES.values():
+        raise UnsupportedModelError(
+            f"{fields.where} pools by {' and '.join(on) or 'nothing'}",
+            hint=f"Supported: one of {', '.join(NAMES)}.",
+        )
+    return cast(Pooling, on[0])
+
+
+def _dense(fields: Fields, folder: str) -> DenseConfig:
+    fields.integer("in_features")
+    made = DenseConfig(
+        size=fields.integer("out_features"),
+        bias=fields.flag("bias", True),
+        activation=cast(
+            HeadActivation,
+            fields.choice(
+                "activation_function", cast(Any, ACTIVATIONS), "torch.nn.modules.activation.Tanh"
+            ),
+        ),
+        source=f"{folder}/linear",
+    )
+    fields.finish()
+    return made
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    prompts: dict[str, str]
+    default: str
+    similarity: str
+
+
+def _said(model_dir: ModelDir) -> _Said:
+    """Prompts and similarity, where a file tells them."""
+    if not model_dir.has(PROMPTS):
+        return _Said({}, "", "cosine")
+    fields = Fields(model_dir.json(PROMPTS), PROMPTS)
+    prompts = fields.raw("prompts", {})
+    if not isinstance(prompts, dict) or not all(isinstance(each, str) for each in prompts.values()):
+        raise fields.wrong("prompts", prompts, "an object of texts")
+    default = fields.raw("default_prompt_name", "")
+    if default and default not in prompts:
+        raise fields.wrong("default_prompt_name", default, f"one of {', '.join(prompts) or 'none'}")
+    return _Said(prompts, str(default), fields.choice("similarity_fn_name", SIMILARITIES, "cosine"))
+
+
+def _max_tokens(model_dir: ModelDir) -> int:
+    """The longest text, where a file tells; 0 where none does."""
+    if not model_dir.has(SENTENCE_CONFIG):
+        return 0
+    fields = Fields(model_dir.json(SENTENCE_CONFIG), SENTENCE_CONFIG)
+    return 0 if fields.raw("max_seq_length", None) is None else fields.integer("max_seq_length")

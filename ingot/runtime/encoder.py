@@ -1,0 +1,209 @@
+"""Runs texts through the program `encode`: as many side by side as a step has room for.
+
+Whoever calls runs steps until its own texts are done. A step takes the texts that have waited
+longest, whoever they are of, so that callers who come together share steps.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from threading import Lock
+
+import numpy as np
+
+from ingot.artifact.programs import ENCODE, VECTORS
+from ingot.artifact.reader import Artifact
+from ingot.errors import IngotError, RequestError
+from ingot.runtime.arrays import Float32, StepInputs
+from ingot.runtime.devices import open_executor
+from ingot.runtime.executor import Executor, Pending, StepWants
+from ingot.runtime.metrics import EngineCounters, Tally
+
+Stopped = Callable[[], bool]
+
+
+def never() -> bool:
+    """Nobody stops waiting."""
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedText:
+    """A text in tokens; from `second` on, unless it is 0, those of the second text of a pair."""
+
+    tokens: Sequence[int]
+    second: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class _Job:
+    text: EncodedText
+    stopped: Stopped
+    result: Float32 | BaseException | None = None
+
+
+@dataclass(slots=True)
+class _Flight:
+    """A step that was begun, and the texts in it."""
+
+    jobs: list[_Job]
+    pending: Pending
+
+
+class TextEncoder:
+    """Rows of whole texts. Safe to use from several threads.
+
+    Args:
+        artifact: one with the program `encode`.
+        num_threads: the most threads of a step; None: one per usable processor.
+
+    Raises what `open_executor` does.
+    """
+
+    def __init__(self, artifact: Artifact, *, num_threads: int | None = None) -> None:
+        limits = artifact.manifest.limits
+        self.longest = min(limits.max_model_len, limits.max_num_batched_tokens)
+        pooler = artifact.manifest.pooler
+        self._stride = pooler.type_stride if pooler and pooler.types > 1 else 0
+        self._vocab_size = artifact.manifest.model.vocab_size
+        self._limits = limits
+        self._executor: Executor = open_executor(
+            artifact, max_model_len=limits.max_model_len, num_threads=num_threads
+        )
+        self._waiting: deque[_Job] = deque()
+        self._turn = Lock()
+        self._counted = Tally(int)
+        self._running = 0
+        self._inputs = 0  # which of the executor's two are filled next
+
+    program = ENCODE.name
+
+    def run(self, texts: Sequence[EncodedText], stopped: Stopped = never) -> Float32:
+        """The rows of some texts, float32 [texts, columns], in their order.
+
+        Their bits depend on neither the other texts nor other callers. Texts that have not begun
+        are left out once `stopped` says so.
+
+        Raises RequestError, with nothing run, for a text that no step has room for, or where it was
+        stopped; UsageError after `close`.
+        """
+        for text in texts:
+            self.check(text)
+        jobs = [_Job(text, stopped) for text in texts]
+        self._waiting.extend(jobs)
+        while any(job.result is None for job in jobs):
+            with self._turn:
+                if any(job.result is None for job in jobs):
+                    self._work(jobs)
+        return _rows(jobs)
+
+    def check(self, text: EncodedText) -> None:
+        """Raises RequestError for a text that can never be run."""
+        count = len(text.tokens)
+        if not 0 < count <= self.longest:
+            raise RequestError(
+                f"a text of {count} tokens",
+                hint=f"A text has 1 to {self.longest} tokens here. Cut it, or ask for truncation.",
+            )
+        least, most = min(text.tokens), max(text.tokens)
+        if least < 0 or most >= self._vocab_size:
+            raise RequestError(
+                f"token {least if least < 0 else most}",
+                hint=f"The vocabulary has the tokens 0 to {self._vocab_size - 1}.",
+            )
+
+    def counters(self) -> EngineCounters:
+        """Steps and texts so far."""
+        return EngineCounters(
+            num_running=self._running, num_waiting=len(self._waiting), **self._counted
+        )
+
+    def close(self) -> None:
+        """Frees everything; a second call does nothing."""
+        with self._turn:
+            self._executor.close()
+
+    def _work(self, jobs: Sequence[_Job]) -> None:
+        """Runs steps until these are done. While one runs, the next is laid out."""
+        flight: _Flight | None = None
+        while flight or any(job.result is None for job in jobs):
+            found = self._filled() if any(job.result is None for job in jobs) else []
+            if flight:
+                _deliver(flight)
+                self._running = 0
+                self._counted["num_finished"] += len(flight.jobs)
+            flight = self._begin(found) if found else None
+
+    def _filled(self) -> list[_Job]:
+        """The texts of the next step, laid out in its inputs."""
+        found: list[_Job] = []
+        room = self._limits.max_num_batched_tokens
+        while self._waiting and len(found) < self._limits.max_num_seqs:
+            if len(self._waiting[0].text.tokens) > room:
+                break
+            job = self._waiting.popleft()
+            if job.stopped():
+                job.result = RequestError("nobody waits for this text any more")
+                continue
+            found.append(job)
+            room -= len(job.text.tokens)
+        if found:
+            self._fill(self._executor.inputs[self._inputs], found)
+        return found
+
+    def _fill(self, inputs: StepInputs, jobs: Sequence[_Job]) -> None:
+        inputs.clear()
+        tokens, spans = inputs["tokens"], inputs["spans"]
+        begin = 0
+        for index, job in enumerate(jobs):
+            text = job.text
+            end = begin + len(text.tokens)
+            tokens[begin:end] = text.tokens
+            spans[index] = begin, end, 0
+            if "positions" in inputs:
+                positions = inputs["positions"]
+                positions[begin:end] = np.arange(end - begin)
+                if text.second and self._stride:
+                    positions[begin + text.second : end] += self._stride
+            begin = end
+        inputs.num_tokens, inputs.num_seqs = begin, len(jobs)
+
+    def _begin(self, jobs: list[_Job]) -> _Flight | None:
+        inputs = self._executor.inputs[self._inputs]
+        self._inputs = 1 - self._inputs
+        self._counted["num_steps"] += 1
+        self._counted["num_computed_tokens"] += inputs.num_tokens
+        self._running = len(jobs)
+        try:
+            wants = StepWants(kept=slice(None))
+            return _Flight(jobs, self._executor.submit(inputs, wants, beside=bool(self._waiting)))
+        except IngotError as error:
+            for job in jobs:
+                job.result = error
+            return None
+
+
+def _deliver(flight: _Flight) -> None:
+    """Waits for a step, and hands its texts their rows."""
+    try:
+        rows = flight.pending.wait().rows[VECTORS].copy()
+    except BaseException as error:
+        for job in flight.jobs:
+            job.result = error
+        if not isinstance(error, IngotError):
+            raise
+        return
+    for job, row in zip(flight.jobs, rows, strict=True):
+        job.result = row
+
+
+def _rows(jobs: Sequence[_Job]) -> Float32:
+    """The rows of texts that are done. Raises what a step of theirs has raised."""
+    found = []
+    for job in jobs:
+        if isinstance(job.result, BaseException):
+            raise job.result
+        found.append(job.result)
+    return np.stack(found) if found else np.empty((0, 0), np.float32)  # type: ignore[arg-type]

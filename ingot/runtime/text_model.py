@@ -1,0 +1,209 @@
+"""Models of whole texts in Python: `Embedder` for vectors, `Classifier` for scores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Self
+
+import numpy as np
+
+from ingot.artifact.pooler import Pooler, Task
+from ingot.artifact.programs import ENCODE, HIDDEN
+from ingot.artifact.reader import Artifact
+from ingot.errors import UsageError
+from ingot.runtime.arrays import Float32
+from ingot.runtime.model import Model
+from ingot.runtime.scoring import activated, finished, prompt_of, similarity
+from ingot.runtime.subscription import end_progress, show_progress
+from ingot.runtime.texts import Pair, Text, TextTokens
+
+AT_ONCE = 256  # texts that are tokenized before they are run
+
+
+class TextModel:
+    """An open artifact that makes something of whole texts. Safe to use from several threads.
+
+    Args:
+        artifact: one that was compiled from a model of whole texts.
+        truncate: leave out the end of texts that are too long, instead of refusing them.
+        num_threads: the most threads of a step; None: one per usable processor.
+
+    A context manager. Raises UsageError for an artifact of another task, and what `Artifact.open`
+    does.
+    """
+
+    task: Task
+
+    def __init__(
+        self, artifact: Artifact, *, truncate: bool = False, num_threads: int | None = None
+    ) -> None:
+        self.artifact = artifact
+        self.pooler = pooler_of(artifact, self.task)
+        self._model = Model(artifact, num_threads=num_threads)
+        assert self._model.texts is not None, "the task was checked"
+        self._texts = self._model.texts
+        self.tokenizer = self._model.get_tokenizer()
+        self._tokens = TextTokens(
+            self.tokenizer, self.pooler, longest=self._texts.longest, truncate=truncate
+        )
+
+    @property
+    def max_seq_length(self) -> int:
+        """The most tokens of a text, special ones included."""
+        return self._tokens.longest
+
+    def rows(
+        self,
+        texts: Sequence[Text],
+        at_once: int = AT_ONCE,
+        tell: Callable[[int], None] | None = None,
+    ) -> Float32:
+        """What the model makes of each text, float32 [texts, columns], as it comes.
+
+        `tell` is called with how many are done. Raises RequestError for a text that cannot be run.
+        """
+        found = []
+        for begin in range(0, len(texts), max(at_once, 1)):
+            part = texts[begin : begin + at_once]
+            found.append(self._texts.run(self._tokens.encode(part)))
+            if tell is not None:
+                tell(begin + len(part))
+        return np.concatenate(found) if found else np.empty((0, self.pooler.size), np.float32)
+
+    def close(self) -> None:
+        """Frees everything; a second call does nothing."""
+        self._model.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Embedder(TextModel):
+    """A model that makes vectors of texts; the methods are those of `SentenceTransformer`."""
+
+    task = "embed"
+
+    def encode(
+        self,
+        sentences: str | Sequence[Text],
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        batch_size: int = AT_ONCE,
+        show_progress_bar: bool | None = None,
+        normalize_embeddings: bool = False,
+        truncate_dim: int | None = None,
+        **sentence_transformers: Any,
+    ) -> Float32:
+        """Vectors of texts: float32 [texts, size], or [size] of a single text.
+
+        Their bits depend neither on the other texts nor on `batch_size`, which says how many are
+        tokenized together.
+
+        Args:
+            sentences: a text, or a list of texts or of lists of tokens.
+            prompt_name: which of the model's prompts to put in front; None: its default, if any.
+            prompt: what to put in front instead.
+            show_progress_bar: None: where stderr is a terminal and there are many texts.
+            normalize_embeddings: make vectors 1 long, which many models do in any case.
+            truncate_dim: so many of the first numbers, for models that were trained for it.
+            sentence_transformers: its other arguments, at values that change nothing.
+
+        Raises RequestError for a text that is too long, or no text, before any is run with it.
+        """
+        _check_harmless(sentence_transformers)
+        single = isinstance(sentences, str)
+        texts = [sentences] if isinstance(sentences, str) else list(sentences)
+        before = prompt_of(self.pooler, prompt_name) if prompt is None else prompt
+        if before:
+            texts = [before + text if isinstance(text, str) else text for text in texts]
+        shows = len(texts) > AT_ONCE if show_progress_bar is None else show_progress_bar
+        vectors = self.rows(texts, batch_size, _telling(len(texts)) if shows else None)
+        if shows:
+            end_progress()
+        vectors = finished(vectors, self.pooler, truncate_dim, normalize=normalize_embeddings)
+        return vectors[0] if single else vectors
+
+    def similarity(self, one: Float32, other: Float32) -> Float32:
+        """How alike vectors are, [A, B] of [A, size] and [B, size], by the model's own measure."""
+        return similarity(np.atleast_2d(one), np.atleast_2d(other), self.pooler)
+
+    def get_sentence_embedding_dimension(self) -> int:
+        """Numbers of a vector."""
+        return self.pooler.size
+
+
+class Classifier(TextModel):
+    """A model that scores texts, or pairs of them, by labels."""
+
+    task = "classify"
+
+    def scores(self, texts: Sequence[Text]) -> Float32:
+        """Scores of each text or pair, float32 [texts, labels], before any activation."""
+        return self.rows(list(texts))
+
+    def classify(self, texts: str | Sequence[Text]) -> Float32:
+        """Probabilities of the labels, float32 [texts, labels]."""
+        return activated(self.scores([texts] if isinstance(texts, str) else texts), self.pooler)
+
+    def predict(self, pairs: Sequence[Pair]) -> Float32:
+        """How well the second text of each pair answers the first: [pairs], or [pairs, labels] of a
+        model with several labels; as `CrossEncoder.predict` does."""
+        found = activated(self.scores(pairs), self.pooler)
+        return found[:, 0] if self.pooler.size == 1 else found
+
+    def rank(
+        self, query: str, documents: Sequence[str], top_k: int | None = None
+    ) -> list[dict[str, Any]]:
+        """Documents by how well they answer a query, the best first: their number and score, as
+        `CrossEncoder.rank` gives them. Raises UsageError for a model with several labels."""
+        if self.pooler.size != 1:
+            raise UsageError(
+                f"the model has {self.pooler.size} labels",
+                hint="Documents are ranked by a model with one, a reranker.",
+            )
+        scores = self.predict([(query, document) for document in documents]).tolist()
+        best = sorted(range(len(scores)), key=lambda i: (-scores[i], i))[:top_k]
+        return [{"corpus_id": i, "score": scores[i]} for i in best]
+
+
+def pooler_of(artifact: Artifact, task: Task) -> Pooler:
+    """What an artifact makes of whole texts. Raises UsageError where it is for something else."""
+    pooler, target = artifact.manifest.pooler, artifact.target
+    can = {"embed": "makes vectors of texts", "classify": "scores texts"}
+    if (
+        pooler is not None
+        and pooler.task == task
+        and {ENCODE.name, HIDDEN.name} & {*target.programs}
+    ):
+        return pooler
+    found = f"{artifact.path} {can[pooler.task]}" if pooler else f"{artifact.path} generates text"
+    raise UsageError(found, hint=f"This needs a model that {can[task]}.")
+
+
+# Arguments of `SentenceTransformer.encode` that change nothing here, with the values they may have.
+HARMLESS: dict[str, tuple[Any, ...]] = {
+    "output_value": ("sentence_embedding",),
+    "precision": ("float32",),
+    "convert_to_numpy": (True,),
+    "convert_to_tensor": (False,),
+    "device": (None, "cpu"),
+    "pool": (None,),
+    "chunk_size": (None,),
+}
+
+
+def _check_harmless(given: dict[str, Any]) -> None:
+    for name, value in given.items():
+        if name not in HARMLESS or value not in HARMLESS[name]:
+            allowed = " or ".join(map(repr, HARMLESS.get(name, ())))
+            raise UsageError(
+                f"{name} is {value!r:.80}",
+                hint=f"Supported: {allowed}." if allowed else "There is no such argument.",
+            )
+
+
+def _telling(count: int) -> Callable[[int], None]:
+    return lambda done: show_progress(f"{done}/{count} texts")

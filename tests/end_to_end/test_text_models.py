@@ -1,0 +1,393 @@
+"""Models of whole texts, from published files to kernels, against transformers."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+import ingot
+from ingot.artifact.plan import Limits, Plan
+from ingot.artifact.programs import ENCODE
+from ingot.compiler.export import export
+from ingot.compiler.interpret import interpret, plan_weights
+from ingot.compiler.lower import lower
+from ingot.compiler.program_graphs import graph_of, result_of
+from ingot.errors import IngotError, RequestError, UnsupportedModelError, UsageError
+from ingot.models import registry
+from ingot.models.checkpoints.checkpoint import Checkpoint
+from ingot.models.counts import module_counts
+from ingot.models.model_dir import ModelDir
+from ingot.passes import runner
+from ingot.passes.pipeline import NARROW, pipeline
+from ingot.runtime.encoder import EncodedText, TextEncoder
+from ingot.targets.cuda.kind import KIND as CUDA
+from ingot.targets.target import target_named
+from tests.ops.sample_inputs import segments
+from tests.support.text_models import KINDS, POOLS, TEXTS, rows, saved, with_modules, write
+
+LIMITS = Limits(
+    max_model_len=64, max_num_seqs=8, max_num_batched_tokens=64, max_logit_rows=8, page_size=16
+)
+MOST = 2e-5  # relative
+
+
+def interpreted(
+    folder: Path,
+    texts: list[list[int]],
+    types: list[int] = (),
+    *,
+    verify: bool = False,
+    dtype: str = "float32",
+) -> tuple[Plan, Tensor]:
+    """The plan of a directory, and what it gives for some texts side by side."""
+    model_dir = ModelDir.open(folder)
+    config = registry.load_config(model_dir)
+    module = registry.build(config, max_model_len=LIMITS.max_model_len)
+    exported = export(module, config)
+    gm = graph_of(exported, ENCODE, result_of(exported, ENCODE))
+    runner.run(gm, pipeline(ENCODE, dtype=dtype), module_counts(module), verify=verify)
+    plan = lower(gm, LIMITS)
+    lengths = [*map(len, texts)]
+    arrays = {
+        "tokens": torch.tensor([token for text in texts for token in text]),
+        "positions": torch.cat([torch.arange(n) for n in lengths]),
+        "spans": segments(lengths),
+    }
+    if types:
+        arrays["positions"] += torch.tensor(types) * config.max_position_embeddings
+    with Checkpoint.open(model_dir, config, module) as checkpoint:
+        inputs = {name: x.int() for name, x in arrays.items()}
+        made = interpret(plan, plan_weights(checkpoint.read), inputs, {})[-1]["vectors"]
+    return plan, made
+
+
+def error(got: Tensor, wanted: Tensor) -> float:
+    return ((got - wanted).norm() / wanted.norm()).item()
+
+
+@pytest.mark.parametrize(
+    ("kind", "pooling"), [*((kind, "mean") for kind in KINDS), ("bert", "cls"), ("bert", "max")]
+)
+def test_pooled_rows_are_those_of_transformers(kind: str, pooling: str, tmp_path: Path) -> None:
+    judge = KINDS[kind].build("Model")
+    folder = with_modules(saved(judge, tmp_path), pooling)
+    wanted = torch.stack([POOLS[pooling](rows(judge, text)) for text in TEXTS])
+    plan, got = interpreted(folder, TEXTS, verify=pooling == "cls")
+    assert error(got, wanted) < MOST
+    assert not plan.spec.states and {i.op for i in plan.instructions} >= {"segment_attention"}
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "gemma3"])
+def test_scores_are_those_of_transformers(kind: str, tmp_path: Path) -> None:
+    judge = KINDS[kind].build("ForSequenceClassification")
+    wanted = torch.stack([rows(judge, text) for text in TEXTS])
+    _, got = interpreted(saved(judge, tmp_path), TEXTS)
+    assert error(got, wanted) < MOST
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_queries_keys_and_values_can_be_stored_in_16_bits(dtype: str, tmp_path: Path) -> None:
+    judge = KINDS["modernbert"].build("Model")
+    wanted = torch.stack([rows(judge, text).mean(0) for text in TEXTS])
+    plan, got = interpreted(with_modules(saved(judge, tmp_path)), TEXTS, dtype=dtype)
+    assert MOST < error(got, wanted) < NARROW[dtype][1]
+    mixers = [i for i in plan.instructions if i.op == "segment_attention"]
+    assert {plan.buffer(i.inputs[name]).dtype for i in mixers for name in "qkv"} == {dtype}
+
+
+def test_the_second_text_of_a_pair_has_a_type_of_its_own(tmp_path: Path) -> None:
+    judge = KINDS["bert"].build("ForSequenceClassification")
+    types = [0, 0, 1, 1, 1]
+    wanted = rows(judge, TEXTS[0], token_type_ids=torch.tensor([types]))
+    plain = rows(judge, TEXTS[0])
+    _, got = interpreted(saved(judge, tmp_path), TEXTS[:1], types)
+    assert error(got[0], wanted) < MOST < error(got[0], plain)
+
+
+def test_dense_layers_follow_the_pooled_row(tmp_path: Path) -> None:
+    judge = KINDS["bert"].build("Model")
+    folder = with_modules(saved(judge, tmp_path), dense=[44, 28])
+    wanted = torch.stack([rows(judge, text).mean(0) for text in TEXTS])
+    for name in ("2_Dense", "3_Dense"):
+        layer = load_file(folder / name / "model.safetensors")
+        wanted = torch.tanh(wanted @ layer["linear.weight"].T + layer["linear.bias"])
+    _, got = interpreted(folder, TEXTS)
+    assert error(got, wanted) < MOST
+
+
+def test_the_first_token_spares_the_last_layer_of_all_others(tmp_path: Path) -> None:
+    """Its rows are taken before the last output projection, not behind the last norm."""
+    judge = KINDS["bert"].build("Model")
+    plan, _ = interpreted(with_modules(saved(judge, tmp_path), "cls"), TEXTS)
+    ops = [i.op for i in plan.instructions]
+    assert ops[ops.index("pool") :].count("linear") == 3  # output projection, up and down
+
+
+def test_a_gpu_has_launches_for_it(tmp_path: Path) -> None:
+    judge = KINDS["modernbert"].build("Model")
+    plan, _ = interpreted(with_modules(saved(judge, tmp_path)), TEXTS)
+    placed = CUDA.place(CUDA.group(CUDA.rewrite(plan))[0])
+    text = "".join(CUDA.sources(placed, target_named("cuda:sm_90")).values())
+    assert "rows.pool" in text and "segments.attend_segments" in text
+
+
+@cache
+def judge() -> object:
+    return KINDS["bert"].build("Model")
+
+
+@pytest.fixture(scope="module")
+def embedder(embedder_artifact: Path) -> Iterator[ingot.Embedder]:
+    with ingot.Embedder(embedder_artifact) as embedder:
+        yield embedder
+
+
+def wanted(texts: list[list[int]]) -> np.ndarray:
+    pooled = torch.stack([rows(judge(), text).mean(0) for text in texts])
+    return torch.nn.functional.normalize(pooled).numpy()
+
+
+def test_kernels_give_the_vectors_of_transformers(embedder: ingot.Embedder) -> None:
+    got = embedder.encode(TEXTS)
+    assert np.linalg.norm(got - wanted(TEXTS)) / np.linalg.norm(wanted(TEXTS)) < MOST
+
+
+def test_bits_depend_on_no_company_order_or_batch(embedder: ingot.Embedder) -> None:
+    texts = [[(i * 7 + n) % 2048 for i in range(n)] for n in (1, 2, 31, 64, 3, 17, 64, 5, 9, 40, 8)]
+    alone = [embedder.encode([text])[0] for text in texts]
+    for given, size in ((texts, 256), (texts[::-1], 256), (texts, 1), (texts * 3, 7)):
+        found = embedder.encode(given, batch_size=size)
+        again = {len(text): row for text, row in zip(given, found, strict=True)}
+        assert all(
+            again[len(t)].tobytes() == row.tobytes() for t, row in zip(texts, alone, strict=True)
+        )
+
+
+def test_callers_share_steps_and_get_their_own_rows(embedder: ingot.Embedder) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    texts = [[(i * 3 + n) % 2048 for i in range(1 + n % 40)] for n in range(64)]
+    alone = [embedder.encode([text])[0] for text in texts]
+    with ThreadPoolExecutor(16) as pool:
+        found = [*pool.map(lambda text: embedder.encode([text])[0], texts)]
+    assert all(a.tobytes() == b.tobytes() for a, b in zip(alone, found, strict=True))
+
+
+def test_a_prompt_stands_before_a_text(embedder: ingot.Embedder) -> None:
+    with_prompt = embedder.encode("or not", prompt_name="query")
+    assert np.array_equal(with_prompt, embedder.encode("To be or not"))
+    with pytest.raises(RequestError, match="prompt_name is 'other'"):
+        embedder.encode("or not", prompt_name="other")
+
+
+def test_similarity_is_the_cosine(embedder: ingot.Embedder) -> None:
+    one, other = embedder.encode(TEXTS[:2]), embedder.encode(TEXTS[1:])
+    found = embedder.similarity(one, other)
+    assert found.shape == (2, 2) and abs(found[1, 0] - 1) < 1e-6
+    assert np.allclose(found, one @ other.T, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        ([[1] * 65], "text 0 has 65 tokens, and the model takes 64"),
+        ([[1], []], "text 1 has no token"),
+        ([[1], [2048]], "token 2048"),
+        ([[1], [-1]], "token -1"),
+        ([[1], 7], "text 1 is 7"),
+        ([[1], [1.5]], r"text 1 is \[1.5\]"),
+        (["a\ud800"], "surrogate"),
+    ],
+)
+def test_texts_that_cannot_be_run(embedder: ingot.Embedder, texts: list, message: str) -> None:
+    with pytest.raises(IngotError, match=message):
+        embedder.encode(texts)
+
+
+def test_truncation_leaves_out_the_end(embedder: ingot.Embedder) -> None:
+    text = "To be, or not to be, that is the question: " * 20
+    with pytest.raises(RequestError, match="tokens, and the model takes 64"):
+        embedder.encode(text)
+    with ingot.Embedder(embedder.artifact.path, truncate=True) as cutting:
+        tokens = embedder.tokenizer.encode(text)[:64]
+        assert np.array_equal(cutting.encode(text), embedder.encode([tokens])[0])
+
+
+def test_vectors_are_cut_only_where_the_model_was_trained_for_it(embedder: ingot.Embedder) -> None:
+    with pytest.raises(RequestError, match="dimensions is 8"):
+        embedder.encode("a", truncate_dim=8)
+    assert embedder.encode("a", truncate_dim=60).shape == (60,)
+
+
+def test_an_embedder_does_not_generate(embedder: ingot.Embedder) -> None:
+    with (
+        ingot.LLM(embedder.artifact.path) as llm,
+        pytest.raises(UsageError, match="generates none"),
+    ):
+        llm.generate("To be")
+    with pytest.raises(UsageError, match="makes vectors of texts"):
+        ingot.Classifier(embedder.artifact.path)
+
+
+def test_a_reranker_ranks(reranker_artifact: Path) -> None:
+    judge = KINDS["bert"].build("ForSequenceClassification", 1)
+    query, documents = "To be", ["or not", "the question", "a rose"]
+    with ingot.Classifier(reranker_artifact) as model:
+        pairs = [model.tokenizer.backend.encode(query, document) for document in documents]
+        scores = [rows(judge, p.ids, token_type_ids=torch.tensor([p.type_ids])) for p in pairs]
+        wanted = torch.sigmoid(torch.cat(scores)).numpy()
+        assert np.allclose(model.predict([(query, d) for d in documents]), wanted, atol=1e-5)
+        ranked = model.rank(query, documents)
+    assert [each["corpus_id"] for each in ranked] == np.argsort(-wanted).tolist()
+
+
+def test_a_pair_beyond_a_step_is_refused_by_the_encoder(embedder: ingot.Embedder) -> None:
+    encoder = TextEncoder(embedder.artifact)
+    with pytest.raises(RequestError, match="a text of 65 tokens"):
+        encoder.run([EncodedText([1] * 65)])
+    encoder.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("modules.json", [{"type": "x.models.WordWeights", "path": ""}], "a module 'WordWeights'"),
+        ("modules.json", [{"type": "x.Transformer", "path": ""}], "has no Pooling"),
+        ("1_Pooling/config.json", {"pooling_mode_weightedmean_tokens": True}, "weightedmean"),
+        (
+            "1_Pooling/config.json",
+            {"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True},
+            "pools by first and mean",
+        ),
+        ("1_Pooling/config.json", {"include_prompt": False}, "include_prompt = false"),
+    ],
+)
+def test_modules_that_nothing_stands_for(
+    tmp_path: Path, name: str, change: object, message: str
+) -> None:
+    folder = with_modules(saved(judge(), tmp_path))
+    write(folder / name, change)
+    with pytest.raises(UnsupportedModelError, match=message):
+        registry.load_config(ModelDir.open(folder))
+
+
+def test_llm_has_vllm_s_methods(
+    embedder: ingot.Embedder, embedder_artifact: Path, reranker_artifact: Path
+) -> None:
+    texts = ["To be", "or not", "the question"]
+    with ingot.LLM(embedder_artifact) as llm:
+        found = [each.outputs.embedding for each in llm.embed(texts)]
+        assert np.array_equal(np.array(found, np.float32), embedder.encode(texts))
+        assert np.array_equal(llm.encode(texts)[1].outputs.data, embedder.encode(texts)[1])
+        alike = embedder.similarity(embedder.encode(texts[0]), embedder.encode(texts))[0]
+        scores = [each.outputs.score for each in llm.score(texts[0], texts)]
+        assert np.allclose(scores, alike, atol=1e-6)
+        assert [each.index for each in llm.rerank(texts[0], texts)] == np.argsort(-alike).tolist()
+        with pytest.raises(UsageError, match="made to embed"):
+            llm.classify(texts)
+    with ingot.LLM(reranker_artifact) as llm, ingot.Classifier(reranker_artifact) as model:
+        probs = [each.outputs.probs for each in llm.classify(texts)]
+        assert np.array_equal(np.array(probs, np.float32), model.classify(texts))
+        scores = [each.outputs.score for each in llm.score(texts[0], texts)]
+        pairs = [(texts[0], text) for text in texts]
+        assert np.array_equal(np.array(scores, np.float32), model.predict(pairs))
+
+
+def test_a_model_that_generates_embeds_where_it_was_made_for_it(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    config = transformers.Qwen3Config(
+        vocab_size=2048, hidden_size=64, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=16, intermediate_size=96, max_position_embeddings=64,
+        tie_word_embeddings=True,
+    )  # fmt: skip
+    judge = transformers.Qwen3ForCausalLM(config).eval()
+    folder = with_modules(saved(judge, tmp_path / "m"), "last")
+    report = ingot.compile(folder, tmp_path / "out", dtype="float32")
+    assert {*report.manifest.targets[0].programs} == {"step", "hidden"}
+    with torch.no_grad():
+        last = [judge.model(torch.tensor([t])).last_hidden_state[0, -1] for t in TEXTS]
+    wanted = torch.nn.functional.normalize(torch.stack(last)).numpy()
+    with ingot.Embedder(tmp_path / "out") as embedder:
+        got = embedder.encode(TEXTS)
+    assert np.linalg.norm(got - wanted) / np.linalg.norm(wanted) < MOST
+    with ingot.LLM(tmp_path / "out") as llm:
+        found = llm.embed([{"prompt_token_ids": text} for text in TEXTS])
+        assert np.array_equal(np.array([f.outputs.embedding for f in found], np.float32), got)
+        assert llm.generate({"prompt_token_ids": [1, 2]})[0].outputs[0].token_ids
+
+
+def as_published(judge: Any, folder: Path) -> Path:
+    """A Nomic model under the names of its own code."""
+    theirs = {
+        "embeddings.LayerNorm": "emb_ln",
+        "post_attention_layernorm": "norm1",
+        "post_mlp_layernorm": "norm2",
+        "self_attn.o_proj": "attn.out_proj",
+        "mlp.gate_proj": "mlp.fc12",
+        "mlp.up_proj": "mlp.fc11",
+        "mlp.down_proj": "mlp.fc2",
+    }
+    state, tensors = judge.state_dict(), {}
+    for name, tensor in state.items():
+        for ours, their in theirs.items():
+            name = name.replace(ours, their)
+        tensors[re.sub(r"^layers", "encoder.layers", name)] = tensor
+    for layer in range(judge.config.num_hidden_layers):
+        parts = [tensors.pop(f"encoder.layers.{layer}.self_attn.{p}_proj.weight") for p in "qkv"]
+        tensors[f"encoder.layers.{layer}.attn.Wqkv.weight"] = torch.cat(parts)
+    save_file(
+        {name: each.contiguous() for name, each in tensors.items()}, folder / "model.safetensors"
+    )
+    config = judge.config
+    values = {
+        "architectures": ["NomicBertModel"], "activation_function": "swiglu", "n_embd": 60,
+        "n_head": 5, "n_inner": 92, "n_layer": 3, "n_positions": 64, "vocab_size": 2048,
+        "layer_norm_epsilon": config.layer_norm_eps, "rotary_emb_base": 1000, "type_vocab_size": 2,
+        "causal": False, "prenorm": False, "qkv_proj_bias": False, "rotary_emb_fraction": 1.0,
+        "rotary_scaling_factor": None, "fused_bias_fc": True, "use_flash_attn": True,
+    }  # fmt: skip
+    write(folder / "config.json", values)
+    return folder
+
+
+def test_a_nomic_model_as_it_is_published(tmp_path: Path) -> None:
+    judge = KINDS["nomic"].build("Model")
+    wanted = torch.stack([rows(judge, text).mean(0) for text in TEXTS])
+    _, got = interpreted(as_published(judge, saved(judge, tmp_path)), TEXTS)
+    assert error(got, wanted) < MOST
+
+
+def test_asyncio_has_the_same_methods(embedder: ingot.Embedder, embedder_artifact: Path) -> None:
+    async def ask() -> Any:
+        async with ingot.AsyncLLM(embedder_artifact) as llm:
+            return await llm.embed(["To be"]), await llm.score("To be", ["To be", "or not"])
+
+    (found,), scores = asyncio.run(ask())
+    assert np.array_equal(np.array(found.outputs.embedding, np.float32), embedder.encode("To be"))
+    assert scores[0].outputs.score == pytest.approx(1.0, abs=1e-6)
+
+
+def test_a_decoder_with_a_head_for_labels(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    config = transformers.Qwen3Config(
+        vocab_size=2048, hidden_size=64, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=16, intermediate_size=96, max_position_embeddings=64,
+        num_labels=3, pad_token_id=0,
+    )  # fmt: skip
+    judge = transformers.Qwen3ForSequenceClassification(config).eval()
+    wanted = torch.stack([rows(judge, text) for text in TEXTS])
+    plan, got = interpreted(saved(judge, tmp_path), TEXTS)
+    assert error(got, wanted) < MOST
+    assert all(i.attrs["causal"] for i in plan.instructions if i.op == "segment_attention")
+    assert [i.attrs["how"] for i in plan.instructions if i.op == "pool"] == ["last"] * 2

@@ -1,0 +1,184 @@
+"""Tiny models of whole texts with random weights, in the layout of their published files."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from safetensors.torch import save_file
+from torch import Tensor
+
+from tests.support.made_once import made_once
+
+BUNDLED = Path(__file__).parents[2] / "golden" / "models" / "shakespeare"
+VOCAB = 2048
+TEXTS = [[11, 700, 3, 42, 900], [5], [(i * 37) % VOCAB for i in range(40)]]
+SIZES = {
+    "vocab_size": VOCAB,
+    "hidden_size": 60,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 5,
+    "intermediate_size": 92,
+    "max_position_embeddings": 64,
+}
+DISTIL = {
+    "vocab_size": VOCAB, "dim": 60, "n_layers": 2, "n_heads": 3, "hidden_dim": 92,
+    "max_position_embeddings": 64,
+}  # fmt: skip
+LOCAL = {
+    "local_attention": 9, "global_attn_every_n_layers": 3, "pad_token_id": 0, "bos_token_id": 1,
+    "eos_token_id": 2, "cls_token_id": 1, "sep_token_id": 2,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A family, as transformers names its classes: one for its rows, one that classifies."""
+
+    config: Callable[..., Any]
+    model: str
+    sizes: dict[str, Any]
+
+    def build(self, head: str, labels: int = 3) -> Any:
+        """A model of random weights that no part of is zero."""
+        torch.manual_seed(0)
+        given = {"num_labels": labels} if head == "ForSequenceClassification" else {}
+        config = self.config(**self.sizes, **given)
+        made = getattr(transformers, self.model + head)(config).eval()
+        for parameter in made.parameters():
+            parameter.data += 0.1 * torch.randn_like(parameter)
+        return made
+
+
+KINDS = {
+    "bert": Kind(transformers.BertConfig, "Bert", {**SIZES, "hidden_act": "gelu"}),
+    "bert tanh": Kind(
+        transformers.BertConfig, "Bert", {**SIZES, "hidden_act": "gelu_new", "layer_norm_eps": 0.1}
+    ),
+    "roberta": Kind(
+        transformers.XLMRobertaConfig,
+        "XLMRoberta",
+        {**SIZES, "max_position_embeddings": 66, "type_vocab_size": 1},
+    ),
+    "distilbert": Kind(transformers.DistilBertConfig, "DistilBert", DISTIL),
+    "nomic": Kind(
+        transformers.NomicBertConfig, "NomicBert", {**SIZES, "max_position_embeddings": 64}
+    ),
+    "gemma3": Kind(
+        transformers.Gemma3TextConfig,
+        "Gemma3Text",
+        {
+            **SIZES,
+            "head_dim": 12,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "sliding_window": 9,
+            "use_bidirectional_attention": True,
+            "query_pre_attn_scalar": 12,
+            "bos_token_id": 2,
+            "eos_token_id": 1,
+            "pad_token_id": 0,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        },
+    ),
+    "modernbert": Kind(transformers.ModernBertConfig, "ModernBert", {**SIZES, **LOCAL}),
+    "modernbert mean": Kind(
+        transformers.ModernBertConfig,
+        "ModernBert",
+        {**SIZES, **LOCAL, "classifier_pooling": "mean", "norm_bias": True},
+    ),
+}
+
+
+def saved(model: Any, folder: Path) -> Path:
+    """A directory with a model, and the tokenizer of the bundled one without its chat template."""
+    model.save_pretrained(folder)
+    shutil.copy(BUNDLED / "tokenizer.json", folder / "tokenizer.json")
+    config = json.loads((BUNDLED / "tokenizer_config.json").read_text())
+    write(folder / "tokenizer_config.json", {**config, "chat_template": None})
+    return folder
+
+
+def with_modules(
+    folder: Path, pooling: str = "mean", *, normalize: bool = True, dense: Sequence[int] = ()
+) -> Path:
+    """Adds what sentence-transformers writes: a way to pool, Dense layers, and Normalize."""
+    kinds = [("", "Transformer"), ("1_Pooling", "Pooling")]
+    kinds += [(f"{i}_Dense", "Dense") for i in range(2, 2 + len(dense))]
+    kinds += [(f"{2 + len(dense)}_Normalize", "Normalize")] if normalize else []
+    modules = [
+        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for i, (path, kind) in enumerate(kinds)
+    ]
+    write(folder / "modules.json", modules)
+    modes = {
+        "cls_token": "cls", "mean_tokens": "mean", "max_tokens": "max", "lasttoken": "last",
+    }  # fmt: skip
+    pools = {f"pooling_mode_{key}": how == pooling for key, how in modes.items()}
+    write(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": 60, **pools})
+    columns = 60
+    for (path, _), size in zip(kinds[2:], dense, strict=False):
+        activation = "torch.nn.modules.activation.Tanh"
+        sizes = {"in_features": columns, "out_features": size, "bias": True}
+        write(folder / path / "config.json", {**sizes, "activation_function": activation})
+        torch.manual_seed(size)
+        tensors = {
+            "linear.weight": torch.randn(size, columns) / 8,
+            "linear.bias": torch.randn(size),
+        }
+        save_file(tensors, folder / path / "model.safetensors")
+        columns = size
+    return folder
+
+
+def write(path: Path, value: Any) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(value))
+
+
+def rows(model: Any, tokens: Sequence[int], **given: Any) -> Tensor:
+    """What transformers gives for one text: rows [T, C], or logits [labels] of one that
+    classifies."""
+    with torch.no_grad():
+        out = model(torch.tensor([list(tokens)]), **given)
+    return out.logits[0] if "logits" in out else out.last_hidden_state[0]
+
+
+POOLS: dict[str, Callable[[Tensor], Tensor]] = {
+    "cls": lambda rows: rows[0],
+    "mean": lambda rows: rows.mean(0),
+    "max": lambda rows: rows.amax(0),
+}
+
+
+def embedder() -> Path:
+    """The artifact of a tiny BERT with prompts, whose vectors are means of length 1."""
+    import ingot
+
+    def make(place: Path) -> None:
+        folder = with_modules(saved(KINDS["bert"].build("Model"), place / "model"))
+        prompts = {"prompts": {"query": "To be "}, "similarity_fn_name": "cosine"}
+        write(folder / "config_sentence_transformers.json", prompts)
+        ingot.compile(folder, place / "out", max_num_batched_tokens=64, max_num_seqs=8)
+
+    return made_once("embedder", make) / "out"
+
+
+def reranker() -> Path:
+    """The artifact of a tiny BERT that scores pairs of texts, whose tokens say of which they are."""
+    import ingot
+
+    def make(place: Path) -> None:
+        folder = saved(KINDS["bert"].build("ForSequenceClassification", 1), place / "model")
+        config = json.loads((folder / "tokenizer_config.json").read_text())
+        names = ["input_ids", "token_type_ids", "attention_mask"]
+        write(folder / "tokenizer_config.json", {**config, "model_input_names": names})
+        ingot.compile(folder, place / "out", max_num_batched_tokens=64, max_num_seqs=8)
+
+    return made_once("reranker", make) / "out"
