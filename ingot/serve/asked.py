@@ -14,12 +14,14 @@ class Asked(Struct, frozen=True, kw_only=True):
     prompts and its answers.
 
     `model` is the name that the model is registered by, and `key` that of the API key, if any.
-    `max_tokens` is what the client asked for a sequence. `prompts` are for the log, if that is to
+    `task` is what the model does for it: "generate", "embed" or "classify". `max_tokens` is what
+    the client asked for a sequence. `prompts` are for the log, if that is to
     have them; None is one of tokens alone.
     """
 
     model: str
     key: str = ""
+    task: str = "generate"
     num_jobs: int = 1
     num_sequences: int = 1
     num_prompt_tokens: int = 0

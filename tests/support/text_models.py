@@ -171,7 +171,7 @@ def embedder() -> Path:
 
 
 def reranker() -> Path:
-    """The artifact of a tiny BERT that scores pairs of texts, whose tokens say of which they are."""
+    """The artifact of a tiny BERT that scores pairs of texts; tokens say which text they are of."""
     import ingot
 
     def make(place: Path) -> None:

@@ -77,6 +77,7 @@ class Reading:
         asked = Asked(
             model=self.server.models.name_of(self.name),
             key=self.key,
+            task=self.pooler.task,
             num_jobs=len(order.jobs),
             num_sequences=len(order.jobs),
             num_tokens=order.num_tokens,

@@ -139,6 +139,12 @@ METRICS = (
         "did not get as far as a model.",
         ("model_name", "reason"),
     ),
+    Metric(
+        "requests_of_task",
+        COUNTER,
+        "Requests that got seats, by what the model does for them: generate, embed or classify.",
+        ("model_name", "task"),
+    ),
     Metric("requests_cancelled", COUNTER, "Requests whose client left before their end."),
     Metric(
         "performance_regression",

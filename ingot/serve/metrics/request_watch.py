@@ -41,6 +41,10 @@ class ModelBoard:
         for reason in ("stop", "length", "abort", "error"):
             number("request_success", model, reason)
 
+    def seated(self, task: str) -> None:
+        """Counts a request that has its seats."""
+        self._board.number("requests_of_task", self._model, task).add()
+
     def ended(self, reason: str) -> None:
         """Counts the end of a request."""
         self._board.number("request_success", self._model, reason).add()
@@ -93,6 +97,7 @@ class RequestWatch:
     def seated(self, waited: float, asked: Asked) -> None:
         """Says that the request has its seats, after so many seconds of waiting."""
         board = self._board
+        board.seated(asked.task)
         self._waited = waited
         self._num_prompt_tokens = asked.num_prompt_tokens
         board.prompt_tokens.add(asked.num_prompt_tokens)

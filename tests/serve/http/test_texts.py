@@ -6,6 +6,7 @@ import asyncio
 import base64
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,12 @@ import pytest
 
 import ingot
 from ingot.runtime.llm import LLM
+from ingot.serve.asked import Asked
 from ingot.serve.engine import Job
 from ingot.serve.http.app import build_app
 from ingot.serve.isolated.client import IsolatedEngine
 from ingot.serve.local import LocalEngine
+from ingot.serve.requests.gate import Admitted, OpenGate
 from ingot.serve.settings import ModelSettings
 from tests.support.fake_engine import FakeModels
 from tests.support.live_server import serving
@@ -27,9 +30,25 @@ from tests.support.live_server import serving
 TEXTS = ["To be", "or not to be", "that is the question"]
 
 
+class SeenGate(OpenGate):
+    """Lets everything in, and keeps what was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[Asked] = []
+
+    def enter(self, asked: Asked) -> AbstractAsyncContextManager[Admitted]:
+        self.asked.append(asked)
+        return super().enter(asked)
+
+
+@pytest.fixture(scope="module")
+def gate() -> SeenGate:
+    return SeenGate()
+
+
 @pytest.fixture(scope="module")
 def address(
-    embedder_artifact: Path, reranker_artifact: Path, shakespeare_artifact: Path
+    embedder_artifact: Path, reranker_artifact: Path, shakespeare_artifact: Path, gate: SeenGate
 ) -> Iterator[str]:
     models: list[Any] = [
         LLM(embedder_artifact, num_threads=1),
@@ -38,7 +57,7 @@ def address(
     ]
     names = ("vectors", "scores", "bard")
     engines = {name: LocalEngine(each) for name, each in zip(names, models, strict=True)}
-    with serving(lambda: build_app(FakeModels(**engines))) as address:
+    with serving(lambda: build_app(FakeModels(**engines), gate=gate)) as address:
         yield address
     for model in models:
         model.close()
@@ -235,6 +254,21 @@ def test_what_cannot_be_answered_is_a_400(
     assert answer.status_code == 400, answer.text
     error = answer.json()["error"]
     assert message in error["message"] and error["param"]
+
+
+@pytest.mark.parametrize(
+    ("model", "task", "path", "body"),
+    [
+        ("vectors", "embed", "/v1/embeddings", {"input": "a"}),
+        ("scores", "classify", "/rerank", {"query": "a", "documents": ["b"]}),
+        ("bard", "generate", "/v1/completions", {"prompt": "a", "max_tokens": 1}),
+    ],
+)
+def test_a_request_is_let_in_for_its_task(
+    http: httpx.Client, gate: SeenGate, model: str, task: str, path: str, body: Any
+) -> None:
+    assert http.post(path, json={"model": model, **body}).status_code == 200
+    assert (gate.asked[-1].model, gate.asked[-1].task) == (model, task)
 
 
 def test_half_a_character_is_no_text(http: httpx.Client) -> None:

@@ -96,7 +96,7 @@ def test_labels_name_models_reasons_and_versions_alone():
     labels = {label for metric in METRICS for label in metric.labels}
     assert labels == {
         "model_name", "finished_reason", "reason", "status", "version", "num_gpu_blocks",
-        "block_size",
+        "block_size", "task",
     }  # fmt: skip
 
 

@@ -101,7 +101,8 @@ def pieces(*tokens: int, reason: str | None = None, metrics=None) -> Progress:
 def test_a_request_is_timed_from_its_arrival(world):
     watch = world.telemetry.watch("m", began=90.0)
     with watch.until_end():
-        watch.seated(2.0, Asked(model="m", num_prompt_tokens=5, num_sequences=2, max_tokens=9))
+        asked = Asked(model="m", task="embed", num_prompt_tokens=5, num_sequences=2, max_tokens=9)
+        watch.seated(2.0, asked)
         world.now = 103.0
         watch.see(pieces(1, 1))
         world.now = 104.0
@@ -124,6 +125,7 @@ def test_a_request_is_timed_from_its_arrival(world):
         (1, 4),
     ]
     assert world.sums("request_params_n", "request_params_max_tokens") == [(1, 2), (1, 9)]
+    assert world.value("requests_of_task_total", task="embed") == 1
     assert world.value("prompt_tokens_total") == 5
     assert world.value("generation_tokens_total") == 6
     assert world.value("request_success_total", finished_reason="length") == 1
