@@ -259,6 +259,21 @@ def test_a_pair_beyond_a_step_is_refused_by_the_encoder(embedder: ingot.Embedder
     encoder.close()
 
 
+def test_a_step_has_no_more_texts_than_there_is_room_for(embedder: ingot.Embedder) -> None:
+    texts = [[i] for i in range(20)]  # 20 of the 64 tokens of a step, and more than its 8 texts
+    alone = [embedder.encode([text])[0] for text in texts]
+    assert np.array_equal(embedder.encode(texts), alone)
+
+
+def test_texts_that_nobody_waits_for_are_not_run(embedder: ingot.Embedder) -> None:
+    encoder, texts = TextEncoder(embedder.artifact), [EncodedText([5, 6])]
+    with pytest.raises(RequestError, match="nobody waits"):
+        encoder.run(texts, lambda: True)
+    assert encoder.counters().num_steps == 0
+    assert encoder.run(texts).shape == (1, 60) and encoder.counters().num_steps == 1
+    encoder.close()
+
+
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
