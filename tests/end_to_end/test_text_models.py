@@ -25,6 +25,7 @@ from ingot.compiler.lower import lower
 from ingot.compiler.program_graphs import graph_of, result_of
 from ingot.errors import IngotError, RequestError, UnsupportedModelError, UsageError
 from ingot.models import registry
+from ingot.models.blocks import encoder as encoder_block
 from ingot.models.checkpoints.checkpoint import Checkpoint
 from ingot.models.counts import module_counts
 from ingot.models.model_dir import ModelDir
@@ -132,6 +133,18 @@ def test_the_first_token_spares_the_last_layer_of_all_others(tmp_path: Path) -> 
     plan, _ = interpreted(with_modules(saved(judge, tmp_path), "cls"), TEXTS)
     ops = [i.op for i in plan.instructions]
     assert ops[ops.index("pool") :].count("linear") == 3  # output projection, up and down
+
+
+def test_a_first_token_is_taken_early_only_where_no_other_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = {"first": lambda x: x[:, :1] + x.mean(1, keepdim=True)}
+    monkeypatch.setattr(encoder_block, "POOLINGS", both)
+    monkeypatch.setattr(encoder_block.Pool, "becomes", {"pool": 2, "add": 1})
+    judge = KINDS["bert"].build("Model")
+    found = [rows(judge, text) for text in TEXTS]
+    _, got = interpreted(with_modules(saved(judge, tmp_path), "cls"), TEXTS)
+    assert error(got, torch.stack([each[0] + each.mean(0) for each in found])) < MOST
 
 
 def test_a_gpu_has_launches_for_it(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -16,14 +16,18 @@ import openai
 import pytest
 
 import ingot
+from ingot.artifact.pooler import Pooler
 from ingot.runtime.llm import LLM
 from ingot.serve.asked import Asked
-from ingot.serve.engine import Job
+from ingot.serve.engine import Job, Progress
 from ingot.serve.http.app import build_app
+from ingot.serve.http.texts import Reading, scored
 from ingot.serve.isolated.client import IsolatedEngine
 from ingot.serve.local import LocalEngine
+from ingot.serve.openai.fields import FieldError
 from ingot.serve.requests.gate import Admitted, OpenGate
 from ingot.serve.settings import ModelSettings
+from ingot.serve.texts.requests import RerankRequest
 from tests.support.fake_engine import FakeModels
 from tests.support.live_server import serving
 
@@ -132,6 +136,33 @@ def test_a_request_of_many_texts(http: httpx.Client, embedder: ingot.Embedder) -
     assert same([each["embedding"] for each in answer["data"]], embedder.encode(texts))
 
 
+class Backwards(LocalEngine):
+    """Ends the first job of a request after all others."""
+
+    def __init__(self, model: LLM) -> None:
+        super().__init__(model)
+        self._others = asyncio.Event()
+
+    async def ask(self, job: Job) -> AsyncGenerator[Progress, None]:
+        async for progress in super().ask(job):
+            if job.id.endswith("-0"):
+                await self._others.wait()
+            yield progress
+        self._others.set()
+
+
+def test_vectors_are_in_order_whichever_job_ends_first(
+    embedder_artifact: Path, embedder: ingot.Embedder
+) -> None:
+    texts = [f"{TEXTS[i % 3]} {i}" for i in range(40)]  # two jobs
+    with LLM(embedder_artifact, num_threads=1) as model:
+        engine = Backwards(model)
+        with serving(lambda: build_app(FakeModels(vectors=engine))) as address:
+            body = {"model": "vectors", "input": texts}
+            answer = httpx.post(f"{address}/v1/embeddings", json=body, timeout=60).json()
+    assert same([each["embedding"] for each in answer["data"]], embedder.encode(texts))
+
+
 def test_a_prompt_by_its_name(http: httpx.Client, embedder: ingot.Embedder) -> None:
     body = {"model": "vectors", "input": "or not", "prompt_name": "query"}
     answer = http.post("/v1/embeddings", json=body).json()
@@ -194,6 +225,13 @@ def test_an_embedder_ranks_by_how_alike_vectors_are(
     assert np.allclose([each["relevance_score"] for each in results], np.sort(wanted)[::-1])
 
 
+def test_a_model_with_several_labels_ranks_nothing() -> None:
+    pooler = Pooler(task="classify", pooling="first", size=3, max_tokens=9)
+    model = Reading(None, "m", "", b"", None, pooler)  # type: ignore[arg-type]
+    with pytest.raises(FieldError, match="has 3 labels"):
+        asyncio.run(scored(model, [("a", "b")], RerankRequest(query="a")))
+
+
 def test_scores_of_pairs(http: httpx.Client, reranker: ingot.Classifier) -> None:
     body = {"model": "scores", "text_1": "To be", "text_2": TEXTS}
     answer = http.post("/score", json=body).json()
@@ -213,6 +251,11 @@ def test_labels(http: httpx.Client, reranker: ingot.Classifier) -> None:
 LONG = "To be, or not to be, that is the question: " * 20
 REFUSED = [
     ("/v1/embeddings", {"model": "vectors", "input": ""}, "input is an empty text"),
+    (
+        "/v1/embeddings",
+        {"model": "vectors", "input": "", "prompt_name": "query"},
+        "input is an empty text",
+    ),
     ("/v1/embeddings", {"model": "vectors", "input": ["a", ""]}, "input[1] is an empty text"),
     ("/v1/embeddings", {"model": "vectors", "input": []}, "input"),
     ("/v1/embeddings", {"model": "vectors", "input": [[]]}, "input has no token"),
