@@ -39,7 +39,7 @@ def sleeps(thread: int) -> bool:
     return state == "S"
 
 
-def test_a_sleeper_wakes_on_another_processor_and_may_run_on_any_later() -> None:
+def test_sleepers_wake_on_other_processors_and_may_run_on_any_later() -> None:
     lib, told = load(step_of(TARGET, BODY), TARGET), np.zeros(2, np.int32)
     handle = lib.ingot_open(ctypes.byref(ModelStruct(num_threads=2)))
     step = step_struct([], [told], num_tokens=1)
@@ -47,11 +47,15 @@ def test_a_sleeper_wakes_on_another_processor_and_may_run_on_any_later() -> None
     assert lib.ingot_run(handle, ctypes.byref(step)) == 0
     thread, _ = told.tolist()
     assert thread != 0
-    for caller in sorted(processors):
+    callers = sorted(processors) * 10
+    beside = 0
+    for caller in callers:
         with pinned(caller):
             while not sleeps(thread):
                 os.sched_yield()
             assert lib.ingot_run(handle, ctypes.byref(step)) == 0
-        assert told[1] != caller or processors == {caller}
+        beside += int(told[1]) != caller
         assert os.sched_getaffinity(thread) == processors
     lib.ingot_close(handle)
+    # A busy host may move a thread as soon as it runs.
+    assert beside > len(callers) / 2 or len(processors) == 1
