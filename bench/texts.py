@@ -36,7 +36,7 @@ OURS: Mapping[str, Mapping[str, Any]] = {
 }
 LENGTHS = (16, 64, 256, 0)  # 0: texts of 4 to 256 tokens, mixed
 BATCHES = (1, 64)
-PAUSE = 0.1
+PAUSE = 0.1  # after which no thread of the last runtime spins any more
 NEAR = 2e-3  # how far the numbers of vectors may be apart in float32
 
 

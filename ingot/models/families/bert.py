@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ingot.models.config import ModelConfig
 from ingot.models.encoder_fields import dense, parse_encoder
 from ingot.models.family import Family, Rows, Sums, Weights
@@ -25,6 +27,11 @@ def parse(fields: Fields) -> ModelConfig:
     """Reads the config.json of `BertModel`, and of what has a head that classifies upon it."""
     fields.spell(rms_norm_eps="layer_norm_eps")
     fields.assume(**DEFAULTS)
+    return parse_layers(fields, token_types=fields.integer("type_vocab_size", 2))
+
+
+def parse_layers(fields: Fields, **others: Any) -> ModelConfig:
+    """A config with BERT's layers; `others` are fields of it in which families differ."""
     fields.assume(num_key_value_heads=fields.integer("num_attention_heads"))
     fields.refuse("position_embedding_type", ("absolute",), "supported: absolute positions")
     return parse_encoder(
@@ -36,7 +43,7 @@ def parse(fields: Fields) -> ModelConfig:
         embedding_norm=True,
         final_norm=False,
         learned_positions=True,
-        token_types=fields.integer("type_vocab_size", 2),
+        **others,
     )
 
 

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from ingot.models.config import ModelConfig
-from ingot.models.encoder_fields import dense, parse_encoder
 from ingot.models.families import bert
 from ingot.models.family import Family, Weights
 from ingot.models.fields import Fields
-from ingot.models.layer_fields import read_attention, read_mlp
-from ingot.models.rope import NO_ROPE
 
 PADDING = 1  # its id in all vocabularies of this family; positions are numbered from the next on
 
@@ -17,18 +14,9 @@ def parse(fields: Fields) -> ModelConfig:
     """Reads the config.json of `XLMRobertaModel` and `RobertaModel`, with or without a head."""
     fields.spell(rms_norm_eps="layer_norm_eps")
     fields.assume(**bert.DEFAULTS | {"vocab_size": 50265, "max_position_embeddings": 514})
-    fields.assume(num_key_value_heads=fields.integer("num_attention_heads"))
-    fields.refuse("position_embedding_type", ("absolute",), "supported: absolute positions")
     fields.refuse("pad_token_id", (PADDING,), "positions are numbered from the padding's id on")
-    return parse_encoder(
+    return bert.parse_layers(
         fields,
-        mixer=read_attention(fields, rope=NO_ROPE, causal=False, bias=True, o_bias=True),
-        mlp=read_mlp(fields, kind="plain", bias=True),
-        classifier=(dense(fields, "tanh"),),
-        placement="sums",
-        embedding_norm=True,
-        final_norm=False,
-        learned_positions=True,
         token_types=fields.integer("type_vocab_size", 1),
         max_position_embeddings=fields.integer("max_position_embeddings") - PADDING - 1,
     )
