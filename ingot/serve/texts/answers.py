@@ -22,6 +22,16 @@ class TextUsage(Struct, frozen=True):
     total_tokens: int
 
 
+class Answer(Struct, frozen=True, kw_only=True):
+    """What answers with a list begin with."""
+
+    id: str
+    object: str = "list"
+    created: int
+    model: str
+    usage: TextUsage
+
+
 class Embedding(Struct, frozen=True, kw_only=True):
     """A vector: numbers, or their little-endian float32 in base64."""
 
@@ -30,15 +40,10 @@ class Embedding(Struct, frozen=True, kw_only=True):
     embedding: list[float] | str
 
 
-class Embeddings(Struct, frozen=True, kw_only=True):
+class Embeddings(Answer, frozen=True, kw_only=True):
     """The answer to `POST /v1/embeddings`."""
 
-    id: str
-    object: str = "list"
-    created: int
-    model: str
     data: list[Embedding]
-    usage: TextUsage
 
 
 class Label(Struct, frozen=True, kw_only=True):
@@ -50,15 +55,10 @@ class Label(Struct, frozen=True, kw_only=True):
     num_classes: int
 
 
-class Labels(Struct, frozen=True, kw_only=True):
+class Labels(Answer, frozen=True, kw_only=True):
     """The answer to `POST /classify`."""
 
-    id: str
-    object: str = "list"
-    created: int
-    model: str
     data: list[Label]
-    usage: TextUsage
 
 
 class Pooled(Struct, frozen=True, kw_only=True):
@@ -69,15 +69,10 @@ class Pooled(Struct, frozen=True, kw_only=True):
     data: list[float]
 
 
-class Poolings(Struct, frozen=True, kw_only=True):
+class Poolings(Answer, frozen=True, kw_only=True):
     """The answer to `POST /pooling`."""
 
-    id: str
-    object: str = "list"
-    created: int
-    model: str
     data: list[Pooled]
-    usage: TextUsage
 
 
 class Score(Struct, frozen=True, kw_only=True):
@@ -88,15 +83,10 @@ class Score(Struct, frozen=True, kw_only=True):
     score: float
 
 
-class Scores(Struct, frozen=True, kw_only=True):
+class Scores(Answer, frozen=True, kw_only=True):
     """The answer to `POST /score`."""
 
-    id: str
-    object: str = "list"
-    created: int
-    model: str
     data: list[Score]
-    usage: TextUsage
 
 
 class Ranked(Struct, frozen=True, kw_only=True):
