@@ -13,8 +13,6 @@ from ingot.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from ingot.api import LLM as LLM
-    from ingot.api import Classifier as Classifier
-    from ingot.api import Embedder as Embedder
     from ingot.api import EngineArgs as EngineArgs
     from ingot.api import compile as compile
     from ingot.artifact.reader import Artifact as Artifact
@@ -36,6 +34,8 @@ if TYPE_CHECKING:
     from ingot.runtime.prompts import TextPrompt as TextPrompt
     from ingot.runtime.prompts import TokensPrompt as TokensPrompt
     from ingot.runtime.structured.outputs import StructuredOutputsParams as StructuredOutputsParams
+    from ingot.text_api import Classifier as Classifier
+    from ingot.text_api import Embedder as Embedder
 
 _HOMES = {
     "compile": "ingot.api",
@@ -43,8 +43,8 @@ _HOMES = {
     "IngotError": "ingot.errors",
     "LLM": "ingot.api",
     "EngineArgs": "ingot.api",
-    "Embedder": "ingot.api",
-    "Classifier": "ingot.api",
+    "Embedder": "ingot.text_api",
+    "Classifier": "ingot.text_api",
     "AsyncLLM": "ingot.async_api",
     "AsyncLLMEngine": "ingot.async_api",
     "AsyncEngineArgs": "ingot.async_api",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Self
 from ingot.artifact.reader import Artifact
 from ingot.artifact.tree import is_artifact
 from ingot.errors import UsageError
-from ingot.files import as_path
-from ingot.runtime import llm, text_model
+from ingot.opening import compiled_path, local, opened, options_for_device, options_of, path_of
+from ingot.runtime import llm
 from ingot.runtime.config import EngineConfig, engine_config
 from ingot.runtime.model import Model
 from ingot.runtime.vllm_arguments import CONSTRUCTOR, choose
@@ -38,10 +38,10 @@ def compile(
     from ingot import compiling
     from ingot.artifact.writer import check_writable
 
-    source, artifact = _path("model_dir", model_dir), _path("out", out)
-    wanted = _options(options)
+    source, artifact = path_of("model_dir", model_dir), path_of("out", out)
+    wanted = options_of(options)
     check_writable(artifact)  # before gigabytes are downloaded
-    return compiling.compile_checked(_local(model_dir, source, revision), artifact, wanted)
+    return compiling.compile_checked(local(model_dir, source, revision), artifact, wanted)
 
 
 class EngineArgs:
@@ -94,7 +94,7 @@ class FromDirectory(Model):
         raises, ArtifactError, IncompatibleHostError or ResourceError.
         """
         artifact, options = _found(model, compile_options, config, options)
-        super().__init__(_opened(artifact, options.pop("device", "auto")), **options)
+        super().__init__(opened(artifact, options.pop("device", "auto")), **options)
 
     @classmethod
     def from_engine_args(cls, engine_args: EngineArgs) -> Self:
@@ -109,46 +109,6 @@ class LLM(FromDirectory, llm.LLM):
 
     A context manager. Safe to use from several threads. `__init__` describes the arguments.
     """
-
-
-class _Opening(text_model.TextModel):
-    """Opens a `TextModel` from wherever its artifact is or can be made."""
-
-    def __init__(
-        self,
-        model: str | Path | Artifact,
-        *,
-        device: str = "auto",
-        revision: str | None = None,
-        compile_options: Mapping[str, Any] | None = None,
-        truncate: bool = False,
-        num_threads: int | None = None,
-    ) -> None:
-        """Opens a model.
-
-        Args:
-            model: the folder of an artifact or of a model, a name on the hub, or an open artifact.
-            device: "cpu", "cuda", "cuda:1" or "auto"; a model directory is compiled for that.
-            revision: of a model on the hub, a branch, tag or commit; None: its main branch.
-            compile_options: for a model directory, such as {"dtype": "bfloat16"}.
-            truncate: leave out the end of texts that are too long, instead of refusing them.
-            num_threads: the most threads of a step; None: one per usable processor.
-        """
-        if not isinstance(model, Artifact):
-            path = _path("model", model)
-            wanted = None if compile_options is None else _options(compile_options)
-            if not is_artifact(path):
-                wanted = _for_device(device, wanted, compile_options)
-            model = _opened(_compiled(_local(model, path, revision), wanted), device)
-        super().__init__(model, truncate=truncate, num_threads=num_threads)
-
-
-class Embedder(_Opening, text_model.Embedder):
-    """A model that makes vectors of texts, used like a `SentenceTransformer`."""
-
-
-class Classifier(_Opening, text_model.Classifier):
-    """A model that scores texts or pairs of them, used like a `CrossEncoder`."""
 
 
 _OWN = [name for name in signature(Model).parameters if name not in ("model", "config")]
@@ -180,7 +140,7 @@ def _found(
 
     All names are checked before anything is downloaded or compiled, which can take minutes.
     """
-    path = model.path if isinstance(model, Artifact) else _path("model", model)
+    path = model.path if isinstance(model, Artifact) else path_of("model", model)
     compiled = isinstance(model, Artifact) or is_artifact(path)
     chosen = choose(given, CONSTRUCTOR, _OWN, compiled=compiled)
     config = _merged_config(config, chosen.config)
@@ -192,9 +152,9 @@ def _found(
         )
     options = {**chosen.options, "config": config}
     if not compiled:
-        wanted = _for_device(options.get("device", "auto"), wanted, compile_options)
+        wanted = options_for_device(options.get("device", "auto"), wanted, compile_options)
     revision = options.pop("revision", None)
-    path = _local(model, path, revision)
+    path = local(model, path, revision)
     if isinstance(model, Artifact):
         if "device" in chosen.options:
             raise UsageError(
@@ -202,20 +162,7 @@ def _found(
                 hint="Give the device to Artifact.open, or the path to LLM.",
             )
         return model, options
-    return _compiled(path, wanted), options
-
-
-def _for_device(
-    device: str, options: CompileOptions | None, given: Mapping[str, Any] | None
-) -> CompileOptions | None:
-    """Options of a compile for that device; `given` are those that may name its targets."""
-    from ingot.compiler.choose_targets import for_device
-
-    return for_device(device, options, named=bool({"target", "targets"} & set(given or ())))
-
-
-def _opened(artifact: Path | Artifact, device: str) -> Artifact:
-    return artifact if isinstance(artifact, Artifact) else Artifact.open(artifact, device=device)
+    return compiled_path(path, wanted), options
 
 
 def _merged_config(given: object, chosen: Mapping[str, Any]) -> EngineConfig:
@@ -231,67 +178,11 @@ def _merged_config(given: object, chosen: Mapping[str, Any]) -> EngineConfig:
 def _merged_options(given: object, chosen: Mapping[str, Any]) -> CompileOptions | None:
     """The options of the compile that were given, with those that were chosen by vLLM's names."""
     if given is None:
-        return _options(chosen) if chosen else None
-    options = _options(given)
+        return options_of(chosen) if chosen else None
+    options = options_of(given)
     for name in chosen:
         if isinstance(given, Mapping) and name in given:
             raise UsageError(
                 f"{name} is given twice", hint="Leave it out of compile_options, or give it there."
             )
     return replace(options, **chosen)
-
-
-def _local(model: object, path: Path, revision: str | None) -> Path:
-    """`path`, or the folder of the model on the hub that `model` names."""
-    if revision is None and is_artifact(path):
-        return path  # and what downloads need is not imported
-    from ingot.hub import names
-
-    return names.model_path(model if isinstance(model, str) else path, revision)
-
-
-def _compiled(path: Path, options: CompileOptions | None) -> Path:
-    """`path`, or the artifact that the model directory there becomes."""
-    if is_artifact(path):
-        return path
-    from ingot import compiled
-
-    return compiled.resolve(path, options)
-
-
-def artifact_path(model: str | Path, device: str = "auto", revision: str | None = None) -> Path:
-    """The artifact of a model: itself, or what a model directory or a name on the hub becomes.
-
-    That is downloaded and compiled once. Raises what `model_path` of `ingot.hub.names` and
-    `ingot.compile` do.
-    """
-    path = Path(model)
-    wanted = None if is_artifact(path) else _for_device(device, None, None)
-    return _compiled(_local(model, path, revision), wanted)
-
-
-def _path(name: str, value: object) -> Path:
-    try:
-        return as_path(value)
-    except TypeError:
-        raise UsageError(f"{name} is {value!r:.80}", hint=f"{name} must be a path.") from None
-
-
-def _options(given: object) -> CompileOptions:
-    from ingot.compiler.options import CompileOptions
-
-    if not isinstance(given, Mapping):
-        raise UsageError(
-            f"compile_options is {given!r:.80}",
-            hint='compile_options must be a dict, such as {"dtype": "float32"}.',
-        )
-    if "target" in given and "targets" in given:
-        raise UsageError("target and targets are two names of one option", hint="Give one of them.")
-    values = {"targets" if name == "target" else name: value for name, value in given.items()}
-    known = [field.name for field in fields(CompileOptions)]
-    unknown = [name for name in values if name not in known]
-    if unknown:
-        raise UsageError(
-            f"unknown compile option {unknown[0]!r}", hint=f"Supported: {', '.join(known)}."
-        )
-    return CompileOptions(**values)

@@ -62,7 +62,7 @@ ARGUMENTS: Arguments = (
 def main(args: argparse.Namespace) -> int:
     """Writes a vector for each text. What was interrupted goes on where it was: the vectors so far
     are kept beside OUT, in OUT.partial, until all are there."""
-    from ingot.api import Embedder
+    from ingot.text_api import Embedder
 
     if args.output and args.output.exists() and not args.force:
         raise UsageError(f"{args.output} exists", hint="Give --force to replace it.")

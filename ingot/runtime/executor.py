@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ingot.artifact.plan import Limits, Plan
 from ingot.artifact.programs import main_of
 from ingot.artifact.reader import Artifact
 from ingot.errors import ArtifactError, IngotError, UsageError
 from ingot.runtime.arrays import Float32, StepInputs
-from ingot.runtime.output import Logprob
-from ingot.runtime.sequence import SampledSequence
+
+if TYPE_CHECKING:
+    from ingot.runtime.output import Logprob
+    from ingot.runtime.sequence import SampledSequence
 
 
 @dataclass(slots=True)
@@ -54,6 +56,10 @@ class StepWants:
     positions: list[int] = field(default_factory=list)
     scorings: list[Scoring] = field(default_factory=list)
     kept: list[int] | slice = field(default_factory=list)
+
+    def kept_of(self, rows: Mapping[str, Float32]) -> dict[str, Float32]:
+        """A copy of the kept rows of each output, or a view of all of them."""
+        return {name: each[self.kept] if self.kept else each[:0] for name, each in rows.items()}
 
 
 @dataclass(slots=True)

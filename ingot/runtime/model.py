@@ -24,11 +24,12 @@ from ingot.runtime.generation_config import Source, read_generation_config
 from ingot.runtime.marks import Marks, encode_marked, without_marks
 from ingot.runtime.metrics import EngineCounters
 from ingot.runtime.params import SamplingParams
+from ingot.runtime.progress import end_progress, show_progress
 from ingot.runtime.prompts import Messages, Prompt, integer_option, prompt_parts
 from ingot.runtime.request import Request, check_priority
 from ingot.runtime.session import EngineThread, OnStep, Session
 from ingot.runtime.structured.compiler import GrammarCompiler
-from ingot.runtime.subscription import Feed, Tell, end_progress, show_progress
+from ingot.runtime.subscription import Feed, Tell
 from ingot.runtime.template_variables import check_variables
 from ingot.runtime.tokenizer import Tokenizer
 from ingot.runtime.tokenizer_files import TokenizerFiles

@@ -6,7 +6,6 @@ together; `AsyncLLM` and servers have what it tells put into a `Mailbox`.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -18,6 +17,7 @@ from ingot.errors import IngotError, InternalError, describe
 from ingot.runtime.metrics import EngineCounters
 from ingot.runtime.output import RequestOutput, TextDelta
 from ingot.runtime.params import SamplingParams
+from ingot.runtime.progress import end_progress, is_watched, show_progress
 from ingot.runtime.prompts import Prompt
 from ingot.runtime.request import Request
 from ingot.runtime.session import EngineThread, Listener
@@ -82,7 +82,7 @@ def complete(
 
     with Subscription(thread) as subscription:
         thread.ask(subscription.adding(requests, listen))
-        if progress and _is_watched():
+        if progress and is_watched():
             _watch(requests, ended)
         else:
             ended.get()
@@ -258,19 +258,3 @@ def _watch(requests: list[Request], ended: SimpleQueue[None]) -> None:
     finally:
         show()
         end_progress()
-
-
-def show_progress(line: str) -> None:
-    """Writes a line over the last one, where stderr is a terminal."""
-    if _is_watched():
-        print(f"\r{line:<60}", end="", file=sys.stderr, flush=True)
-
-
-def end_progress() -> None:
-    """Leaves the line that was shown last."""
-    if _is_watched():
-        print(file=sys.stderr)
-
-
-def _is_watched() -> bool:
-    return sys.stderr is not None and sys.stderr.isatty()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
@@ -12,10 +13,13 @@ from ingot.artifact.programs import ENCODE, HIDDEN
 from ingot.artifact.reader import Artifact
 from ingot.errors import UsageError
 from ingot.runtime.arrays import Float32
-from ingot.runtime.model import Model
+from ingot.runtime.embedding import RunsTexts
+from ingot.runtime.encoder import TextEncoder
+from ingot.runtime.progress import end_progress, show_progress
 from ingot.runtime.scoring import activated, finished, prompt_of, similarity
-from ingot.runtime.subscription import end_progress, show_progress
 from ingot.runtime.texts import Pair, Text, TextTokens
+from ingot.runtime.tokenizer import Tokenizer
+from ingot.runtime.tokenizer_files import TokenizerFiles
 
 AT_ONCE = 256  # texts that are tokenized before they are run
 
@@ -39,10 +43,9 @@ class TextModel:
     ) -> None:
         self.artifact = artifact
         self.pooler = pooler_of(artifact, self.task)
-        self._model = Model(artifact, num_threads=num_threads)
-        assert self._model.texts is not None, "the task was checked"
-        self._texts = self._model.texts
-        self.tokenizer = self._model.get_tokenizer()
+        self.tokenizer, self._texts, close = _opened(artifact, num_threads)
+        # Runs at Python's exit, too, so that the threads of the kernels are always joined.
+        self._close = weakref.finalize(self, close)
         self._tokens = TextTokens(
             self.tokenizer, self.pooler, longest=self._texts.longest, truncate=truncate
         )
@@ -72,7 +75,7 @@ class TextModel:
 
     def close(self) -> None:
         """Frees everything; a second call does nothing."""
-        self._model.close()
+        self._close()
 
     def __enter__(self) -> Self:
         return self
@@ -167,6 +170,21 @@ class Classifier(TextModel):
         scores = self.predict([(query, document) for document in documents]).tolist()
         best = sorted(range(len(scores)), key=lambda i: (-scores[i], i))[:top_k]
         return [{"corpus_id": i, "score": scores[i]} for i in best]
+
+
+def _opened(
+    artifact: Artifact, num_threads: int | None
+) -> tuple[Tokenizer, RunsTexts, Callable[[], None]]:
+    """What reads texts of an artifact, what runs them, and what frees everything."""
+    if artifact.manifest.encodes:
+        tokenizer = TokenizerFiles(artifact).tokenizer
+        encoder = TextEncoder(artifact, num_threads=num_threads)
+        return tokenizer, encoder, encoder.close
+    from ingot.runtime.model import Model  # an engine, which takes longer to import than to open
+
+    model = Model(artifact, num_threads=num_threads)
+    assert model.texts is not None, "the task was checked"
+    return model.get_tokenizer(), model.texts, model.close
 
 
 def pooler_of(artifact: Artifact, task: Task) -> Pooler:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -21,10 +22,12 @@ from ingot.runtime.devices.cpu_program import CpuProgram
 from ingot.runtime.devices.mapped_file import MappedFile, stacks_end, weight_offsets
 from ingot.runtime.devices.memory import ask_for_huge_pages
 from ingot.runtime.devices.pool import Pool
-from ingot.runtime.devices.sampler import Sampler, result_of
 from ingot.runtime.executor import StepResult, StepWants, TokenScore, program_of
 from ingot.runtime.pool_size import pool_size, widest_window
-from ingot.runtime.sequence import SampledSequence
+
+if TYPE_CHECKING:
+    from ingot.runtime.devices.sampler import Sampler
+    from ingot.runtime.sequence import SampledSequence
 
 MAX_THREADS = 1024
 
@@ -88,7 +91,7 @@ class CpuExecutor:
             main = self._open(main_of(entry.programs))
             self.inputs = main.inputs
             self.vocab_size = main.columns.get(LOGITS, artifact.manifest.model.vocab_size)
-            self._sampler = Sampler(self.vocab_size, main.kernels)
+            self._sampler = _sampler(self.vocab_size, main) if LOGITS in main.columns else None
             self._tokens: list[int] = []
         except BaseException:
             self.close()
@@ -117,11 +120,15 @@ class CpuExecutor:
     def draw(
         self, logits: Float32, sequences: Sequence[SampledSequence]
     ) -> list[TokenScore | IngotError]:
+        assert self._sampler is not None, "its program has logits"
         return self._sampler.sample(logits, sequences)
 
     def result(self, program: str, num_rows: int, wants: StepWants) -> StepResult:
         """Draws tokens and scores from the rows that the last step returned, as `wants` asks."""
-        done = result_of(self._sampler, self._programs[program].rows(num_rows), wants)
+        rows = self._programs[program].rows(num_rows)
+        if self._sampler is None:
+            return StepResult([], [], wants.kept_of(rows), 0.0)
+        done = self._sampler.result(rows, wants)
         self._tokens = done.token_ids
         return done
 
@@ -183,6 +190,13 @@ class CpuExecutor:
     def _make_pool(self, plan: Plan) -> Pool:
         step_pages = -(-plan.limits.max_num_batched_tokens // plan.limits.page_size)
         return Pool(plan.state_arrays(), self._room, step_pages)
+
+
+def _sampler(vocab_size: int, program: CpuProgram) -> Sampler:
+    # Models of whole texts, which start in less time than this import takes, draw nothing.
+    from ingot.runtime.devices.sampler import Sampler
+
+    return Sampler(vocab_size, program.kernels)
 
 
 def _tell_of_cache(target: TargetEntry) -> None:

@@ -33,6 +33,25 @@ class Sampler:
     def __init__(self, vocab_size: int, kernels: SamplerKernels | None = None) -> None:
         self._backend = NumpySampler() if kernels is None else NativeSampler(kernels, vocab_size)
 
+    def result(self, rows: Mapping[str, Float32], wants: StepWants) -> StepResult:
+        """Draws tokens and scores, and keeps rows, by output; may overwrite the logits."""
+        began = perf_counter()
+        kept = wants.kept_of(rows)  # before drawing changes them
+        if not (wants.scorings or wants.sequences):
+            return StepResult([], [], kept, 0.0)
+        logits = rows[LOGITS]
+        scores = [
+            self.score(
+                logits[scoring.first_row : scoring.first_row + len(scoring.tokens)],
+                scoring.tokens,
+                scoring.count,
+            )
+            for scoring in wants.scorings
+        ]
+        drawn_from = logits if wants.rows == list(range(len(logits))) else logits[wants.rows]
+        tokens = self.sample(drawn_from, wants.sequences) if wants.sequences else []
+        return StepResult(tokens, scores, kept, perf_counter() - began)
+
     def sample(
         self, logits: Float32, sequences: Sequence[SampledSequence]
     ) -> list[TokenScore | IngotError]:
@@ -81,27 +100,6 @@ class Sampler:
             return draw
         score = self._backend.score(raw[None], [draw.token], [state.params.logprobs])[0]
         return score if isinstance(score, IngotError) else TokenScore(draw.token, score)
-
-
-def result_of(sampler: Sampler, rows: Mapping[str, Float32], wants: StepWants) -> StepResult:
-    """Draws tokens and scores, and copies the kept rows, by output; may overwrite the logits."""
-    began = perf_counter()
-    # A copy of chosen rows, since drawing changes them.
-    kept = {name: found[wants.kept] if wants.kept else found[:0] for name, found in rows.items()}
-    if not (wants.scorings or wants.sequences):
-        return StepResult([], [], kept, 0.0)
-    logits = rows[LOGITS]
-    scores = [
-        sampler.score(
-            logits[scoring.first_row : scoring.first_row + len(scoring.tokens)],
-            scoring.tokens,
-            scoring.count,
-        )
-        for scoring in wants.scorings
-    ]
-    drawn_from = logits if wants.rows == list(range(len(logits))) else logits[wants.rows]
-    tokens = sampler.sample(drawn_from, wants.sequences) if wants.sequences else []
-    return StepResult(tokens, scores, kept, perf_counter() - began)
 
 
 def _process(row: Float32, sequence: SampledSequence) -> IngotError | None:

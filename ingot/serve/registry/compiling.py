@@ -34,7 +34,7 @@ async def artifact_of(source: str, device: str, tell: Callable[[str], None]) -> 
     """The artifact at `source`, or the one in the cache that it is compiled to once.
 
     `tell` gets lines about the progress. Cancelling this ends the compile. Raises what
-    `ingot.api.artifact_path` raises.
+    `ingot.opening.artifact_path` raises.
     """
     if is_artifact(Path(source)):
         return source
@@ -89,7 +89,7 @@ def main() -> None:
 
 
 def _outcome(source: str, device: str) -> Outcome:
-    from ingot.api import artifact_path
+    from ingot.opening import artifact_path
 
     try:
         return Outcome(path=str(artifact_path(source, device)))

@@ -16,7 +16,6 @@ import pytest
 from ingot.artifact.programs import LOGITS
 from ingot.errors import IngotError, InternalError
 from ingot.runtime.arrays import Float32
-from ingot.runtime.devices import sampler as host
 from ingot.runtime.executor import Scoring, StepResult, StepWants, TokenScore
 from ingot.runtime.output import Logprob
 from ingot.runtime.params import SamplingParams
@@ -59,7 +58,7 @@ def by_host(logits: Float32, draws: StepWants, backend: str = "numpy") -> StepRe
     """The same draws on the host."""
     again = replace(draws, sequences=[replace(each) for each in draws.sequences])
     with np.errstate(all="ignore"):
-        return host.result_of(sampler_of(backend, logits.shape[1]), {LOGITS: logits.copy()}, again)
+        return sampler_of(backend, logits.shape[1]).result({LOGITS: logits.copy()}, again)
 
 
 def listed(scores: Scores) -> Any:

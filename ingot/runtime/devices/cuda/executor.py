@@ -40,7 +40,7 @@ from ingot.runtime.devices.cuda.memory import Memory, fixed_sizes
 from ingot.runtime.devices.cuda.program import load_program, read_built
 from ingot.runtime.devices.cuda.room import pool_within
 from ingot.runtime.devices.cuda.sampler import DeviceSampler
-from ingot.runtime.devices.sampler import Sampler, result_of
+from ingot.runtime.devices.sampler import Sampler
 from ingot.runtime.executor import Opened, StepResult, StepWants, TokenScore, outputs_of, program_of
 from ingot.runtime.pool_size import widest_window
 from ingot.runtime.sequence import SampledSequence
@@ -230,7 +230,7 @@ class CudaExecutor:
         left = step.wants
         if by_device is not None:
             left = replace(left, sequences=(), rows=[], scorings=[])
-        done = result_of(self._host_sampler, step.rows, left)
+        done = self._host_sampler.result(step.rows, left)
         if by_device is not None:
             done.tokens, done.scores = by_device.drawn(), by_device.scored()
         self._tokens = done.token_ids
