@@ -49,21 +49,18 @@ inline IntegerRow<V> integer_row(Rows<V> rows, int row) {
 // of x and l that of the integers. If x is not finite, neither is the scale.
 template <int group, class T, class V>
 inline float quantize_group(const T* x, IntegerRow<V> values) {
-  vf top = zero(), odd = zero();  // a maximum forgets NaN; 0 * v is 0, or NaN
-  for_columns<group>([&](int c, auto part) {
-    const vf v = load(x + c, part);
-    top = max(top, max(v, zero() - v));
-    odd = fma(v, zero(), odd);
-  });
-  const float largest = maximum(top);
-  const bool counts = largest >= smallest_group;
-  const vf inverse = splat(counts ? largest_integer<V> / largest : 0.0f);
+  vf top = zero();
+  for_columns<group>(
+      [&](int c, auto part) { top = larger_magnitude(top, load(x + c, part)); });
+  const float largest = largest_magnitude(top);
+  const bool vanishes = largest < smallest_group;
+  const vf inverse = splat(vanishes ? 0.0f : largest_integer<V> / largest);
   for_columns<group>([&](int c, auto part) {
     const vf v = load(x + c, part) * inverse;
     const vf inside = min(splat(largest_integer<V>), max(v, splat(-largest_integer<V>)));
     values.put(c, round_even(inside), group - c);
   });
-  return (counts ? largest / largest_integer<V> : 0.0f) + sum(odd);
+  return vanishes ? 0.0f : largest / largest_integer<V>;
 }
 
 template <int group, class T>

@@ -156,23 +156,37 @@ struct PackedBlock {
       return data[zeros_at + index * quantized_columns + column] - zero_offset;
     return multiplier(column, index) * (1 << (bits - 1));
   }
-  // A weight. Products are exact: float32 has the digits of a scale, a multiplier and an integer.
-  float number(int column, int k) const {
-    const int index = k / group, stored = stored_value(column, k);
-    if constexpr (has_zeros) {
-      const int whole = stored * multiplier(column, index) - zero(column, index);
-      return static_cast<float>(whole) * scale(column, k);
+  // Writes the first `count` weights of a column. Products are exact: float32 has the digits of a
+  // scale, a multiplier and an integer.
+  void numbers(int column, int count, float* out) const {
+    for (int begin = 0; begin < count; begin += group) {
+      const int end = begin + group < count ? begin + group : count;
+      group_numbers(column, begin, end, out);
     }
-    const int offset = has_minimums ? 0 : has_codes ? 128 : 1 << (bits - 1);
-    const int value = (has_codes ? coded[stored] : stored) - offset;
-    const float step = static_cast<float>(multiplier(column, index)) * scale(column, k);
-    const float product = step * static_cast<float>(value);
-    if constexpr (!has_minimums) return product;
-    return product - static_cast<float>(minimum_zero(column, index)) *
-                         lane(minimums(column / lanes), column);
   }
 
  private:
+  void group_numbers(int column, int begin, int end, float* out) const {
+    const int index = begin / group, times = multiplier(column, index);
+    const float unit = scale(column, begin);
+    if constexpr (has_zeros) {
+      const int off = zero(column, index);
+      for (int k = begin; k < end; ++k)
+        out[k] = static_cast<float>(stored_value(column, k) * times - off) * unit;
+      return;
+    }
+    constexpr int offset = has_minimums ? 0 : has_codes ? 128 : 1 << (bits - 1);
+    const float step = static_cast<float>(times) * unit;
+    for (int k = begin; k < end; ++k) {
+      const int stored = stored_value(column, k);
+      out[k] = step * static_cast<float>((has_codes ? coded[stored] : stored) - offset);
+    }
+    if constexpr (has_minimums) {
+      const float least = static_cast<float>(minimum_zero(column, index)) *
+                          lane(minimums(column / lanes), column);
+      for (int k = begin; k < end; ++k) out[k] -= least;
+    }
+  }
   vf halves(int at, int vector) const {
     return load_halves(reinterpret_cast<const std::uint16_t*>(data + at) + vector * lanes);
   }
@@ -245,9 +259,9 @@ void quantized_embedding(Slice slice, const int* tokens, const std::uint8_t* wei
   for (int row = slice.rows.begin; row < slice.rows.end; ++row) {
     const std::uint8_t* panel = panels.panel(tokens[row] / quantized_columns);
     const int column = tokens[row] % quantized_columns;
-    for (int k = 0; k < Columns; ++k) {
+    for (int k = 0; k < Columns; k += block) {
       const typename Panels::Block from{panel + k / block * Panels::Block::bytes};
-      out[row][k] = from.number(column, k % block);
+      from.numbers(column, k + block < Columns ? block : Columns - k, out[row] + k);
     }
   }
 }

@@ -11,6 +11,8 @@
 //   zero_below(v, x, limit)     0 where x < limit, else v
 //   keep(v, begin, end, other)  v in lanes [begin, end), `other` elsewhere
 //   sum, maximum                over the lanes, in a fixed order
+//   larger_magnitude(top, v)    the larger of top >= 0 and |v|; NaN is the largest of all
+//   largest_magnitude           over the lanes
 //   any_above(v, limit)         whether a lane exceeds the limit; NaN does not
 //   sums(v)                     of `lanes` vectors, the sum of each in the lane of its number; each
 //                               is summed in the same order

@@ -98,6 +98,11 @@ inline float sum(vf v) {
   return first(fold(v, [](vf a, vf b) { return _mm256_add_ps(a, b); }));
 }
 inline float maximum(vf v) { return first(fold(v, max)); }
+inline vf larger_magnitude(vf top, vf v) {
+  const __m256i magnitude = _mm256_and_si256(_mm256_castps_si256(v), _mm256_set1_epi32(0x7fffffff));
+  return _mm256_castsi256_ps(_mm256_max_epi32(_mm256_castps_si256(top), magnitude));
+}
+inline float largest_magnitude(vf v) { return first(fold(v, larger_magnitude)); }
 inline bool any_above(vf v, float limit) {
   return _mm256_movemask_ps(_mm256_cmp_ps(v, splat(limit), _CMP_GT_OQ)) != 0;
 }

@@ -111,6 +111,11 @@ inline float sum(vf v) {
   return first(fold(v, [](vf a, vf b) { return _mm512_add_ps(a, b); }));
 }
 inline float maximum(vf v) { return first(fold(v, max)); }
+inline vf larger_magnitude(vf top, vf v) {
+  const __m512i magnitude = _mm512_and_si512(_mm512_castps_si512(v), _mm512_set1_epi32(0x7fffffff));
+  return _mm512_castsi512_ps(_mm512_max_epi32(_mm512_castps_si512(top), magnitude));
+}
+inline float largest_magnitude(vf v) { return first(fold(v, larger_magnitude)); }
 inline bool any_above(vf v, float limit) {
   return _mm512_cmp_ps_mask(v, splat(limit), _CMP_GT_OQ) != 0;
 }

@@ -104,6 +104,14 @@ inline float maximum(vf v) {
   const vf halves = max(v, vf{v[2], v[3], v[0], v[1]});
   return halves[0] > halves[1] ? halves[0] : halves[1];
 }
+inline vf larger_magnitude(vf top, vf v) {
+  const vf magnitude = float_of(bits_of(v) & 0x7fffffff);
+  return select(bits_of(top) > bits_of(magnitude), top, magnitude);
+}
+inline float largest_magnitude(vf v) {
+  const vf halves = larger_magnitude(v, vf{v[2], v[3], v[0], v[1]});
+  return first(larger_magnitude(halves, vf{halves[1], halves[0], halves[3], halves[2]}));
+}
 inline bool any_above(vf v, float limit) {
   return v[0] > limit || v[1] > limit || v[2] > limit || v[3] > limit;
 }
