@@ -100,14 +100,16 @@ def linear_soft_cap(operands: Operands, work: CpuWork) -> KernelCall:
     return product.call("linear_soft_cap", (), (*scalars_of(cap, "cap"), result(operands, cap)))
 
 
-def gated_linear(operands: Operands, work: CpuWork) -> KernelCall:
-    """A product and its gate; with `_quantize`, also the rounding of its results."""
-    gate = work.member("gate")
-    product = product_of(operands, work.member("linear"), operands.of(gate, "out"))
+def activated_linear(operands: Operands, work: CpuWork) -> KernelCall:
+    """A product and its activation, gated or alone; with `_quantize`, also its rounding."""
+    made = work.member("gate" if work.has("gate") else "activation")
+    product = product_of(operands, work.member("linear"), operands.of(made, "out"))
+    sums = "GatedSums" if made.op == "gate" else "ActivatedSums"
+    kind = f"{sums}<{activation_of(made)}>"
     if not work.has("cast"):
-        return product.call("gated_linear", (activation_of(gate),), (result(operands, gate),))
+        return product.call("activated_linear", (kind,), (result(operands, made),))
     block, results = rounded_result(operands, work.member("cast"))
-    return product.call("gated_linear_quantize", (activation_of(gate), block), results)
+    return product.call("activated_linear_quantize", (kind, block), results)
 
 
 def linear_rope_kv_write(operands: Operands, work: CpuWork) -> KernelCall:
@@ -146,10 +148,24 @@ def layer_norm(operands: Operands, work: CpuWork) -> KernelCall:
     heads, own = x.columns // size, operands.of(i, "weight").shape != (size,)
     weight = norm_weight(operands, i, x.columns if own else size)
     inputs = (operands.rows(x), weight, operands.weight(bias), *scalars_of(i, "eps"))
+    if work.has("cast"):
+        return _norm_and_cast(operands, work, (size,), inputs)
     if heads == 1 and not own:
         return KernelCall("layer_norm", (size,), (*inputs, result(operands, i)))
     constants = (size, heads, "true" if own else "false")
     return KernelCall("layer_norm_heads", constants, (*inputs, result(operands, i)))
+
+
+def _norm_and_cast(
+    operands: Operands, work: CpuWork, constants: Constants, inputs: tuple[str, ...]
+) -> KernelCall:
+    i, cast = work.member("layer_norm"), work.member("cast")
+    alone = operands.of(i, "out").kind == "inner"
+    out = "Rows<float>{}" if alone else result(operands, i)
+    if not operands.of(cast, "out").format.is_scaled:
+        return KernelCall("layer_norm_cast", constants, (*inputs, out, result(operands, cast)))
+    block, results = rounded_result(operands, cast)
+    return KernelCall("layer_norm_quantize", (*constants, block), (*inputs, out, *results))
 
 
 def rope_table(operands: Operands, work: CpuWork) -> KernelCall:
@@ -213,6 +229,7 @@ def paged_attention(operands: Operands, work: CpuWork) -> KernelCall:
 
 
 def segment_attention(operands: Operands, work: CpuWork) -> KernelCall:
+    """Attention; with `_quantize`, also the rounding of its results."""
     i = work.member("segment_attention")
     q, k, v, spans = (operands.of(i, a) for a in ("q", "k", "v", "spans"))
     same = {q.dtype, k.dtype, v.dtype}
@@ -222,10 +239,11 @@ def segment_attention(operands: Operands, work: CpuWork) -> KernelCall:
     constants = (*q.shape[1:2], *k.shape[1:], i.attrs["window"], boolean(i, "causal"), capped)
     rows = (operands.rows(x) for x in (q, k, v))
     segments = (operands.count(spans.shape[0]), operands.input(spans.name))
-    scalars = scalars_of(i, "scale", "softcap")
-    return KernelCall(
-        "segment_attention", constants, (*rows, *segments, *scalars, result(operands, i))
-    )
+    inputs = (*rows, *segments, *scalars_of(i, "scale", "softcap"))
+    if not work.has("cast"):
+        return KernelCall("segment_attention", constants, (*inputs, result(operands, i)))
+    block, results = rounded_result(operands, work.member("cast"))
+    return KernelCall("segment_attention_quantize", (*constants, block), (*inputs, *results))
 
 
 def look_ahead(operands: Operands, work: CpuWork) -> KernelCall:
@@ -293,6 +311,8 @@ def pool(operands: Operands, work: CpuWork) -> KernelCall:
 
 
 CALLS: Mapping[str, Emit] = {
+    "activated_linear": activated_linear,
+    "activated_linear_quantize": activated_linear,
     "activation": activation,
     "add": add,
     "add_rms_norm": add_rms_norm,
@@ -303,11 +323,13 @@ CALLS: Mapping[str, Emit] = {
     "expert_gate_quantize": expert_gate,
     "expert_sum": expert_sum,
     "gate": activation,
-    "gated_linear": gated_linear,
-    "gated_linear_quantize": gated_linear,
+    "gated_linear": activated_linear,
+    "gated_linear_quantize": activated_linear,
     "head_linear": head_linear,
     "kv_write": kv_write,
     "layer_norm": layer_norm,
+    "layer_norm_cast": layer_norm,
+    "layer_norm_quantize": layer_norm,
     "linear": linear,
     "linear_add": linear,
     "linear_rope_kv_write": linear_rope_kv_write,
@@ -324,6 +346,7 @@ CALLS: Mapping[str, Emit] = {
     "rope_table": rope_table,
     "route": route,
     "segment_attention": segment_attention,
+    "segment_attention_quantize": segment_attention,
     "select_rows": select_rows,
     "soft_cap": soft_cap,
 }

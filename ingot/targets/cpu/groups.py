@@ -31,8 +31,42 @@ def group_gates(flow: Flow, index: int) -> Found | str | None:
     return gates(flow, index, UNIT_COLUMNS)
 
 
+def group_activations(flow: Flow, index: int) -> Found | str | None:
+    """A product, with the activation of its results."""
+    activation = flow.instructions[index]
+    product = (
+        flow.maker(activation.inputs["x"], "linear") if activation.op == "activation" else None
+    )
+    if product is None:
+        return None
+    if not flow.is_read_only_by(product, (index,)):
+        return "something else reads the product"
+    return Found("activated_linear", (product, index))
+
+
+def group_casts(flow: Flow, index: int) -> Found | str | None:
+    """A layer norm, with its results in the type of the product that reads them."""
+    cast = flow.instructions[index]
+    norm = flow.maker(cast.inputs["x"], "layer_norm") if cast.op == "cast" else None
+    if norm is None or flow.plan.buffer(cast.outputs["out"]).format.is_scaled:
+        return None
+    return with_cast(flow, norm, index, "layer_norm_cast")
+
+
+def with_cast(flow: Flow, norm: int, cast: int, kernel: str) -> Found | str:
+    """A layer norm and a cast of its results, which are kept where others read them, too."""
+    (out,) = flow.instructions[norm].outputs.values()
+    if is_of_heads(flow, out):
+        return "the norm is one of heads"
+    if flow.is_read_only_by(norm, (cast,)):
+        return Found(kernel, (norm, cast))
+    if min(flow.readers(norm)) != cast:
+        return "something else reads the norm before it is cast"
+    return Found(kernel, (norm, cast), stores=(out,))
+
+
 def group_rounding(flow: Flow, index: int) -> Found | str | None:
-    """A norm, a gated product or attention, with the rounding of its results to int8."""
+    """A norm, an activated product or attention, with the rounding of its results to int8."""
     cast = flow.instructions[index]
     (out,) = cast.outputs.values() if cast.op == "cast" else ("",)
     if not out or not flow.plan.buffer(out).format.is_scaled:
@@ -45,6 +79,8 @@ def group_rounding(flow: Flow, index: int) -> Found | str | None:
     reason = ROUNDED[flow.kernel(maker)](flow, flow.instructions[maker], block)
     if reason:
         return reason
+    if flow.kernel(maker) == "layer_norm":
+        return with_cast(flow, maker, index, "layer_norm_quantize")
     if not flow.is_read_only_by(maker, (index,)):
         return "something else reads what is rounded"
     return Found(f"{flow.kernel(maker)}_quantize", (maker, index))
@@ -59,14 +95,14 @@ def blocks_of_heads(flow: Flow, attention: Instruction, block: int) -> str:
     return f"blocks of {block} do not divide heads of {size}" if size % block else ""
 
 
-def blocks_of_units(flow: Flow, gate: Instruction, block: int) -> str:
-    product = flow.below(gate.inputs["gate"])
+def blocks_of_units(flow: Flow, activated: Instruction, block: int) -> str:
+    product = flow.below(next(iter(activated.inputs.values())))
     assert product is not None, "the kernel has a product"
     linear = flow.instructions[product]
     if not flow.plan.buffer(linear.inputs[traits_of(linear).matrix]).format.is_scaled:
         return "its weights are not integers"
     columns = max(block, UNIT_COLUMNS)
-    size = flow.plan.buffer(gate.outputs["out"]).columns
+    size = flow.plan.buffer(activated.outputs["out"]).columns
     whole = columns % block == 0 and size % columns == 0 and columns % UNIT_COLUMNS == 0
     if block > LARGEST_BLOCK or not whole:
         return f"blocks of {block} do not suit units of {UNIT_COLUMNS} of {size} columns"
@@ -85,8 +121,11 @@ def blocks_of_experts(flow: Flow, gate: Instruction, block: int) -> str:
 # For each kernel: why its results cannot be rounded in blocks of that size; empty if they can.
 ROUNDED = {
     "rms_norm": any_block,
+    "layer_norm": any_block,
     "paged_attention": blocks_of_heads,
+    "segment_attention": blocks_of_heads,
     "gated_linear": blocks_of_units,
+    "activated_linear": blocks_of_units,
     "expert_gate": blocks_of_experts,
 }
 
@@ -94,8 +133,10 @@ RULES: tuple[Rule, ...] = (
     group_heads,
     group_head_products,
     group_gates,
+    group_activations,
     group_residuals,
     group_soft_caps,
     group_sums,
+    group_casts,
     group_rounding,
 )

@@ -31,6 +31,8 @@ OTHER = CpuKernel()
 
 # Every kernel that has one of these facts.
 KERNELS: Mapping[str, CpuKernel] = {
+    "activated_linear": PRODUCT,
+    "activated_linear_quantize": PRODUCT,
     "add_rms_norm": NORM,
     "expert_gate": PRODUCT,
     "expert_gate_quantize": PRODUCT,
@@ -39,6 +41,8 @@ KERNELS: Mapping[str, CpuKernel] = {
     "gated_linear_quantize": PRODUCT,
     "head_linear": PRODUCT,
     "layer_norm": NORM,
+    "layer_norm_cast": NORM,
+    "layer_norm_quantize": NORM,
     "linear": PRODUCT,
     "linear_add": PRODUCT,
     "linear_rope_kv_write": CpuKernel(effort=PRODUCT.effort, deals_heads=True),
@@ -50,6 +54,7 @@ KERNELS: Mapping[str, CpuKernel] = {
     "rope": HEADS,
     "rope_kv_write": HEADS,
     "segment_attention": ATTENTION,
+    "segment_attention_quantize": ATTENTION,
 }
 
 

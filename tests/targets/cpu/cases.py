@@ -71,6 +71,7 @@ KINDS = ("silu", "gelu", "gelu_tanh", "relu", "relu2")
 # not.
 OFTEN = (
     *("linear-27x27", "linear-200x144", "linear-4200x64", "linear-rounded", "linear-capped"),
+    *("activated-27x200", "layer-quantize-200", "layer-cast-37"),
     *("gated-27x192", "rms-37", "rms-heads-3x80", "rms-quantize-200", "add-rms-37", "layer-37"),
     *("layer-heads-own-3x20", "table-warm"),
     *("table-13", "rope-80", "rope-16", "rope-write-20", "rope-write-64-i8", "write-20"),
@@ -129,7 +130,7 @@ def ungrouped(kind: str, target: str) -> Unit:
 
 def floats(kind: str) -> Iterator[tuple[str, Case]]:
     dtype = DTYPES[kind]
-    for make in (linears, gated, norms, ropes, elementwise, gathers, routers, mixtures):
+    for make in (linears, gated, activated, norms, ropes, elementwise, gathers, routers, mixtures):
         yield from make(dtype)
     for make in (head_linears, concats):
         yield from make(dtype)
@@ -198,6 +199,18 @@ def gated(dtype: DType) -> Iterator[tuple[str, Case]]:
         )
 
 
+def activated(dtype: DType) -> Iterator[tuple[str, Case]]:
+    """Columns that end within a vector, and a K that is cut for the cache."""
+
+    def case(s: Sketch, inputs: int, size: int, kind: str) -> None:
+        x, weight = s.rows("x", inputs, form=dtype), matrix(s, size, inputs, dtype)
+        made = s.call("linear", x, weight, s.vector("bias", size), out="made")
+        s.call("activation", made, kind=kind, form=dtype)
+
+    for inputs, size, kind in ((27, 200, "gelu"), (4200, 37, "gelu_tanh")):
+        yield f"activated-{inputs}x{size}", partial(case, inputs=inputs, size=size, kind=kind)
+
+
 def norms(dtype: DType) -> Iterator[tuple[str, Case]]:
     """An epsilon that counts, and one that does not."""
 
@@ -220,6 +233,13 @@ def norms(dtype: DType) -> Iterator[tuple[str, Case]]:
         x, weight = s.rows("x", size), s.vector("weight", size)
         s.call("layer_norm", x, weight, bias, eps=eps, form=dtype)
 
+    def layer_twice(s: Sketch, size: int, form: Format | str, kept: bool) -> None:
+        x = s.rows("x", size)
+        normed = s.call("layer_norm", x, s.vector("weight", size), None, out="normed", eps=1e-5)
+        s.call("cast", normed, form=form)
+        if kept:
+            s.call("add", normed, x, out="sum")
+
     def of_heads(s: Sketch) -> None:
         x, weight = s.rows("x", 3, 80), s.vector("weight", 80)
         s.call("rms_norm", x, weight, eps=1e-5, offset=1.0, form=dtype)
@@ -239,6 +259,9 @@ def norms(dtype: DType) -> Iterator[tuple[str, Case]]:
         yield f"layer-{size}", partial(layer, size=size, with_bias=offset > 0, eps=eps)
         if dtype != F32:  # once: no operand has the other dtype
             yield f"rms-quantize-{size}", partial(rounded, **constants, block=block)
+            for name, form in (("quantize", rounded_rows(block)), ("cast", dtype)):
+                twice = partial(layer_twice, size=size, form=form, kept=offset > 0)
+                yield f"layer-{name}-{size}", twice
     yield "rms-heads-3x80", of_heads
     yield "layer-heads-3x20", partial(layers_of_heads, own=False)
     yield "layer-heads-own-3x20", partial(layers_of_heads, own=True)

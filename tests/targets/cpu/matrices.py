@@ -78,6 +78,10 @@ class Matrix:
             made = s.call("gate", *halves, kind="silu", out=name)
         form = replace(self.rows, block=self.result_block, group=self.result_block)
         s.call("cast", made, out="rounded_integers", form=form)
+        for name in ("activated", "smooth"):
+            made = s.call("linear", x, weight, bias, out=f"{name}_product")
+            made = s.call("activation", made, kind="gelu", out=name)
+        s.call("cast", made, out="smooth_integers", form=form)
 
     def _heads(self, s: Sketch, x: str, weight: str, out: str) -> None:
         made = s.call("linear", x, weight, out="heads")

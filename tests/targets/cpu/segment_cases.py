@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from ingot.artifact.formats import DType
+from ingot.artifact.formats import DType, rounded_rows
 from ingot.ops.pool import HOWS
 from tests.targets.cpu.units import Case
 from tests.targets.sketch import Sketch
@@ -16,7 +16,7 @@ def segments_of(dtype: DType) -> Iterator[tuple[str, Case]]:
 
     def case(
         s: Sketch, dtype: DType, heads: int, kv_heads: int, size: int, causal: bool = False,
-        window: int = 0, softcap: float = 0.0,
+        window: int = 0, softcap: float = 0.0, block: int = 0,
     ) -> None:  # fmt: skip
         counts = (heads, kv_heads, kv_heads)
         row = s.rows("row", sum(counts) * size, form=dtype)
@@ -25,15 +25,19 @@ def segments_of(dtype: DType) -> Iterator[tuple[str, Case]]:
             s.view(name, row, place, count, size)
             for name, place, count in zip("qkv", places, counts, strict=True)
         ]
-        s.call(
+        attended = s.call(
             "segment_attention", *rows, "spans", scale=size**-0.5, causal=causal, window=window,
-            softcap=softcap, form=dtype,
+            softcap=softcap, form="float32" if block else dtype,
         )  # fmt: skip
+        if block:
+            whole = s.view("whole", attended, 0, heads * size)
+            s.call("cast", whole, out="rounded", form=rounded_rows(block))
 
     for heads, kv_heads, size, words in (
         (2, 2, 72, {}),
         (6, 1, 12, {"window": 5}),
         (4, 2, 64, {"causal": True}),
+        *(((2, 2, 64, {"block": 32}),) if dtype == "float32" else ()),
         (3, 3, 80, {"window": 70, "softcap": 2.0}),
         (7, 1, 20, {"causal": True, "window": 33}),
         *(((2, 1, 128, {}),) if dtype == "bfloat16" else ()),

@@ -110,6 +110,81 @@ def test_a_gate_of_what_no_product_makes_is_no_place_for_the_rule() -> None:
     assert untouched(s, "group_gates")
 
 
+# Activations ------------------------------------------------------------------------------------
+
+
+def activated(s: Sketch, made: str) -> str:
+    return s.call("activation", made, kind="gelu", out="activated")
+
+
+def test_a_product_and_its_activation_are_one_kernel() -> None:
+    s = Sketch()
+    read(s, activated(s, product(s, 64)))
+    plan, _ = grouped(s)
+    assert kernels(plan)[0] == ("activated_linear", "linear", "activation")
+    assert inner(plan) == {"made"}
+
+
+def test_a_product_that_others_read_is_activated_apart() -> None:
+    s = Sketch()
+    activated(s, product(s, 64))
+    s.call("mul", "made", factor=2.0)
+    assert refused(s, "group_activations") == "something else reads the product"
+
+
+def test_an_activation_of_what_no_product_makes_is_no_place_for_the_rule() -> None:
+    s = Sketch()
+    activated(s, s.rows("x", 64))
+    assert untouched(s, "group_activations")
+
+
+# Layer norms ------------------------------------------------------------------------------------
+
+
+def layer_norm(*shape: int) -> Sketch:
+    s = Sketch()
+    s.call("layer_norm", s.rows("x", *shape), s.weight("w", 1 + normal(64)), out="normed", eps=1e-5)
+    return s
+
+
+def cast_to(s: Sketch, form: Format | str) -> Sketch:
+    s.call("cast", "normed", out="other", form=form)
+    return s
+
+
+KINDS_OF_CASTS = [("layer_norm_cast", "bfloat16"), ("layer_norm_quantize", rounded_rows(32))]
+
+
+@pytest.mark.parametrize("kernel, form", KINDS_OF_CASTS)
+def test_a_layer_norm_gives_its_results_in_another_type(kernel: str, form: Format | str) -> None:
+    plan, _ = grouped(cast_to(layer_norm(64), form))
+    assert kernels(plan)[0] == (kernel, "layer_norm", "cast")
+    assert "normed" in inner(plan)
+
+
+@pytest.mark.parametrize("kernel, form", KINDS_OF_CASTS)
+def test_a_layer_norm_keeps_what_others_read_later(kernel: str, form: Format | str) -> None:
+    s = cast_to(layer_norm(64), form)
+    read(s, "normed")
+    plan, _ = grouped(s)
+    assert kernels(plan)[0] == (kernel, "layer_norm", "cast")
+    assert "normed" not in inner(plan)
+
+
+@pytest.mark.parametrize(
+    "rule, form", [("group_casts", "bfloat16"), ("group_rounding", rounded_rows(32))]
+)
+def test_a_layer_norm_that_others_read_first_is_cast_apart(rule: str, form: Format | str) -> None:
+    s = layer_norm(64)
+    read(s, "normed")
+    assert refused(cast_to(s, form), rule) == "something else reads the norm before it is cast"
+
+
+def test_a_layer_norm_of_heads_is_cast_apart() -> None:
+    s = cast_to(layer_norm(2, 64), "bfloat16")
+    assert refused(s, "group_casts") == "the norm is one of heads"
+
+
 # Residuals, bounds and sums ---------------------------------------------------------------------
 
 
@@ -253,6 +328,19 @@ def gated_once(block: int, size: int = 128, weights: bool = True) -> Sketch:
     return rounded(s, "gated", block)
 
 
+def activated_once(block: int, size: int = 128) -> Sketch:
+    s = Sketch()
+    activated(s, product(s, size, Format("int8", 32, 32, "float16")))
+    return rounded(s, "activated", block)
+
+
+def attended_segments(block: int) -> Sketch:
+    s = Sketch()
+    rows = (s.rows(name, 4, 64) for name in "qkv")
+    s.call("segment_attention", *rows, "spans", out="attended", scale=0.1)
+    return rounded(s, "attended", block, 256)
+
+
 def attended(block: int) -> Sketch:
     s = Sketch()
     q = s.rows("q", 4, 64)
@@ -266,6 +354,16 @@ def attended(block: int) -> Sketch:
         (rounded(normed_once(), "normed", 32), ("rms_norm_quantize", "rms_norm", "cast"), "normed"),
         (attended(32), ("paged_attention_quantize", "paged_attention", "cast"), "attended"),
         (attended(64), ("paged_attention_quantize", "paged_attention", "cast"), "attended"),
+        (
+            attended_segments(64),
+            ("segment_attention_quantize", "segment_attention", "cast"),
+            "attended",
+        ),
+        (
+            activated_once(32),
+            ("activated_linear_quantize", "linear", "activation", "cast"),
+            "activated",
+        ),
         (gated_once(32), ("gated_linear_quantize", "linear", "gate", "cast"), "gated"),
         (gated_once(128), ("gated_linear_quantize", "linear", "gate", "cast"), "gated"),
     ],
@@ -309,6 +407,8 @@ def rounded_twice() -> Sketch:
     [
         (norm_of_heads(), "the norm is one of heads", 1),
         (attended(128), "blocks of 128 do not divide heads of 64", 1),
+        (activated_once(96, 192), "blocks of 96 do not suit units of 64 of 192 columns", 1),
+        (attended_segments(128), "blocks of 128 do not divide heads of 64", 1),
         (gated_once(32, weights=False), "its weights are not integers", 1),
         (gated_once(256, 256), "blocks of 256 do not suit units of 64 of 256 columns", 1),
         (gated_once(96, 192), "blocks of 96 do not suit units of 64 of 192 columns", 1),

@@ -253,12 +253,13 @@ void linear_soft_cap(Slice slice, Rows<const T> x, const T* weight, const float*
   multiply<T, Inputs, Outputs>(slice, x, weight, bias, sink);
 }
 
-// out = activation(gate) * up. W has the rows of the gate, and then those of up.
-template <class Activation, class T, class Out, int Inputs, int Outputs>
+// out = activation(x W^T + bias). If that is gated, W has the rows of the gate, and then those of
+// what it multiplies.
+template <class Kind, class T, class Out, int Inputs, int Outputs>
 [[gnu::noinline, gnu::noipa]]
-void gated_linear(Slice slice, Rows<const T> x, const T* weight, const float* bias,
-                  Rows<Out> out) {
-  const Gate<panel_columns, Outputs, Activation, Out> sink{{}, out};
+void activated_linear(Slice slice, Rows<const T> x, const T* weight, const float* bias,
+                      Rows<Out> out) {
+  const StoreActivated<panel_columns, Outputs, Kind, Out> sink{{}, out};
   multiply<T, Inputs, Outputs>(slice, x, weight, bias, sink);
 }
 

@@ -100,7 +100,33 @@ void layer_norm(Slice slice, Rows<const T> x, const float* weight, const float* 
     layer_norm_row<Columns>(x[row], weight, bias, eps, out[row]);
 }
 
-// The same head by head, with one weight for all of them or one for each.
+// The same, and its results in another type; or rounded to integers in groups. Those in float32 are
+// left out if `out` is null.
+template <int Columns, class T, class Other>
+[[gnu::noinline, gnu::noipa]]
+void layer_norm_cast(Slice slice, Rows<const T> x, const float* weight, const float* bias,
+                     float eps, Rows<float> out, Rows<Other> other) {
+  auto& normed = slice.team.workspace<float[Columns]>();
+  for (int row = slice.rows.begin; row < slice.rows.end; ++row) {
+    float* to = out.data == nullptr ? normed : out[row];
+    layer_norm_row<Columns>(x[row], weight, bias, eps, to);
+    for_columns<Columns>([&](int c, auto part) { store(other[row] + c, load(to + c, part), part); });
+  }
+}
+
+template <int Columns, int group, class T, class V>
+[[gnu::noinline, gnu::noipa]]
+void layer_norm_quantize(Slice slice, Rows<const T> x, const float* weight, const float* bias,
+                         float eps, Rows<float> out, Rows<V> values, Rows<float> scales) {
+  auto& normed = slice.team.workspace<float[Columns]>();
+  for (int row = slice.rows.begin; row < slice.rows.end; ++row) {
+    float* to = out.data == nullptr ? normed : out[row];
+    layer_norm_row<Columns>(x[row], weight, bias, eps, to);
+    quantize_row<Columns, group>(to, integer_row(values, row), scales[row]);
+  }
+}
+
+// Norms head by head, with one weight for all of them or one for each.
 template <int Columns, int Heads, bool Own, class T, class Out>
 [[gnu::noinline, gnu::noipa]]
 void layer_norm_heads(Slice slice, Rows<const T> x, const float* weight, const float* bias,

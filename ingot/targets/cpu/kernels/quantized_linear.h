@@ -362,28 +362,27 @@ void quantized_linear_soft_cap(Slice slice, Rows<const X> x, Rows<const float> s
                                                                        sink);
 }
 
-// See gated_linear. A unit is 64 columns of each half: two panels.
-template <class Activation, int bits, int group, int block, int Inputs, int Outputs, class X,
-          class Out>
+// See activated_linear. A unit is 64 columns of each half, if there are two: two panels.
+template <class Kind, int bits, int group, int block, int Inputs, int Outputs, class X, class Out>
 [[gnu::noinline, gnu::noipa]]
-void quantized_gated_linear(Slice slice, Rows<const X> x, Rows<const float> scales,
-                            const std::uint8_t* weight,
-                            const float* bias, Rows<Out> out) {
-  const Gate<2 * quantized_columns, Outputs, Activation, Out> sink{{}, out};
+void quantized_activated_linear(Slice slice, Rows<const X> x, Rows<const float> scales,
+                                const std::uint8_t* weight,
+                                const float* bias, Rows<Out> out) {
+  const StoreActivated<Kind::parts * quantized_columns, Outputs, Kind, Out> sink{{}, out};
   QuantizedLinear<bits, group, block, Inputs, Outputs, X>{{weight}}.run(slice, x, scales, bias,
                                                                        sink);
 }
 
 // The same, rounded to integers. Units are just large enough to have whole groups of results.
-template <class Activation, int result_group, int bits, int group, int block, int Inputs,
-          int Outputs, class X, class V>
+template <class Kind, int result_group, int bits, int group, int block, int Inputs, int Outputs,
+          class X, class V>
 [[gnu::noinline, gnu::noipa]]
-void quantized_gated_linear_quantize(Slice slice, Rows<const X> x, Rows<const float> scales,
-                                     const std::uint8_t* weight, const float* bias,
-                                     Rows<V> values, Rows<float> value_scales) {
+void quantized_activated_linear_quantize(Slice slice, Rows<const X> x, Rows<const float> scales,
+                                         const std::uint8_t* weight, const float* bias,
+                                         Rows<V> values, Rows<float> value_scales) {
   constexpr int least = 2 * quantized_columns;
   constexpr int columns = result_group > least ? result_group : least;
-  const GateQuantize<columns, Outputs, Activation, result_group, V> sink{{}, values, value_scales};
+  const QuantizeActivated<columns, Outputs, Kind, result_group, V> sink{{}, values, value_scales};
   QuantizedLinear<bits, group, block, Inputs, Outputs, X>{{weight}}.run(slice, x, scales, bias,
                                                                        sink);
 }

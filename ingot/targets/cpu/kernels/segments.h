@@ -160,13 +160,30 @@ struct RowsOver<bf16, HeadRows<bf16, KvHeads, D>, Capped> {
 };
 #endif
 
+template <int Heads, int KvHeads, int D, int Window, bool Causal, bool Capped, class T, class To>
+inline void attend_segments(Team team, Rows<const T> q, Rows<const T> k, Rows<const T> v, int count,
+                            const int* spans, Scoring scoring, const To& to) {
+  const Attention<T, HeadRows<T, KvHeads, D>, Heads, SegmentMask<Window, Causal>, Capped> attention{
+      {count, spans}, {k, v}, scoring, nullptr};
+  attention.run(team, q, to);
+}
+
 template <int Heads, int KvHeads, int D, int Window, bool Causal, bool Capped, class T, class Out>
 [[gnu::noinline, gnu::noipa]]
 void segment_attention(Team team, Rows<const T> q, Rows<const T> k, Rows<const T> v, int count,
                        const int* spans, float scale, float softcap, Rows<Out> out) {
-  const Attention<T, HeadRows<T, KvHeads, D>, Heads, SegmentMask<Window, Causal>, Capped> attention{
-      {count, spans}, {k, v}, {scale, softcap}, nullptr};
-  attention.run(team, q, StoreHead<D, Out>{out});
+  attend_segments<Heads, KvHeads, D, Window, Causal, Capped>(
+      team, q, k, v, count, spans, {scale, softcap}, StoreHead<D, Out>{out});
+}
+
+template <int Heads, int KvHeads, int D, int Window, bool Causal, bool Capped, int group, class T,
+          class V>
+[[gnu::noinline, gnu::noipa]]
+void segment_attention_quantize(Team team, Rows<const T> q, Rows<const T> k, Rows<const T> v,
+                                int count, const int* spans, float scale, float softcap,
+                                Rows<V> values, Rows<float> scales) {
+  attend_segments<Heads, KvHeads, D, Window, Causal, Capped>(
+      team, q, k, v, count, spans, {scale, softcap}, QuantizeHead<D, group, V>{values, scales});
 }
 
 }  // namespace ingot

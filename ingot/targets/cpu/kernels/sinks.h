@@ -81,27 +81,57 @@ struct StoreCapped : Units<Columns, 1, Outputs> {
   }
 };
 
-// out = activation(first half of the columns) * second half
-template <int Columns, int Outputs, class Activation, class Out>
-struct Gate : Units<Columns, 2, Outputs> {
-  using typename Units<Columns, 2, Outputs>::Scratch;
+// What columns of a row of sums become, in a unit of so many columns: activated, or times those of the
+// second half of the matrix as well.
+template <class Activation>
+struct ActivatedSums {
+  static constexpr int parts = 1;
+  template <int Columns>
+  static vf value(const float* sums, int c) {
+    return Activation::of(load(sums + c));
+  }
+};
+template <class Activation>
+struct GatedSums {
+  static constexpr int parts = 2;
+  template <int Columns>
+  static vf value(const float* sums, int c) {
+    return Activation::of(load(sums + c)) * load(sums + Columns + c);
+  }
+};
+
+// out = what sums become
+template <int Columns, int Outputs, class Kind, class Out>
+struct StoreActivated : Units<Columns, Kind::parts, Outputs> {
+  using Base = Units<Columns, Kind::parts, Outputs>;
+  using typename Base::Scratch;
   Rows<Out> out;
 
   void fetch(int unit, int row) const { prefetch_row(out[row] + unit * Columns, Columns); }
 
   void take(int unit, int row, int rows, Rows<float> sums, Scratch&) const {
+    constexpr int left = Base::part_columns % Columns;
+    if (left == 0 || unit + 1 < Base::count)
+      store_columns<Columns>(unit, row, rows, sums);
+    else
+      store_columns<left == 0 ? Columns : left>(unit, row, rows, sums);
+  }
+
+ private:
+  template <int Existing>
+  void store_columns(int unit, int row, int rows, Rows<float> sums) const {
     for (int r = 0; r < rows; ++r)
-      for_columns<Columns>([&](int c, auto) {
-        const vf value = Activation::of(load(sums[r] + c)) * load(sums[r] + Columns + c);
-        store(out[row + r] + unit * Columns + c, value, Full{});
+      for_columns<Existing>([&](int c, auto part) {
+        const vf value = Kind::template value<Columns>(sums[r], c);
+        store(out[row + r] + unit * Columns + c, value, part);
       });
   }
 };
 
 // The same, rounded to integers in groups.
-template <int Columns, int Outputs, class Activation, int group, class V>
-struct GateQuantize : Units<Columns, 2, Outputs> {
-  using typename Units<Columns, 2, Outputs>::Scratch;
+template <int Columns, int Outputs, class Kind, int group, class V>
+struct QuantizeActivated : Units<Columns, Kind::parts, Outputs> {
+  using typename Units<Columns, Kind::parts, Outputs>::Scratch;
   static_assert(Columns % group == 0, "groups are a unit's");
   Rows<V> values;
   Rows<float> scales;
@@ -112,11 +142,10 @@ struct GateQuantize : Units<Columns, 2, Outputs> {
 
   void take(int unit, int row, int rows, Rows<float> sums, Scratch&) const {
     for (int r = 0; r < rows; ++r) {
-      float* gate = sums[r];
-      for_columns<Columns>([&](int c, auto) {
-        store(gate + c, Activation::of(load(gate + c)) * load(gate + Columns + c));
-      });
-      quantize_row<Columns, group>(gate, integer_row(values, row + r).from(unit * Columns),
+      float* made = sums[r];
+      for_columns<Columns>(
+          [&](int c, auto) { store(made + c, Kind::template value<Columns>(made, c)); });
+      quantize_row<Columns, group>(made, integer_row(values, row + r).from(unit * Columns),
                                    scales[row + r] + unit * (Columns / group));
     }
   }
