@@ -24,6 +24,7 @@ from ingot.serve.grpc.stubs import (
     open_inference_pb2,
     open_inference_pb2_grpc,
 )
+from ingot.serve.grpc.texts import Texts
 from ingot.serve.requests.context import ServerContext
 
 SERVICES = (
@@ -86,6 +87,7 @@ class GrpcServer:
             self._open_inference, self._listener
         )
         ingot_v1_pb2_grpc.add_InferenceServicer_to_server(Inference(server), self._listener)
+        ingot_v1_pb2_grpc.add_TextsServicer_to_server(Texts(server), self._listener)
         ingot_v1_pb2_grpc.add_ModelsServicer_to_server(ModelsService(server), self._listener)
         names = (*SERVICES, Health.NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, self._listener)

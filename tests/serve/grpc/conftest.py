@@ -27,6 +27,7 @@ class Client:
         self.edge = edge
         self.channel = channel
         self.inference = ingot_v1_pb2_grpc.InferenceStub(channel)
+        self.texts = ingot_v1_pb2_grpc.TextsStub(channel)
         self.models = ingot_v1_pb2_grpc.ModelsStub(channel)
         self.oip = open_inference_pb2_grpc.GRPCInferenceServiceStub(channel)
 
