@@ -37,7 +37,7 @@ class Role(Enum):
     MATRIX = "all of it: a weight that rows are multiplied with"
     STACK = "some of it: a weight of many matrices, with a few of which a row is multiplied"
     TABLE = "rows of it that another argument names; it is a weight"
-    VECTOR = "all of it: a weight with one element a column, or a head; of stacks a row a matrix"
+    VECTOR = "all of it: a weight with an element or a row a column, or a head, or a matrix"
 
 
 WEIGHTS = (Role.MATRIX, Role.STACK, Role.TABLE, Role.VECTOR)
@@ -53,12 +53,14 @@ class Traits:
         cost: bytes and operations of an instruction in a step of some shape.
         narrows: results of the product may have the dtype of what it multiplies; those of others
             are float32, as sums and residuals are.
+        added: arguments that are added to sums, and are float32 as those are.
     """
 
     roles: Mapping[str, Role]
     outputs: tuple[str, ...] = ("out",)
     cost: Costs = field(default=read_weights)
     narrows: bool = False
+    added: tuple[str, ...] = ()
 
     def arguments(self, *roles: Role) -> tuple[str, ...]:
         """The arguments that have one of these roles."""
@@ -109,6 +111,7 @@ _STEP = dict.fromkeys(("spans", "page_table"), Role.SEQUENCE)
 _NORM = {"x": Role.OWN, "weight": Role.VECTOR}
 _PICKED = {"x": Role.OWN, "shares": Role.OWN}
 _STACK = _PICKED | {"weight": Role.STACK, "bias": Role.VECTOR}
+_TABLES = {"bias": Role.VECTOR, "buckets": Role.VECTOR}
 
 TRAITS: Mapping[str, Traits] = {
     # rows of tables
@@ -147,6 +150,8 @@ TRAITS: Mapping[str, Traits] = {
     # there are no values of their own (`v`, `v_cache`), they are the first columns of the keys
     "attention": Traits(
         roles={"q": Role.OWN, "k": Role.SEQUENCE, "v": Role.SEQUENCE, "sinks": Role.VECTOR}
+        | {"q_bias": Role.OWN, "k_bias": Role.SEQUENCE}
+        | _TABLES
     ),
     "kv_write": Traits(
         roles={"k": Role.OWN, "v": Role.OWN, "slots": Role.OWN}
@@ -160,8 +165,12 @@ TRAITS: Mapping[str, Traits] = {
         cost=attention,
     ),
     "segment_attention": Traits(
-        roles={"q": Role.OWN} | dict.fromkeys(("k", "v", "spans"), Role.SEGMENT),
+        roles={"q": Role.OWN}
+        | dict.fromkeys(("k", "v", "spans"), Role.SEGMENT)
+        | {"q_bias": Role.OWN, "k_bias": Role.SEGMENT}
+        | _TABLES,
         cost=segment_attention,
+        added=("q_bias", "k_bias"),
     ),
 }
 

@@ -272,6 +272,7 @@ def features(config: ModelConfig) -> tuple[str, ...]:
     windows = [window for window in config.windows if window]
     with_sinks = sum(mixer.sinks for mixer in attention)
     softcap = max((mixer.softcap for mixer in attention), default=0.0)
+    buckets = max((m.distances.buckets for m in attention if m.distances), default=0)
     parts = (part for layer in config.layers for part in (layer.mixer, layer.mlp))
     biased = ", ".join(dict.fromkeys(name for part in parts for name in part.biased))
     features = {
@@ -287,6 +288,7 @@ def features(config: ModelConfig) -> tuple[str, ...]:
         "queries and keys are normalised over their whole width": "full" in norms,
         f"sliding window of {max(windows, default=0)} tokens in {len(windows)} layers": windows,
         f"attention sinks in {with_sinks} layers": with_sinks,
+        f"scores depend on distances in {buckets} buckets": buckets,
         f"scores are capped at {softcap:g}": softcap,
         f"logits are capped at {config.logit_softcap:g}": config.logit_softcap,
         f"biases: {biased}": biased,

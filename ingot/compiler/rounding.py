@@ -21,7 +21,7 @@ from ingot.artifact.plan import Instruction, Plan
 from ingot.artifact.traits import Role, traits_of
 from ingot.compiler.reference import Interpreter, ReadParameter
 from ingot.ops import OPS
-from ingot.ops.attention import SoftmaxScope, attend
+from ingot.ops.attention import SoftmaxScope, attend, bias_of
 from ingot.ops.dtypes import TORCH_DTYPES
 from ingot.ops.paged_attention import attend_rounded
 from ingot.ops.registry import Args
@@ -244,7 +244,10 @@ def _attention(roundings: Roundings, given: Args) -> Tensor:
     """`attention` over a cache: weights are rounded like queries, see `attend_rounded`."""
     form, cache = roundings.queries, roundings.cache
     q, k, v, value_size = given.q, given.k, given.v, given.value_size
-    scoring = SoftmaxScope(given.scale, given.window, given.softcap, given.sinks, given.causal)
+    added = bias_of(given.bias, given.q_bias, given.k_bias, given.buckets)
+    scoring = SoftmaxScope(
+        given.scale, given.window, given.softcap, given.sinks, given.causal, added
+    )
     if form == cache == FLOAT32:
         q, k = _round(q, form), _round(k, form)
         v = k[..., :value_size] if v is None else _round(v, form)

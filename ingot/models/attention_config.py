@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from ingot.errors import ContradictionError
+from ingot.models.distances import DistanceConfig
 from ingot.models.rope import RopeConfig
 
 # One norm for all heads, one for each head, or one over the whole width of queries or of keys.
@@ -26,6 +27,7 @@ class AttentionConfig:
         softcap: bound of scores; 0 is none.
         sinks: every query head has a learned logit that takes part in its softmax, without a value.
         rope: how queries and keys are rotated; NO_ROPE for not at all.
+        distances: what is added to scores by distance, where it is not causal.
         query_temperature: queries grow with their position; see `RopeConfig.temperature`.
         qk_norm: how queries and keys are normalised. The norm is of the model's kind.
         norm_after_rope: they are rotated first.
@@ -41,6 +43,7 @@ class AttentionConfig:
     softcap: float = 0.0
     sinks: bool = False
     rope: RopeConfig
+    distances: DistanceConfig | None = None
     query_temperature: float = 0.0
     qk_norm: QkNorm = "none"
     norm_after_rope: bool = False
@@ -70,6 +73,13 @@ class AttentionConfig:
                 "queries and keys are normalised over their whole width after the rotation",
                 hint="supported: norms of heads after the rotation, or of the whole width before",
             )
+        if self.distances and self.causal:
+            raise ContradictionError(
+                "causal attention has biases by distance",
+                hint="supported: of models that read whole texts",
+            )
+        if self.distances:
+            self.distances.check()
         self.rope.check(self.head_dim)
 
     @property

@@ -45,8 +45,18 @@ def attention(config: ModelConfig, mixer: AttentionConfig) -> Blueprint:
             "k_norm": norm(config, norm_size(mixer, mixer.num_kv_heads)),
         }
     parts["o_proj"] = linear(mixer.q_size, hidden, bias=mixer.o_bias)
-    sinks: dict[str, Shape] = {"sinks": (mixer.num_heads,)} if mixer.sinks else {}
-    return Blueprint(shapes=sinks, parts=parts, stacked=stacked)
+    shapes: dict[str, Shape] = {"sinks": (mixer.num_heads,)} if mixer.sinks else {}
+    constants: dict[str, Shape] = {}
+    if (by := mixer.distances) is not None:
+        constants["buckets"] = (2 * by.farthest + 1,)
+        shapes |= {"bias": (mixer.num_heads, by.buckets)} if "heads" in by.terms else {}
+        rows = {"queries": ("q_bias", mixer.num_heads), "keys": ("k_bias", mixer.num_kv_heads)}
+        parts |= {
+            name: head_linear(heads, mixer.head_dim, by.buckets)
+            for term, (name, heads) in rows.items()
+            if term in by.terms
+        }
+    return Blueprint(shapes=shapes, constants=constants, parts=parts, stacked=stacked)
 
 
 def norm_size(mixer: AttentionConfig, heads: int) -> int:

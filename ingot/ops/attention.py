@@ -11,6 +11,51 @@ from ingot.ops.registry import register, rounded
 
 
 @dataclass(frozen=True, slots=True)
+class DistanceBias:
+    """What is added to scores, by how far a query stands behind a key.
+
+    Attributes:
+        buckets: [2 R + 1]: the number of the bucket of each distance from -R to R. Those that are
+            farther have the buckets of the ends.
+        heads: [Hq, B] or None: for each bucket what is added to the score.
+        queries, keys: [N, Hq, B] and [M, Hk, B] or None: for each bucket what is added to the
+            product of the query, or of the key, with any other.
+    """
+
+    buckets: Tensor
+    heads: Tensor | None
+    queries: Tensor | None
+    keys: Tensor | None
+
+    def of(self, products: Tensor, first: int, scale: float) -> Tensor:
+        """Scores [H, N, M] of products of queries at positions first.. and keys at 0.."""
+        heads, n, m = products.shape
+        reach = len(self.buckets) // 2
+        i = torch.arange(first, first + n, device=products.device)[:, None]
+        j = torch.arange(m, device=products.device)[None, :]
+        found = self.buckets[(i - j).clamp(-reach, reach) + reach].long()
+        if self.queries is not None:
+            rows = self.queries.float().transpose(0, 1)
+            products = products + rows.gather(2, found.expand(heads, n, m))
+        if self.keys is not None:
+            rows = self.keys.float().transpose(0, 1)
+            rows = rows.repeat_interleave(heads // len(rows), dim=0)
+            products = products + rows.gather(2, found.T.expand(heads, m, n)).transpose(1, 2)
+        scores = products * scale
+        return scores if self.heads is None else scores + self.heads.float()[:, found]
+
+
+def bias_of(
+    heads: Tensor | None, queries: Tensor | None, keys: Tensor | None, buckets: Tensor | None
+) -> DistanceBias | None:
+    """The bias that an op is given, whose rows begin with a dimension of 1."""
+    if buckets is None:
+        return None
+    queries, keys = (None if rows is None else rows[0] for rows in (queries, keys))
+    return DistanceBias(buckets, heads, queries, keys)
+
+
+@dataclass(frozen=True, slots=True)
 class SoftmaxScope:
     """The keys that the softmax of attention is over.
 
@@ -20,6 +65,7 @@ class SoftmaxScope:
         softcap: where it is not 0, scores are bounded to softcap * tanh(score / softcap).
         sinks: [Hq] or None: a score of each head beside those of keys, whose value is zero.
         causal: position i sees key j only if j <= i.
+        bias: what is added to scores before they are bounded.
     """
 
     scale: float
@@ -27,6 +73,7 @@ class SoftmaxScope:
     softcap: float = 0.0
     sinks: Tensor | None = None
     causal: bool = True
+    bias: DistanceBias | None = None
 
 
 def scores_of(q: Tensor, k: Tensor, first: int, scoring: SoftmaxScope) -> Tensor:
@@ -34,8 +81,9 @@ def scores_of(q: Tensor, k: Tensor, first: int, scoring: SoftmaxScope) -> Tensor
 
     The scores of keys that are not visible are -inf. Sinks are left to the caller.
     """
-    softcap = scoring.softcap
-    scores = torch.einsum("nhd,hmd->hnm", q.float(), k.float()) * scoring.scale
+    softcap, scale = scoring.softcap, scoring.scale
+    scores = torch.einsum("nhd,hmd->hnm", q.float(), k.float())
+    scores = scoring.bias.of(scores, first, scale) if scoring.bias else scores * scale
     if softcap > 0:
         scores = softcap * torch.tanh(scores / softcap)
     i = torch.arange(first, first + q.shape[0], device=q.device)[:, None]
@@ -73,13 +121,19 @@ def reference(
     sinks: Tensor | None = None,
     value_size: int = 0,
     causal: bool = True,
+    bias: Tensor | None = None,
+    q_bias: Tensor | None = None,
+    k_bias: Tensor | None = None,
+    buckets: Tensor | None = None,
 ) -> Tensor:
     """q [1, N, Hq, D], k [1, N, Hk, D], v [1, N, Hk, V], sinks [Hq] -> [1, N, Hq, V].
 
-    Without v the values are the first `value_size` columns of the keys. See `SoftmaxScope`.
+    Without v the values are the first `value_size` columns of the keys. Biases are [Hq, B],
+    [1, N, Hq, B] and [1, N, Hk, B]. See `SoftmaxScope`, and `DistanceBias`.
     """
     v = k[..., :value_size] if v is None else v
-    scope = SoftmaxScope(scale, window, softcap, sinks, causal)
+    added = bias_of(bias, q_bias, k_bias, buckets)
+    scope = SoftmaxScope(scale, window, softcap, sinks, causal, added)
     return attend(q[0], k[0], v[0], 0, scope)[None]
 
 

@@ -94,7 +94,8 @@ def narrow_uses(gm: GraphModule, narrow: torch.dtype) -> Iterator[Use]:
         is_narrow = traits.matrix and value(given[traits.matrix]).dtype == narrow
         if is_narrow or traits.meets_tokens:
             yield node, given[traits.multiplied]
-        for rows in (given[name] for name in traits.arguments(Role.SEGMENT)):
+        met = set(traits.arguments(Role.SEGMENT)) - set(traits.added)
+        for rows in (given[name] for name in given if name in met):
             if value(rows).is_floating_point():
                 yield node, rows
 

@@ -46,7 +46,7 @@ def rewrite_attention(gm: GraphModule) -> int:
         y = paged_attention(q, k_cache_0, v_cache_0, spans, page_table, ...)
 
     Values that are columns of the keys get no cache. A program that keeps nothing has texts as
-    segments instead:
+    segments instead, and may have biases by distance:
         graph(tokens, positions, spans);  y = segment_attention(q, k, v, spans, ...)
 
     Other ops that keep something of a sequence change as `STEP_FORMS` says: from here on a graph
@@ -98,8 +98,17 @@ STEP_FORMS: tuple[Callable[[GraphModule], int], ...] = (attend, pool_segments)
 def rewrite(
     gm: GraphModule, node: Node, step: Mapping[str, Node], caches: Mapping[str, Node | None]
 ) -> None:
-    """Put a write and a paged attention, each with the inputs that it takes, in place of a node."""
+    """Put a write and a paged attention, each with the inputs that it takes, in place of a node.
+
+    Raises PassError for biases by distance.
+    """
     given = {**arguments(node), **step, **caches}
+    if given["buckets"] is not None:
+        raise PassError(
+            "rewrite_attention",
+            f"attention of {origin(node)} has biases by distance",
+            hint="Attention over pages has none.",
+        )
     with gm.graph.inserting_before(node):
         call_op(gm.graph, "kv_write", like=node, **taken(given, "kv_write"))
         new = call_op(

@@ -58,7 +58,7 @@ def attention(rng: torch.Generator) -> list[Kwargs]:
             (9, 4, 2, 64, 0, 0.0, True),
             (11, 6, 1, 16, 4, 30.0, False),
         )
-    ] + [latent_attention(rng, dtype) for dtype in samples.DTYPES]
+    ] + [make(rng, dtype) for dtype in samples.DTYPES for make in (latent_attention, distant)]
 
 
 def latent_attention(rng: torch.Generator, dtype: torch.dtype) -> Kwargs:
@@ -68,6 +68,17 @@ def latent_attention(rng: torch.Generator, dtype: torch.dtype) -> Kwargs:
         "v": None,
         "scale": 0.2,
         "value_size": 20,
+        "out_dtype": dtype,
+    }
+
+
+def distant(rng: torch.Generator, dtype: torch.dtype) -> Kwargs:
+    """Attention both ways that depends on distances."""
+    return {
+        **{name: samples.normal(rng, 1, 9, 4, 12, dtype=dtype) for name in ("q", "k", "v")},
+        **distances(rng, 4, 4, 9, heads=True, rows=True),
+        "scale": 0.3,
+        "causal": False,
         "out_dtype": dtype,
     }
 
@@ -422,8 +433,25 @@ def segment_attention(rng: torch.Generator) -> list[Kwargs]:
             ((3, 8), 3, 1, 16, 16, {"causal": True, "softcap": 5.0}),
             ((4, 9), 2, 2, 12, 12, {"window": 3}),
             ((11, 2), 6, 3, 8, 8, {"causal": True, "window": 4}),
+            ((9, 2), 4, 4, 8, 8, distances(rng, 4, 4, 11, heads=True)),
+            ((2, 9), 4, 2, 8, 8, distances(rng, 4, 2, 11, rows=True)),
         )
     ]
+
+
+def distances(
+    rng: torch.Generator, q_heads: int, kv_heads: int, count: int, *, heads: bool = False,
+    rows: bool = False,
+) -> Kwargs:  # fmt: skip
+    """What attention of so many rows adds by distance, for heads or for rows: of 7 distances the
+    first and the last two share a bucket."""
+    made = {"buckets": torch.tensor([0.0, 0.0, 1.0, 2.0, 3.0, 4.0, 4.0])}
+    if heads:
+        made["bias"] = samples.normal(rng, q_heads, 5)
+    if rows:
+        made["q_bias"] = samples.normal(rng, 1, count, q_heads, 5)
+        made["k_bias"] = samples.normal(rng, 1, count, kv_heads, 5)
+    return made
 
 
 def segments(lengths: Sequence[int]) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import pytest
@@ -75,6 +76,41 @@ def test_a_causal_segment_is_a_sequence_without_a_past(window: int, softcap: flo
     plain = OPS["attention"].reference
     expected = torch.cat([plain(*piece, 0.3, window, softcap) for piece in pieces], 1)
     torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-6)
+
+
+def distances(rng: torch.Generator) -> dict[str, Tensor]:
+    """What heads, queries and keys add; distances of more than 3 have the buckets of 3."""
+    made = {"bias": (4, 5), "q_bias": (1, sum(LENGTHS), 4, 5), "k_bias": (1, sum(LENGTHS), 2, 5)}
+    added = {name: samples.normal(rng, *shape) for name, shape in made.items()}
+    return {**added, "buckets": torch.tensor([4.0, 4.0, 3.0, 2.0, 0.0, 1.0, 1.0])}
+
+
+def in_loops(rows: Sequence[Tensor], scale: float, given: dict[str, Tensor]) -> Tensor:
+    """Attention with biases by distance, one score after the other."""
+    q, k, v = (x[0].double() for x in rows)
+    out = torch.zeros(1, len(q), q.shape[1], v.shape[2], dtype=torch.float64)
+    group = q.shape[1] // k.shape[1]
+    for begin, end, _ in segments(LENGTHS).tolist():
+        for i, h in itertools.product(range(begin, end), range(q.shape[1])):
+            scores = []
+            for j in range(begin, end):
+                bucket = int(given["buckets"][min(max(i - j, -3), 3) + 3])
+                x = q[i, h] @ k[j, h // group]
+                x = x + given["q_bias"][0, i, h, bucket] + given["k_bias"][0, j, h // group, bucket]
+                scores.append(x * scale + given["bias"][h, bucket])
+            weights = torch.stack(scores).softmax(0)
+            out[0, i, h] = weights @ v[begin:end, h // group]
+    return out
+
+
+@pytest.mark.parametrize("left_out", ["", "bias", "q_bias", "k_bias", "buckets"])
+def test_biases_depend_on_distances(left_out: str) -> None:
+    """Each that is left out is noticed."""
+    rows, given = drawn(), distances(torch.Generator().manual_seed(5))
+    got = reference(*rows, segments(LENGTHS), 0.3, **given)
+    less = {n: x * 0 if n == left_out else x for n, x in given.items()}
+    same = torch.allclose(got.double(), in_loops(rows, 0.3, less), atol=1e-5)
+    assert same == (not left_out)
 
 
 def test_segments_know_nothing_of_others_nor_of_where_they_lie() -> None:

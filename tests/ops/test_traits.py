@@ -30,8 +30,10 @@ def every(*roles: Role) -> list[Any]:
 
 
 def read_by_all(*roles: Role) -> list[Any]:
-    """The same without the bias of a router, which moves only what a row picks."""
-    return [each for each in every(*roles) if each.values[0].name != "route"]
+    """The same without the bias of a router, which moves only what a row picks, and without buckets
+    of distances, which not all rows have."""
+    found = [each for each in every(*roles) if each.values[0].name != "route"]
+    return [each for each in found if each.values[1] != "buckets"]
 
 
 def calls(op: Op, argument: str) -> list[dict[str, Any]]:
@@ -97,7 +99,8 @@ def test_the_rows_of_a_result_are_those_of_its_own_arguments(op):
     own = op.traits.arguments(Role.OWN)
     assert own
     for kwargs in SAMPLES[op.name](torch.Generator().manual_seed(1)):
-        rows = {num_rows(name, kwargs[name]) for name in own if kwargs[name] is not None}
+        given = {name: kwargs.get(name) for name in own}
+        rows = {num_rows(name, value) for name, value in given.items() if value is not None}
         assert len(rows) == 1
         if op.traits.outputs:
             assert result(op, kwargs).shape[0] == rows.pop()
@@ -147,7 +150,7 @@ def test_what_a_sequence_has_left_reaches_rows_of_other_tokens(op):
         for kwargs in calls(op, argument):
             value = kwargs[argument]
             if value.is_floating_point():
-                plain = argument in ("k", "v")  # with the batch of one
+                plain = argument in ("k", "v", "k_bias")  # with the batch of one
                 for row in range(value.shape[1] if plain else value.shape[0]):
                     changed = value.clone()
                     (changed[0] if plain else changed)[row] += 1.0
@@ -161,7 +164,8 @@ def test_weights_are_shared_by_all_rows(op, argument):
     for kwargs in calls(op, argument):
         value = kwargs[argument]
         role = op.traits.roles[argument]
-        dims = {Role.VECTOR: 2 if op.traits.stacked else 1, Role.STACK: 3}.get(role, 2)
+        rows_of_it = op.traits.stacked or (op.traits.attends and argument == "bias")
+        dims = {Role.VECTOR: 2 if rows_of_it else 1, Role.STACK: 3}.get(role, 2)
         assert value.dim() == dims
         other = value.flip(0) if argument == "order" else value * 1.5 + 0.5
         moved = changed_rows(op, kwargs, argument, other)
@@ -173,7 +177,7 @@ def test_weights_are_shared_by_all_rows(op, argument):
 def test_a_weight_that_is_read_whole_has_no_row_of_its_own_for_each_token(op, argument):
     for kwargs in calls(op, argument):
         changed = kwargs[argument].clone()
-        changed[0] = changed[-1] if argument == "order" else changed[0] + 1.0
+        changed[0] = changed[-1] if argument == "order" else changed[0] * -1.5 + 1.0
         moved = changed_rows(op, kwargs, argument, changed)
         # Position 0 turns by no angle; of experts' weights only some rows read the first.
         some = 1 if op.traits.stacked else result(op, kwargs).shape[0] - 1

@@ -14,6 +14,8 @@ import torch
 import ingot.ops  # noqa: F401  (registers torch.ops.ingot)
 from ingot.models.attention_config import AttentionConfig
 from ingot.models.blocks.block import Block
+from ingot.models.blocks.constants import register_constant
+from ingot.models.blocks.distances import buckets_of
 from ingot.models.blocks.linear import Linear
 from ingot.models.blocks.norm import RMSNorm, make_norm
 from ingot.models.blocks.rotary import RopeTables, rotate
@@ -26,14 +28,16 @@ from ingot.models.latent_config import LatentConfig
 class Attention(Block):
     """Projections, norms of q and k, rotation, attention, output projection.
 
-    Heads are full, grouped or multi-query. Norms, rotation and sinks are there where the config has
-    them.
+    Heads are full, grouped or multi-query. Norms, rotation, sinks and biases by distance are there
+    where the config has them.
     """
 
     sinks: torch.Tensor | None
+    bias: torch.Tensor | None
+    buckets: torch.Tensor | None
 
     def __init__(self, config: ModelConfig, mixer: AttentionConfig) -> None:
-        super().__init__(attention(config, mixer), "sinks")
+        super().__init__(attention(config, mixer), "sinks", "bias")
         self.mixer = mixer
         parts = self.blueprint.parts
         self.q_proj = Linear(parts["q_proj"])
@@ -48,6 +52,13 @@ class Attention(Block):
         )
         if mixer.rope.rotates:
             self.becomes["rope"] = 2
+        if mixer.distances is None:
+            self.buckets = None
+        else:
+            register_constant(self, "buckets", buckets_of(mixer.distances))
+        self.q_bias, self.k_bias = (
+            HeadLinear(parts[name]) if name in parts else None for name in ("q_bias", "k_bias")
+        )
 
     def forward(self, x_1TC: torch.Tensor, tables: RopeTables) -> torch.Tensor:
         mixer = self.mixer
@@ -74,6 +85,10 @@ class Attention(Block):
             mixer.softcap,
             self.sinks,
             causal=mixer.causal,
+            bias=self.bias,
+            q_bias=by_distance(self.q_bias, q_1THD),
+            k_bias=by_distance(self.k_bias, k_1TKD),
+            buckets=self.buckets,
         )
         return self.o_proj(mixed_1THD.reshape(*rows, mixer.q_size))  # type: ignore[no-any-return]
 
@@ -81,6 +96,13 @@ class Attention(Block):
         """q [1, T, H, D] and k [1, T, K, D], normalised if norms are those of heads."""
         of_heads = self.mixer.qk_norm in ("head", "each_head")
         return (self.q_norm(q), self.k_norm(k)) if of_heads else (q, k)
+
+
+def by_distance(product: HeadLinear | None, x_1THD: torch.Tensor) -> torch.Tensor | None:
+    """Heads times what each bucket of distances has, [1, T, H, B]; None where nothing has."""
+    if product is None:
+        return None
+    return product(x_1THD.flatten(2)).view(*x_1THD.shape[:3], -1)  # type: ignore[no-any-return]
 
 
 class HeadLinear(Block):

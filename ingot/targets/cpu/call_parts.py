@@ -108,6 +108,27 @@ def cache_of(operands: Operands, i: Instruction) -> str:
     return operands.cache(keys, values)
 
 
+def distances_of(operands: Operands, i: Instruction) -> tuple[int, str]:
+    """The number of buckets of distances, and `Distances` with what is added for them."""
+    given = {name: operands.optional(i, name) for name in ("bias", "q_bias", "k_bias", "buckets")}
+    there = {name: buffer for name, buffer in given.items() if buffer}
+    expect(
+        i, {b.dtype for b in there.values()} == {"float32"}, "biases that are not all in float32"
+    )
+    expect(i, not {"bias", "q_bias"} <= there.keys(), "biases of heads and of queries")
+    counts = {int(there[name].shape[-1]) for name in there.keys() - {"buckets"}}
+    expect(i, len(counts) == 1, f"biases for {sorted(counts)} buckets")
+    reach = int(operands.of(i, "buckets").shape[0]) // 2
+    table, nothing = given["bias"], "Rows<const float>{}"
+    rows = (operands.rows(b) if b else nothing for b in (given["q_bias"], given["k_bias"]))
+    queries, keys = rows
+    if table:  # the same row for all, of what is added to scores
+        queries = f"Rows<const float>{{{operands.weight(table)}, 0}}"
+    factor = number(1 / float(i.attrs["scale"]) if table else 1.0)
+    buckets = operands.weight(given["buckets"])
+    return counts.pop(), f"Distances{{{buckets}, {reach}, {queries}, {keys}, {factor}}}"
+
+
 def norm_weight(operands: Operands, i: Instruction, size: int) -> str:
     weight = operands.of(i, "weight")
     expect(i, weight.dtype == "float32", f"the weight is {weight.dtype}, not float32")

@@ -19,6 +19,7 @@ from ingot.targets.cpu.call_parts import (
     activation_of,
     boolean,
     cache_of,
+    distances_of,
     elementwise,
     expect,
     norm_weight,
@@ -235,15 +236,32 @@ def segment_attention(operands: Operands, work: CpuWork) -> KernelCall:
     same = {q.dtype, k.dtype, v.dtype}
     expect(i, len(same) == 1, f"q is {q.dtype}, k {k.dtype} and v {v.dtype}")
     check_heads(k, v)
+    element, kept = CPP_TYPES[q.dtype], f"{{{operands.rows(k)}, {operands.rows(v)}}}"
+    keys = f"HeadRows<{element}, {', '.join(map(str, k.shape[1:]))}>{kept}"
+    if "buckets" in i.inputs:
+        count, distances = distances_of(operands, i)
+        sizes = ", ".join(map(str, (*k.shape[1:], count)))
+        keys = f"DistantRows<{element}, {sizes}>{{{kept}, {distances}}}"
     capped = "true" if float(i.attrs["softcap"]) > 0 else "false"
-    constants = (*q.shape[1:2], *k.shape[1:], i.attrs["window"], boolean(i, "causal"), capped)
-    rows = (operands.rows(x) for x in (q, k, v))
+    constants = (q.shape[1], i.attrs["window"], boolean(i, "causal"), capped)
     segments = (operands.count(spans.shape[0]), operands.input(spans.name))
-    inputs = (*rows, *segments, *scalars_of(i, "scale", "softcap"))
+    scalars = scalars_of(i, "scale", "softcap")
+    to = _heads_to(operands, work)
+    return KernelCall(
+        "segment_attention", constants, (operands.rows(q), keys, *segments, *scalars, to)
+    )
+
+
+def _heads_to(operands: Operands, work: CpuWork) -> str:
+    """What takes the result of each head: it stores it, or rounds it."""
+    out = operands.of(work.member("segment_attention"), "out")
+    size = int(out.shape[-1])
     if not work.has("cast"):
-        return KernelCall("segment_attention", constants, (*inputs, result(operands, i)))
-    block, results = rounded_result(operands, work.member("cast"))
-    return KernelCall("segment_attention_quantize", (*constants, block), (*inputs, *results))
+        return f"StoreHead<{size}, {CPP_TYPES[out.dtype]}>{{{operands.rows(out, const=False)}}}"
+    cast = work.member("cast")
+    block, rows = rounded_result(operands, cast)
+    element = CPP_TYPES[operands.of(cast, "out").dtype]
+    return f"QuantizeHead<{size}, {block}, {element}>{{{', '.join(map(str, rows))}}}"
 
 
 def look_ahead(operands: Operands, work: CpuWork) -> KernelCall:

@@ -268,7 +268,7 @@ def segment_attention(operands: Operands, work: Work) -> tuple[Call, ...]:
     expect(i, len(dtypes) == 1 and dtypes <= {*FLOATS}, found, f"one of {', '.join(FLOATS)}")
     group, (main, tail) = heads // kv_heads, parts_of(size)
     tiles = segment_tiles(q.buffer.dtype, size)
-    constants = {
+    constants: dict[str, Constant] = {
         **{f"{n.upper()}_STRIDE": r.stride for n, r in zip("qkv", (q, k, v), strict=True)},
         **{"OUT_STRIDE": out.stride, "GROUP": group, "D": size, "MAIN": main, "TAIL": tail},
         **{name: float(i.attrs[name.lower()]) for name in ("SCALE", "SOFTCAP")},
@@ -276,7 +276,12 @@ def segment_attention(operands: Operands, work: Work) -> tuple[Call, ...]:
         **{"ROWS": tiles.rows, "KEYS": tiles.keys},
     }
     spans = operands.rows(i, "spans")
-    pointers = {"q": q, "k": k, "v": v, "spans": spans, "out": out}
+    rows = {"q": q, "k": k, "v": v, "spans": spans, "out": out}
+    pointers = {name: each.pointer for name, each in rows.items()}
+    if "buckets" in i.inputs:
+        given, sizes = distances_of(operands, i)
+        pointers |= given
+        constants |= sizes
     common = gcd(tiles.rows, group)
     row_tiles = Extent(size=MOST_ROWS, per=tiles.rows // common, times=group // common)
     choice = Choice(
@@ -286,7 +291,29 @@ def segment_attention(operands: Operands, work: Work) -> tuple[Call, ...]:
         num_warps=tiles.num_warps,
         num_stages=tiles.num_stages,
     )
-    return (Call({name: each.pointer for name, each in pointers.items()}, (choice,)),)
+    return (Call(pointers, (choice,)),)
+
+
+def distances_of(
+    operands: Operands, i: Instruction
+) -> tuple[dict[str, Pointer], dict[str, Constant]]:
+    """What is added to products by distance: where it lies, and the constants of that.
+
+    Raises:
+        CodegenError: numbers that are not float32, or not of the same buckets.
+    """
+    rows = {name: operands.rows(i, name) for name in ("q_bias", "k_bias") if name in i.inputs}
+    weights = {name: operands.weight(i, name) for name in ("buckets", "bias")}
+    pointers = {name: pointer for name, pointer in weights.items() if pointer}
+    pointers |= {name: each.pointer for name, each in rows.items()}
+    dtypes = sorted({pointer.dtype for pointer in pointers.values()})
+    expect(i, dtypes == ["float32"], f"biases in {', '.join(dtypes)}", "those in float32")
+    given = [operands.buffer(i, name) for name in pointers if name != "buckets"]
+    counts = sorted({int(each.shape[-1]) for each in given})
+    expect(i, len(counts) == 1, f"biases for {counts} buckets", "the same buckets for all")
+    sizes = {f"{name.upper()}_STRIDE": each.stride for name, each in rows.items()}
+    reach = int(operands.buffer(i, "buckets").shape[0]) // 2
+    return pointers, {**sizes, "REACH": reach, "BUCKETS": counts[0]}
 
 
 def parts_of(size: int) -> tuple[int, int]:

@@ -163,6 +163,44 @@ def test_what_is_not_finite_stays_so(kind: str, target: str) -> None:
         assert not after[kernel.writes[0]][20].isfinite().all(), kernel.origin
 
 
+@pytest.mark.parametrize("left_out", ["q_bias", "k_bias", "bias"])
+def test_a_bias_that_is_left_out_is_noticed(left_out: str) -> None:
+    """The control."""
+    kernels, step, values = drawn(*BEST[0])
+    got = kernels.run(values, step)
+    plain = {name: x * 0 if name.endswith(f".{left_out}") else x for name, x in values.items()}
+    weights = {n: x * 0 for n, x in kernels.weights.items() if n.endswith(f".{left_out}")}
+    other = kernels.with_weights(weights).run(plain, step)
+    moved = {name.split(".")[0] for name, x in got.items() if not same(other[name], x)}
+    using = {n.split(".")[0] for n in (*values, *kernels.weights) if n.endswith(f".{left_out}")}
+    assert using and {name for name in moved if f"{name}.out" in got} == using
+
+
+@pytest.mark.parametrize(
+    ("terms", "buckets", "found"),
+    [
+        (("bias", "q_bias"), 5, "biases of heads and of queries"),
+        (("q_bias", "k_bias"), 6, r"biases for \[5, 6\] buckets"),
+        (("narrow",), 5, "not all in float32"),
+    ],
+)
+def test_biases_that_no_kernel_takes_are_refused(
+    terms: tuple[str, ...], buckets: int, found: str
+) -> None:
+    def case(s: Sketch) -> None:
+        rows = [s.rows(name, 2, 8) for name in "qkv"]
+        form: DType = "bfloat16" if "narrow" in terms else "float32"
+        by_query = s.rows("q_bias", 2, 5, form=form)
+        by_key = s.rows("k_bias", 2, buckets) if "k_bias" in terms else None
+        by_head = s.weight("bias", torch.ones(2, 5)) if "bias" in terms else None
+        numbers = s.weight("buckets", torch.arange(5.0))
+        s.call("segment_attention", *rows, "spans", by_query, by_key, by_head, numbers, scale=0.3)
+
+    kernels = Unit({"refused": case}, BEST[0][1])
+    with pytest.raises(CodegenError, match=found):
+        generate(kernels.plan, target_named(kernels.target))
+
+
 @pytest.mark.parametrize(
     ("shapes", "forms", "found"),
     [

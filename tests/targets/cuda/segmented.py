@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ingot.artifact.plan import Limits, Plan
+from ingot.models.distances import Term
 from ingot.ops import OPS
 from ingot.ops.dtypes import NAMES
 from ingot.targets.cuda.calls_attention import CALLS
@@ -20,6 +21,8 @@ LIMITS = Limits(
     max_model_len=512, max_num_seqs=24, max_num_batched_tokens=512, max_logit_rows=64, page_size=16
 )
 reference = OPS["segment_attention"].reference
+BUCKETS = 7
+DISTANCES = (torch.arange(-12, 13) / 4).round() + 3
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,7 @@ class Shape:
     window: int = 0
     softcap: float = 0.0
     dtype: torch.dtype = torch.bfloat16
+    terms: tuple[Term, ...] = ()  # which depend on distances, of which those beyond 12 are one
 
     @property
     def counts(self) -> tuple[int, int, int]:
@@ -49,8 +53,32 @@ class Shape:
             parts.append(s.view(part, row, first, count, self.size))
             first += count * self.size
         words = {"causal": self.causal, "window": self.window, "softcap": self.softcap}
-        s.call("segment_attention", *parts, "spans", scale=self.size**-0.5, **words, form=name)
+        rows, weights = self.by_row(torch.zeros(1, self.columns)), self.weights
+        added = [s.rows(n, *rows[n].shape[1:]) if n in rows else None for n in ("q_bias", "k_bias")]
+        added += [s.weight(n, weights[n]) if n in weights else None for n in ("bias", "buckets")]
+        s.call(
+            "segment_attention", *parts, "spans", *added, scale=self.size**-0.5, **words, form=name
+        )
         return s.plan()
+
+    @property
+    def weights(self) -> dict[str, Tensor]:
+        """What heads have for distances, and the buckets of those."""
+        rng = torch.Generator().manual_seed(3)
+        table = torch.randn(self.counts[0], BUCKETS, generator=rng) * 3
+        heads = {"bias": table} if "heads" in self.terms else {}
+        return {**heads, "buckets": DISTANCES} if self.terms else {}
+
+    def by_row(self, rows: Tensor) -> dict[str, Tensor]:
+        """What queries and keys have for distances, which here follows from their own row."""
+        made, seeds = {}, rows[:, :1].float() * 5
+        for name, term, count in zip(
+            ("q_bias", "k_bias"), ("queries", "keys"), self.counts, strict=False
+        ):
+            if term in self.terms:
+                turns = torch.arange(count * BUCKETS) * (0.7 if term == "keys" else 1.0)
+                made[name] = 3 * torch.sin(seeds + turns).unflatten(-1, (count, BUCKETS))
+        return made
 
     def drawn(self, count: int, spread: float = 1.0) -> Tensor:
         """So many rows; `spread`: of all numbers."""
@@ -63,15 +91,16 @@ class Shape:
         inputs = {name: torch.zeros(len(rows), dtype=torch.int32) for name in names}
         inputs |= {"spans": spans.int(), "logit_rows": torch.zeros(1, dtype=torch.int32)}
         inputs["page_table"] = torch.zeros((len(spans), 1), dtype=torch.int32)
-        plan = self.plan()
-        return run(plan, CALLS, inputs, {}, {"row": rows}).read(plan.buffer("out"))
+        plan, values = self.plan(), {"row": rows, **self.by_row(rows)}
+        return run(plan, CALLS, inputs, self.weights, values).read(plan.buffer("out"))
 
     def expected(self, rows: Tensor, spans: Tensor) -> Tensor:
         """The same by the reference."""
         parts = rows[None].split([count * self.size for count in self.counts], -1)
         q, k, v = (x.unflatten(-1, (-1, self.size)) for x in parts)
         words = self.causal, self.window, self.softcap
-        made = reference(q, k, v, spans, self.size**-0.5, *words, out_dtype=self.dtype)
+        added = {name: x[None] for name, x in self.by_row(rows).items()} | self.weights
+        made = reference(q, k, v, spans, self.size**-0.5, *words, **added, out_dtype=self.dtype)
         return made[0]
 
 

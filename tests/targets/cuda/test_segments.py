@@ -9,8 +9,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ingot.artifact.formats import DType
 from ingot.artifact.plan import Group
 from ingot.errors import CodegenError
+from ingot.models.distances import Term
 from ingot.ops import OPS
 from ingot.targets.cuda.calls_attention import parts_of, segment_attention, segment_tiles
 from ingot.targets.cuda.operands import Operands
@@ -28,6 +30,9 @@ SHAPES = {
     "near": Shape(kv_heads=1, size=80, causal=True, window=70, softcap=3.0),
     "float32": Shape(size=12, window=1, dtype=torch.float32),
     "float32 in two parts": Shape(group=3, size=72, dtype=torch.float32),
+    "distances of heads": Shape(size=20, terms=("heads",)),
+    "distances of rows": Shape(group=2, size=24, window=30, terms=("queries", "keys")),
+    "distances in float32": Shape(size=40, terms=("keys",), dtype=torch.float32),
     "float16": Shape(group=3, size=20, softcap=5.0, dtype=torch.float16),
 }
 LENGTHS = (1, 70, 0, 13, 129, 64)
@@ -40,8 +45,10 @@ def close(got: torch.Tensor, expected: torch.Tensor) -> None:
     )
 
 
-@pytest.mark.cases(core=2, thorough=4)
-@pytest.mark.parametrize("name", core("two parts", "near", further=SHAPES))
+@pytest.mark.cases(core=4, thorough=4)
+@pytest.mark.parametrize(
+    "name", core("two parts", "near", "distances of heads", "distances of rows", further=SHAPES)
+)
 def test_results_are_those_of_the_reference(name: str) -> None:
     shape, spans = SHAPES[name], segments(LENGTHS)
     rows = shape.drawn(sum(LENGTHS))
@@ -61,9 +68,9 @@ def test_irregular_segments(data: st.DataObject) -> None:
     close(shape.run(rows, segments(lengths)), shape.expected(rows, segments(lengths)))
 
 
-@pytest.mark.cases(core=2, thorough=4)
+@pytest.mark.cases(core=3, thorough=4)
 @pytest.mark.deterministic
-@pytest.mark.parametrize("name", core("grouped", "two parts", further=SHAPES))
+@pytest.mark.parametrize("name", core("grouped", "two parts", "distances of rows", further=SHAPES))
 def test_a_segment_has_the_same_bits_beside_others_and_between_nan(name: str) -> None:
     """What others are, and how many, changes nothing."""
     shape = SHAPES[name]
@@ -88,6 +95,18 @@ def test_a_mask_that_is_left_out_is_noticed(mask: dict) -> None:
         assert torch.allclose(got.float(), wanted.float(), atol=1e-2) == (other == mask)
 
 
+@pytest.mark.parametrize("term", ["heads", "queries", "keys"])
+def test_a_bias_that_is_left_out_is_noticed(term: Term) -> None:
+    """The control."""
+    shape, spans = Shape(terms=(term,)), segments((9, 40))
+    rows = shape.drawn(49)
+    got = shape.run(rows, spans)
+    for terms in ((), ("heads",), ("queries",), ("keys",)):
+        wanted = replace(shape, terms=terms).expected(rows, spans)
+        same = torch.allclose(got.float(), wanted.float(), atol=1e-2)
+        assert same == (terms == (term,))
+
+
 def test_what_is_not_finite_stays_so() -> None:
     shape, spans = Shape(), segments((9, 40))
     rows = shape.drawn(49)
@@ -107,6 +126,23 @@ def test_heads_are_cut_into_parts_that_waste_little() -> None:
 def test_larger_heads_have_smaller_tiles() -> None:
     assert segment_tiles("bfloat16", 72).keys == 64
     assert segment_tiles("bfloat16", 256).keys < 64 > segment_tiles("float32", 128).keys
+
+
+@pytest.mark.parametrize(
+    ("buckets", "form", "found"),
+    [((5, 6), "float32", r"biases for \[5, 6\] buckets"), ((5, 5), "float16", "biases in float16")],
+)
+def test_biases_that_no_kernel_takes_are_refused(
+    buckets: tuple[int, int], form: DType, found: str
+) -> None:
+    s = Sketch()
+    rows = [s.rows(name, 2, 8) for name in "qkv"]
+    added = [s.rows(n, 2, b, form=form) for n, b in zip(("of_q", "of_k"), buckets, strict=True)]
+    numbers = s.weight("buckets", torch.arange(5.0))
+    s.call("segment_attention", *rows, "spans", *added, None, numbers, scale=0.3)
+    plan = s.plan()
+    with pytest.raises(CodegenError, match=found):
+        segment_attention(Operands(plan), Work(plan, Group(kernel="segment_attention", first=0)))
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,10 @@ struct RowsOver<bf16, LatentCache<S, PageSize, D, V, block>, Capped> {
 };
 #endif
 
+// Whether scores depend on distances: then rows are told which queries they are.
+template <class Cache>
+inline constexpr bool has_distances = false;
+
 // The sequences of a step, and the keys that a query sees: its own and those before it, at most
 // Window of them if that is not 0.
 template <int Window>
@@ -317,6 +321,8 @@ class Attention {
       const Range visible = sequences.visible(unit.sequence, (unit.row + r) / group);
       block.add(query(q, unit, r), visible.begin, visible.end,
                 sinks == nullptr ? -__builtin_inff() : sinks[head_of(unit, r)]);
+      if constexpr (has_distances<Cache>)
+        block.place((unit.row + r) / group, cache.of_query(query_of(unit, r), head_of(unit, r)));
     }
     block.ready();
   }

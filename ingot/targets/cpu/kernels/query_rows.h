@@ -8,8 +8,10 @@
 namespace ingot {
 
 // Rounded: what queries and weights are rounded to; S: what the cache stores; Block: the most rows.
-// 48 of these take 100 KiB with D = 128 and two bytes an element.
-template <class Rounded, class S, int D, bool Capped, int Block = D <= 256 ? 48 : 24>
+// 48 of these take 100 KiB with D = 128 and two bytes an element. Products are added to what
+// scores_ has, if they are to resume.
+template <class Rounded, class S, int D, bool Capped, int Block = D <= 256 ? 48 : 24,
+          Start start = Start::zero>
 class QueryRows : public WeightedRows<Wide<Rounded>, D, D, Block, Capped, Rounded> {
  public:
   using T = Wide<Rounded>;  // what queries, keys and values are multiplied in, but see Key
@@ -38,9 +40,12 @@ class QueryRows : public WeightedRows<Wide<Rounded>, D, D, Block, Capped, Rounde
     }
   }
 
+ protected:
+  using Weighted::scores_;
+
  private:
   using Weighted::padded, Weighted::sums_stride;
-  using Weighted::queries_, Weighted::scores_, Weighted::sums_, Weighted::weights_;
+  using Weighted::queries_, Weighted::sums_, Weighted::weights_;
   using Key = std::conditional_t<is_scaled<S>, S, T>;  // as which keys are multiplied
   using Quads = QueryQuads<is_scaled<S> ? Weighted::most_rows : 1, D>;
   static constexpr int tile_rows = max_tile_rows<T>;
@@ -94,7 +99,7 @@ class QueryRows : public WeightedRows<Wide<Rounded>, D, D, Block, Capped, Rounde
         quads_.template score<Height, vectors>(r, source, {scores, key_tile});
       else
         tile<T, Height, vectors>(queries_[r], D, source, 0, D / Dot<T>::depth, scores, key_tile,
-                                 Start::zero);
+                                 start);
     });
   }
 

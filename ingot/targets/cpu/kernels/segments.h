@@ -160,30 +160,106 @@ struct RowsOver<bf16, HeadRows<bf16, KvHeads, D>, Capped> {
 };
 #endif
 
-template <int Heads, int KvHeads, int D, int Window, bool Causal, bool Capped, class T, class To>
-inline void attend_segments(Team team, Rows<const T> q, Rows<const T> k, Rows<const T> v, int count,
-                            const int* spans, Scoring scoring, const To& to) {
-  const Attention<T, HeadRows<T, KvHeads, D>, Heads, SegmentMask<Window, Causal>, Capped> attention{
-      {count, spans}, {k, v}, scoring, nullptr};
+// What is added to products, by how far a query stands behind a key: numbers for buckets of
+// distances. Rows of queries have some for each head, times `factor`, and so have those of keys; data
+// is null where there are none.
+struct Distances {
+  const float* buckets;  // of distances from -reach to reach; farther ones have those of the ends
+  int reach;
+  Rows<const float> queries, keys;
+  float factor;
+
+  int bucket(int distance) const {
+    const int near = distance < -reach ? -reach : distance > reach ? reach : distance;
+    return static_cast<int>(buckets[near + reach]);
+  }
+};
+
+template <class T, int KvHeads, int D, int Buckets>
+struct DistantRows : HeadRows<T, KvHeads, D> {
+  Distances distances;
+
+  const float* of_query(int row, int head) const {
+    const Rows<const float> x = distances.queries;
+    return x.data == nullptr ? nullptr : x[row] + head * Buckets;
+  }
+};
+template <class T, int KvHeads, int D, int Buckets>
+inline constexpr bool has_distances<DistantRows<T, KvHeads, D, Buckets>> = true;
+
+template <class T, int Keys>
+struct DistantTile : RowTile<T, Keys> {
+  const Distances* distances;
+  Rows<const float> by_key;  // numbers of the tile's keys
+};
+
+template <int Keys, class T, int KvHeads, int D, int Buckets>
+inline DistantTile<T, Keys> locate(const DistantRows<T, KvHeads, D, Buckets>& rows,
+                                   const int* first, int head, int start, int begin, int end) {
+  const HeadRows<T, KvHeads, D>& plain = rows;
+  const Rows<const float> x = rows.distances.keys;
+  const float* by_key =
+      x.data == nullptr ? nullptr : x.data + (*first + start) * x.stride + head * Buckets;
+  return {locate<Keys>(plain, first, head, start, begin, end), &rows.distances, {by_key, x.stride}};
+}
+
+// Rows whose scores begin with what is added to them.
+template <class T, class PlainRows>
+class DistantSegmentRows : public PlainRows {
+ public:
+  using Tile = DistantTile<T, PlainRows::keys_at_once>;
+
+  // Follows `add`: the row's query in its segment, and its numbers.
+  void place(int query, const float* numbers) { places_[this->count - 1] = {query, numbers}; }
+
+  void visit(const Tile& now, const Tile& next, Scoring scoring) {
+    const int nearest = places_[0].query - now.start - (keys - 1);
+    const int farthest = places_[this->count - 1].query - now.start;
+    for (int distance = nearest; distance <= farthest; ++distance)
+      buckets_[distance - nearest] = now.distances->bucket(distance);
+    for (int r = 0; r < this->count; ++r)
+      begin_scores(r, buckets_ + places_[r].query - places_[0].query + (keys - 1), now);
+    PlainRows::visit(now, next, scoring);
+  }
+
+ private:
+  static constexpr int keys = PlainRows::keys_at_once;
+  struct Place {
+    int query;
+    const float* numbers;
+  };
+
+  // Buckets of keys lie in front of that of the first one.
+  void begin_scores(int r, const int* buckets, const Tile& now) {
+    float* scores = this->scores_[r];
+    for (int key = 0; key < keys; ++key) scores[key] = 0.0f;
+    if (const float* numbers = places_[r].numbers)
+      for (int key = now.begin; key < now.end; ++key)
+        scores[key] = numbers[buckets[-key]] * now.distances->factor;
+    if (now.by_key.data != nullptr)
+      for (int key = now.begin; key < now.end; ++key)
+        scores[key] += now.by_key[key][buckets[-key]];
+  }
+
+  Place places_[PlainRows::most_rows];
+  int buckets_[PlainRows::most_rows + keys];
+};
+
+template <class T, int KvHeads, int D, int Buckets, bool Capped>
+struct RowsOver<T, DistantRows<T, KvHeads, D, Buckets>, Capped> {
+  using S = Wide<T>;
+  using Packed = QueryRows<T, S, D, Capped, most_segment_rows<D>, Start::resume>;
+  using type = DistantSegmentRows<T, SegmentRows<T, S, D, Packed>>;
+};
+
+// `keys` are the rows of keys and values, and `to` takes the result of each head.
+template <int Heads, int Window, bool Causal, bool Capped, class T, class Keys, class To>
+[[gnu::noinline, gnu::noipa]]
+void segment_attention(Team team, Rows<const T> q, Keys keys, int count, const int* spans,
+                       float scale, float softcap, To to) {
+  const Attention<T, Keys, Heads, SegmentMask<Window, Causal>, Capped> attention{
+      {count, spans}, keys, {scale, softcap}, nullptr};
   attention.run(team, q, to);
-}
-
-template <int Heads, int KvHeads, int D, int Window, bool Causal, bool Capped, class T, class Out>
-[[gnu::noinline, gnu::noipa]]
-void segment_attention(Team team, Rows<const T> q, Rows<const T> k, Rows<const T> v, int count,
-                       const int* spans, float scale, float softcap, Rows<Out> out) {
-  attend_segments<Heads, KvHeads, D, Window, Causal, Capped>(
-      team, q, k, v, count, spans, {scale, softcap}, StoreHead<D, Out>{out});
-}
-
-template <int Heads, int KvHeads, int D, int Window, bool Causal, bool Capped, int group, class T,
-          class V>
-[[gnu::noinline, gnu::noipa]]
-void segment_attention_quantize(Team team, Rows<const T> q, Rows<const T> k, Rows<const T> v,
-                                int count, const int* spans, float scale, float softcap,
-                                Rows<V> values, Rows<float> scales) {
-  attend_segments<Heads, KvHeads, D, Window, Causal, Capped>(
-      team, q, k, v, count, spans, {scale, softcap}, QuantizeHead<D, group, V>{values, scales});
 }
 
 }  // namespace ingot

@@ -30,6 +30,41 @@ class HeadParts(NamedTuple):
     TAIL: tl.constexpr
 
 
+class Distances(NamedTuple):
+    """What is added to products, by how far a query stands behind a key: numbers for BUCKETS of
+    distances. Heads have some, added to scores, or rows of queries, or rows of keys.
+
+    `buckets` are those of distances from -REACH to REACH; None: nothing is added.
+    """
+
+    buckets: tl.tensor = None
+    bias: tl.tensor = None
+    q_bias: tl.tensor = None
+    k_bias: tl.tensor = None
+    REACH: tl.constexpr = 0
+    BUCKETS: tl.constexpr = 0
+    Q_BIAS_STRIDE: tl.constexpr = 0
+    K_BIAS_STRIDE: tl.constexpr = 0
+
+
+@triton.jit
+def by_distance(x, at, keys, q_heads, q_rows, k_head, k_rows, seen, distances: Distances, scale):
+    """Products [rows, keys] of queries at places `at` of their segment, with what is added."""
+    behind = at[:, None] - keys[None, :]
+    near = tl.minimum(tl.maximum(behind, -distances.REACH), distances.REACH)
+    found = tl.load(distances.buckets + distances.REACH + near).to(tl.int32)
+    if distances.bias is not None:
+        places = q_heads[:, None] * distances.BUCKETS + found
+        x += tl.load(distances.bias + places, mask=seen, other=0.0) * (1.0 / scale)
+    if distances.q_bias is not None:
+        firsts = q_rows * distances.Q_BIAS_STRIDE + q_heads * distances.BUCKETS
+        x += tl.load(distances.q_bias + firsts[:, None] + found, mask=seen, other=0.0)
+    if distances.k_bias is not None:
+        firsts = k_rows * distances.K_BIAS_STRIDE + k_head * distances.BUCKETS
+        x += tl.load(distances.k_bias + firsts[None, :] + found, mask=seen, other=0.0)
+    return x
+
+
 @triton.jit
 def heads_at(rows: Rows, places, first, exists, parts: HeadParts):
     """Both parts of heads, [heads, MAIN] and [heads, TAIL], which begin at column `first` of rows.
@@ -102,7 +137,7 @@ def seen_keys(
 def attend_segments(
     q: Rows, k: Rows, v: Rows, spans, out: Rows,
     GROUP: tl.constexpr, parts: HeadParts, scoring: Softmax, CAUSAL: tl.constexpr,
-    ROWS: tl.constexpr, KEYS: tl.constexpr,
+    ROWS: tl.constexpr, KEYS: tl.constexpr, distances: Distances,
 ):  # fmt: skip
     """out [N, H, D] of q [N, H, D], k and v [N, K, D]: a head has MAIN columns, and TAIL or less.
 
@@ -130,6 +165,11 @@ def attend_segments(
         x = tl.dot(q_main, tl.trans(k_main), input_precision="ieee")
         if parts.TAIL > 0:
             x = tl.dot(q_tail, tl.trans(k_tail), x, input_precision="ieee")
+        if distances.buckets is not None:
+            x = by_distance(
+                x, queries, keys, head * GROUP + members % GROUP, places, head, rows,
+                exists[None, :] & live[:, None], distances, scoring.SCALE,
+            )  # fmt: skip
         x = masked(x, keys, queries, end, scoring, CAUSAL)
         weights, highest, old = weights_of(x, highest, q_main.dtype)
         sums = tl.dot(weights, ones, sums * old, input_precision="ieee")
