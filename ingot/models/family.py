@@ -11,12 +11,22 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from ingot.errors import InternalError
 from ingot.models.fields import Fields
-from ingot.models.weight_rules import Entry, Rows, Stack, Sums
+from ingot.models.weight_rules import Entry, Products, Rows, Stack, Sums
 
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["USUAL", "Build", "Family", "Rows", "Stack", "Sums", "Weights", "parse_nothing"]
+__all__ = [
+    "USUAL",
+    "Build",
+    "Family",
+    "Products",
+    "Rows",
+    "Stack",
+    "Sums",
+    "Weights",
+    "parse_nothing",
+]
 
 # Of several entries in a tuple the first counts of whose tensors the checkpoint has one.
 Weights = Mapping[str, Entry | tuple[Entry, ...]]

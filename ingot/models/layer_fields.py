@@ -14,7 +14,7 @@ from ingot.models.rope import Pairs, RopeConfig
 from ingot.models.rope_config import LAYER_TYPES, parse_rope
 
 # Spellings of `hidden_act` in transformers' own table.
-_ACTIVATIONS = {
+ACTIVATIONS = {
     "silu": "silu",
     "swish": "silu",
     "gelu": "gelu",
@@ -70,7 +70,7 @@ def read_mlp(fields: Fields, **decided: Any) -> MlpConfig:
 
 def read_activation(fields: Fields) -> Activation:
     """The activation of MLPs."""
-    return cast(Activation, fields.choice("hidden_act", _ACTIVATIONS, "silu"))
+    return cast(Activation, fields.choice("hidden_act", ACTIVATIONS, "silu"))
 
 
 def windowed(attention: AttentionConfig, windows: Sequence[int]) -> tuple[AttentionConfig, ...]:

@@ -22,6 +22,7 @@ class Rows:
             the columns of the first block's share, then those of the second's.
         skip, spare: rows at the source's start, and at its end, that no parameter has.
         flat: the source has more dimensions than the parameter, a vector of all its elements.
+        shared: other parameters are the same rows.
     """
 
     source: str
@@ -32,6 +33,7 @@ class Rows:
     flat: bool = False
     skip: int = 0
     spare: int = 0
+    shared: bool = False
 
 
 EXPERT = "{e}"
@@ -63,6 +65,32 @@ class Sums:
     count: int
 
 
-Rule = Rows | Stack | Sums
+@dataclass(frozen=True, slots=True)
+class Products:
+    """A parameter [H * B, D]: for each head the products of B rows, which may be normalised, with
+    the D rows of a matrix that are the head's.
+
+    Args:
+        table: the tensor [B, C]; count: B; columns: C.
+        matrix: the tensor [H * D, C]; bias: [H * D], added to products.
+        norm: weight and bias of a layer norm of the table; none: it is multiplied as it is.
+        eps: of that norm.
+    """
+
+    table: Rows
+    matrix: Rows
+    bias: Rows
+    count: int
+    columns: int
+    norm: tuple[Rows, ...] = ()
+    eps: float = 0.0
+
+    @property
+    def parts(self) -> tuple[Rows, ...]:
+        """All that it is made of."""
+        return (self.table, self.matrix, self.bias, *self.norm)
+
+
+Rule = Rows | Stack | Sums | Products
 # A name or a template stands for all rows of that tensor.
 Entry = str | Rule

@@ -58,6 +58,9 @@ ENCODERS = {
     "DistilBert": "distilbert",
     "ModernBert": "modernbert",
     "NomicBert": "nomic_bert",
+    "MPNet": "mpnet",
+    "DebertaV2": "deberta_v2",
+    "JinaEmbeddingsV3": "jina_v3",
 }
 
 

@@ -31,6 +31,11 @@ DISTIL = {
     "vocab_size": VOCAB, "dim": 60, "n_layers": 2, "n_heads": 3, "hidden_dim": 92,
     "max_position_embeddings": 64,
 }  # fmt: skip
+DEBERTA = {
+    **SIZES, "num_attention_heads": 3, "relative_attention": True, "position_buckets": 16,
+    "norm_rel_ebd": "layer_norm", "share_att_key": True, "pos_att_type": "p2c|c2p",
+    "max_relative_positions": -1, "position_biased_input": False, "layer_norm_eps": 1e-7,
+}  # fmt: skip
 LOCAL = {
     "local_attention": 9, "global_attn_every_n_layers": 3, "pad_token_id": 0, "bos_token_id": 1,
     "eos_token_id": 2, "cls_token_id": 1, "sep_token_id": 2,
@@ -70,6 +75,29 @@ KINDS = {
     "nomic": Kind(
         transformers.NomicBertConfig, "NomicBert", {**SIZES, "max_position_embeddings": 64}
     ),
+    # More tokens than distances have buckets of their own.
+    "mpnet": Kind(
+        transformers.MPNetConfig,
+        "MPNet",
+        {**SIZES, "max_position_embeddings": 202, "num_attention_heads": 3},
+    ),
+    "deberta v3": Kind(transformers.DebertaV2Config, "DebertaV2", DEBERTA),
+    "deberta even": Kind(
+        transformers.DebertaV2Config,
+        "DebertaV2",
+        {
+            **DEBERTA,
+            "position_buckets": -1,
+            "max_relative_positions": 20,
+            "share_att_key": False,
+            "norm_rel_ebd": "none",
+            "position_biased_input": True,
+        },
+    ),
+    "deberta one way": Kind(
+        transformers.DebertaV2Config, "DebertaV2", {**DEBERTA, "pos_att_type": ["p2c"]}
+    ),
+    "jina v3": Kind(transformers.JinaEmbeddingsV3Config, "JinaEmbeddingsV3", SIZES),
     "gemma3": Kind(
         transformers.Gemma3TextConfig,
         "Gemma3Text",

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn import functional
 
 from ingot.artifact.formats import Storage
 from ingot.errors import CheckpointError
@@ -30,7 +31,7 @@ from ingot.models.checkpoints.formats.quantized import (
 )
 from ingot.models.checkpoints.formats.resolve import with_quantized
 from ingot.models.checkpoints.mapped_file import MappedCheckpoint, TensorInfo
-from ingot.models.checkpoints.sources import AnySource, Source, Stacked, Summed
+from ingot.models.checkpoints.sources import AnySource, Multiplied, Source, Stacked, Summed
 from ingot.models.checkpoints.tensor_reader import PIECE_BYTES, Checked, TensorReader
 from ingot.models.checkpoints.weight_table import idle_biases, quantized_sources, resolve_sources
 from ingot.models.foreign.config import AnyConfig
@@ -113,8 +114,9 @@ class Checkpoint:
         return self._sources[name].shape
 
     def dtype(self, name: str) -> torch.dtype:
-        """The dtype of what `read` returns: the checkpoint's own; float32 of constants and sums."""
-        if name in self._constants or isinstance(self._sources[name], Summed):
+        """The dtype of what `read` returns: the checkpoint's own; float32 of constants, sums
+        and products."""
+        if name in self._constants or isinstance(self._sources[name], Summed | Multiplied):
             return torch.float32
         return _TORCH_DTYPES[self._sources[name].info.dtype]
 
@@ -156,7 +158,7 @@ class Checkpoint:
         if isinstance(source, Stacked):
             experts = source.experts[start:stop]
             return stack_matrices([stack([self._integers(p) for p in parts]) for parts in experts])
-        assert isinstance(source, Source), "sums are not stored in integers"
+        assert isinstance(source, Source), "what is computed is not stored in integers"
         return self._integers(source, start, stop)
 
     def integers(self, name: str) -> Scaled | None:
@@ -189,6 +191,8 @@ class Checkpoint:
             return self._experts(source, start, stop)
         if isinstance(source, Summed):
             return self._sums(source)[start:stop]
+        if isinstance(source, Multiplied):
+            return self._products(source)[start:stop]
         return self._numbers(source, start, stop)
 
     def pieces(self, name: str, max_bytes: int = PIECE_BYTES) -> Iterator[torch.Tensor]:
@@ -250,6 +254,17 @@ class Checkpoint:
         parts = (source.outer, source.inner)
         outer, inner = (self._numbers(each, 0, each.shape[0]).float() for each in parts)
         return (outer[:, None] + inner).reshape(source.shape)
+
+    def _products(self, source: Multiplied) -> torch.Tensor:
+        """For each head the rows of a table times its rows of a matrix, in float32."""
+        rule = source.rule
+        parts = (self._numbers(part, 0, part.shape[0]).float() for part in source.parts)
+        table, matrix, bias, *norm = parts
+        if norm:
+            weight, shift = norm
+            table = functional.layer_norm(table, (rule.columns,), weight, shift, rule.eps)
+        heads = functional.linear(table, matrix, bias).view(rule.count, -1, source.shape[1])
+        return heads.transpose(0, 1).reshape(source.shape)
 
     def _numbers(self, source: Source, start: int, stop: int) -> torch.Tensor:
         """Rows start..stop of a source, whose values are finite."""

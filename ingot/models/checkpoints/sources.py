@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ingot.models.blueprint import Shape
 from ingot.models.checkpoints.formats.quantized import EncodedTensor, OfExpert
 from ingot.models.checkpoints.mapped_file import TensorInfo
-from ingot.models.weight_rules import EXPERT, Rows, Rule, Stack, Sums
+from ingot.models.weight_rules import EXPERT, Products, Rows, Rule, Stack, Sums
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +115,26 @@ class Summed:
         return self.outer.info, self.inner.info
 
 
-AnySource = Source | Stacked | Summed
+@dataclass(frozen=True, slots=True)
+class Multiplied:
+    """Source of a parameter of products, as its rule says."""
+
+    rule: Products
+    parts: tuple[Source, ...]  # in the order of the rule's
+    shape: Shape
+
+    @property
+    def info(self) -> TensorInfo:
+        """One tensor for all; they are of one dtype."""
+        return self.parts[0].info
+
+    @property
+    def infos(self) -> tuple[TensorInfo, ...]:
+        return tuple(part.info for part in self.parts)
+
+
+AnySource = Source | Stacked | Summed | Multiplied
+Made = Sums | Products  # rules of parameters that are numbers of no tensor
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -123,13 +142,13 @@ class SourcePiece:
     """Rows that a parameter takes from a tensor.
 
     `expert` is the place of an expert in a tensor that holds all of them; None in any other tensor.
-    `summed` tells that rows of it are added to rows of another.
+    `made` is the rule by which numbers of it and of other tensors make those of the parameter.
     """
 
     rule: Rows
     shape: Shape
     expert: int | None = None
-    summed: bool = False
+    made: Made | None = None
 
     @property
     def tensor(self) -> str:
@@ -156,7 +175,13 @@ def pieces_of(rule: Rule, shape: Shape) -> tuple[SourcePiece, ...]:
     if isinstance(rule, Sums):
         height, *columns = shape
         parts = ((rule.outer, rule.count), (rule.inner, height // rule.count))
-        return tuple(SourcePiece(each, (rows, *columns), summed=True) for each, rows in parts)
+        return tuple(SourcePiece(each, (rows, *columns), made=rule) for each, rows in parts)
+    if isinstance(rule, Products):
+        outputs, vector = shape[0] // rule.count * shape[1], (rule.columns,)
+        shapes = ((rule.count, *vector), (outputs, *vector), (outputs,), vector, vector)
+        return tuple(
+            SourcePiece(each, own, made=rule) for each, own in zip(rule.parts, shapes, strict=False)
+        )
     if not isinstance(rule, Stack):
         return (SourcePiece(_fitting(rule, shape), shape),)
     experts, rows, *columns = shape
@@ -191,14 +216,16 @@ _UNKNOWN = TensorInfo("", "", (), 0, 0)
 def laid_out(pieces: Iterable[SourcePiece]) -> PieceLayout:
     """Lays out the pieces that share tensors; the sources do not know their tensors yet.
 
-    Pieces of a tensor, or of one expert in it, follow each other in the order of their parts.
+    Pieces of a tensor, or of one expert in it, follow each other in the order of their parts, but
+    for those that others share.
     """
-    sharing: dict[tuple[str, int | None], list[SourcePiece]] = {}
+    sharing: dict[tuple[str, int | None, SourcePiece | None], list[SourcePiece]] = {}
     for piece in pieces:
-        sharing.setdefault((piece.tensor, piece.expert), []).append(piece)
+        alone = piece if piece.rule.shared else None
+        sharing.setdefault((piece.tensor, piece.expert, alone), []).append(piece)
     places: dict[SourcePiece, Source] = {}
     shapes: dict[str, Shape] = {}
-    for (tensor, expert), together in sharing.items():
+    for (tensor, expert, _), together in sharing.items():
         made = _side_by_side(sorted(together, key=lambda piece: piece.rule.part))
         places |= made
         whole = made[together[0]].whole
@@ -246,9 +273,12 @@ def sources_of(
         if not all(piece.tensor in infos for piece in own):
             continue
         made = [replace(layout.places[p], info=_info_of(p, infos[p.tensor])) for p in own]
-        if own[0].summed:
+        rule = own[0].made
+        if isinstance(rule, Sums):
             outer, inner = made
             found[name] = Summed(outer, inner, shapes[name])
+        elif isinstance(rule, Products):
+            found[name] = Multiplied(rule, tuple(made), shapes[name])
         elif len(made) == 1 and made[0].shape == shapes[name]:
             found[name] = made[0]
         else:

@@ -30,7 +30,7 @@ from ingot.models.config import ModelConfig
 from ingot.models.family import Family, Weights
 from ingot.models.foreign.config import AnyConfig
 from ingot.models.templates import BEYOND, expand, fill
-from ingot.models.weight_rules import Entry, Rows, Rule, Stack, Sums
+from ingot.models.weight_rules import Entry, Products, Rows, Rule, Stack, Sums
 
 BIAS = ".bias"
 BASE = "model."  # in front of all parameters but those of the head
@@ -149,13 +149,16 @@ def _filled(entry: Entry, match: re.Match[str]) -> Rule:
     if isinstance(entry, Stack):
         parts = (replace(part, source=fill(part.source, match)) for part in entry.parts)
         return Stack(tuple(parts))
+
+    def filled(rule: Rows) -> Rows:
+        return replace(rule, source=fill(rule.source, match))
+
     if isinstance(entry, Sums):
-        outer, inner = (
-            replace(each, source=fill(each.source, match)) for each in (entry.outer, entry.inner)
-        )
-        return Sums(outer, inner, entry.count)
-    rule = Rows(entry) if isinstance(entry, str) else entry
-    return replace(rule, source=fill(rule.source, match))
+        return replace(entry, outer=filled(entry.outer), inner=filled(entry.inner))
+    if isinstance(entry, Products):
+        table, matrix, bias, *norm = map(filled, entry.parts)
+        return replace(entry, table=table, matrix=matrix, bias=bias, norm=tuple(norm))
+    return filled(Rows(entry) if isinstance(entry, str) else entry)
 
 
 def _find_copies(

@@ -21,6 +21,7 @@ from ingot.models.model_dir import ModelDir
 from ingot.models.templates import expand
 from tests.support.checkpoints import EMBED, Tensors, build, edit, refused, with_header
 from tests.support.memory import resident_bytes
+from tests.support.text_models import KINDS, saved
 from tests.support.tiny_models import save_random
 
 # Fused sources
@@ -266,3 +267,55 @@ def test_templates(template: str, matched: list[str], others: list[str]) -> None
     pattern = expand(template)
     assert all(pattern.fullmatch(name) for name in matched)
     assert not any(pattern.fullmatch(name) for name in others)
+
+
+# Sources of what is computed while it is read
+
+
+def deberta(tmp_path: Path) -> Path:
+    return saved(KINDS["deberta v3"].build("Model"), tmp_path)
+
+
+QUERIES, KEYS = (f"model.layers.1.self_attn.{name}.weight" for name in ("q_bias", "k_bias"))
+TABLE = "encoder.rel_embeddings.weight"
+
+
+def test_products_are_made_while_they_are_read(tmp_path: Path) -> None:
+    folder = deberta(tmp_path)
+    stored = load_file(folder / "model.safetensors")
+    norm = stored["encoder.LayerNorm.weight"], stored["encoder.LayerNorm.bias"]
+    table = torch.nn.functional.layer_norm(stored[TABLE], (60,), *norm, 1e-7)
+    with build(folder)[0] as checkpoint:
+        for name, other in ((QUERIES, "key_proj"), (KEYS, "query_proj")):
+            base = f"encoder.layer.1.attention.self.{other}"
+            made = table @ stored[f"{base}.weight"].T + stored[f"{base}.bias"]
+            wanted = made.unflatten(-1, (3, 20)).transpose(0, 1).reshape(3 * 32, 20)
+            torch.testing.assert_close(checkpoint.read(name), wanted)
+            assert torch.equal(checkpoint.read(name, 5, 40), checkpoint.read(name)[5:40])
+            assert torch.equal(torch.cat([*checkpoint.pieces(name, 700)]), checkpoint.read(name))
+            assert checkpoint.dtype(name) == torch.float32
+
+
+def test_what_products_are_made_of_is_checked(tmp_path: Path) -> None:
+    folder = deberta(tmp_path)
+    edit(folder, lambda t: t.update({TABLE: t[TABLE][:-1].clone()}))
+    refused(folder, f"{TABLE} [31, 60] instead of [32, 60]")
+    edit(folder, lambda t: t.pop(TABLE))
+    refused(folder, f"lacks {TABLE}")
+    edit(folder, lambda t: t.update({TABLE: torch.full((32, 60), math.nan)}))
+    with (
+        build(folder)[0] as checkpoint,
+        pytest.raises(CheckpointError, match=f"{TABLE} holds values that are not finite"),
+    ):
+        checkpoint.read(QUERIES)
+
+
+def test_all_layers_read_the_table_that_they_share(tmp_path: Path) -> None:
+    folder = saved(KINDS["mpnet"].build("Model"), tmp_path)
+    table = load_file(folder / "model.safetensors")["encoder.relative_attention_bias.weight"]
+    with build(folder)[0] as checkpoint:
+        for layer in range(3):
+            assert torch.equal(checkpoint.read(f"model.layers.{layer}.self_attn.bias"), table.T)
+    name = "encoder.relative_attention_bias.weight"
+    edit(folder, lambda t: t.update({name: table[:, :2].clone()}))
+    refused(folder, f"{name} [32, 2] instead of [32, 3]")
