@@ -35,6 +35,7 @@ from ingot.runtime.encoder import EncodedText, TextEncoder
 from ingot.targets.cuda.kind import KIND as CUDA
 from ingot.targets.target import target_named
 from tests.ops.sample_inputs import segments
+from tests.support.core import core
 from tests.support.text_models import KINDS, POOLS, TEXTS, rows, saved, with_modules, write
 
 LIMITS = Limits(
@@ -153,6 +154,46 @@ def test_a_gpu_has_launches_for_it(tmp_path: Path) -> None:
     placed = CUDA.place(CUDA.group(CUDA.rewrite(plan))[0])
     text = "".join(CUDA.sources(placed, target_named("cuda:sm_90")).values())
     assert "rows.pool" in text and "segments.attend_segments" in text
+
+
+def test_biases_by_distance_are_sums_and_stay_wide(tmp_path: Path) -> None:
+    judge = KINDS["deberta v3"].build("Model")
+    wanted = torch.stack([rows(judge, text).mean(0) for text in TEXTS])
+    plan, got = interpreted(with_modules(saved(judge, tmp_path)), TEXTS, dtype="bfloat16")
+    assert MOST < error(got, wanted) < NARROW["bfloat16"][1]
+    mixers = [i for i in plan.instructions if i.op == "segment_attention"]
+    given = {name: {plan.buffer(i.inputs[name]).dtype for i in mixers} for name in mixers[0].inputs}
+    assert {name for name, dtypes in given.items() if dtypes == {"bfloat16"}} == {*"qkv"}
+    assert {name for name, dtypes in given.items() if dtypes == {"float32"}} == {
+        "q_bias", "k_bias", "buckets",
+    }  # fmt: skip
+    products = [i for i in plan.instructions if i.op == "head_linear"]
+    assert {plan.buffer(i.inputs["weight"]).dtype for i in products} == {"bfloat16"}
+
+
+def test_a_gpu_has_launches_for_biases_by_distance(tmp_path: Path) -> None:
+    judge = KINDS["deberta v3"].build("Model")
+    plan, _ = interpreted(with_modules(saved(judge, tmp_path)), TEXTS)
+    placed = CUDA.place(CUDA.group(CUDA.rewrite(plan))[0])
+    text = "".join(CUDA.sources(placed, target_named("cuda:sm_90")).values())
+    assert "head_product.multiply_heads" in text and "K_BIAS_STRIDE" in text
+
+
+@pytest.mark.parametrize("kind", core("deberta v3", further=("mpnet", "deberta even", "jina v3")))
+def test_kernels_give_the_scores_of_transformers(kind: str, tmp_path: Path) -> None:
+    """Of texts beside others, and alone to the bit, in either order."""
+    judge = KINDS[kind].build("ForSequenceClassification")
+    texts = [*TEXTS, [(i * 31 + 7) % 2000 + 2 for i in range(61)]]
+    wanted = torch.stack([rows(judge, text) for text in texts]).softmax(-1).numpy()
+    folder = saved(judge, tmp_path / "m")
+    ingot.compile(folder, tmp_path / "out", max_num_batched_tokens=128, dtype="float32")
+    with ingot.Classifier(tmp_path / "out") as model:
+        got = model.classify(texts)
+        assert np.array_equal(model.classify(texts[::-1])[::-1], got)
+        assert all(
+            np.array_equal(model.classify([t])[0], p) for t, p in zip(texts, got, strict=True)
+        )
+    assert np.linalg.norm(got - wanted) / np.linalg.norm(wanted) < MOST
 
 
 @cache
