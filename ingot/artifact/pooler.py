@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -14,7 +15,8 @@ class Pooler:
 
     Attributes:
         task: a text becomes a vector, or gets a score for each label.
-        pooling: how the rows of a text became one.
+        pooling: how the rows of a text became one; what several ways make lies side by side.
+        include_prompt: rows of a prompt are pooled with those of the text behind it.
         guessed: no file of the model says how.
         size: numbers of a vector, or labels.
         normalize: vectors are made 1 long.
@@ -32,7 +34,8 @@ class Pooler:
     """
 
     task: Task
-    pooling: str
+    pooling: tuple[str, ...]
+    include_prompt: bool = True
     guessed: bool = False
     size: int
     normalize: bool = False
@@ -51,15 +54,23 @@ class Pooler:
     def in_words(self) -> str:
         """Describes it in a line."""
         if self.task == "classify":
-            return f"scores of {self.size} labels, from the {POOLED[self.pooling]}"
-        made = f"vectors of {self.size}, from the {POOLED[self.pooling]}"
+            return f"scores of {self.size} labels, from {pooled_in_words(self.pooling)}"
+        made = f"vectors of {self.size}, from {pooled_in_words(self.pooling)}"
+        made += "" if self.include_prompt else ", without those of a prompt"
         made += ", normalised" if self.normalize else ""
         return made + (" (guessed: no modules.json says so)" if self.guessed else "")
 
 
 POOLED = {
-    "first": "first token",
-    "last": "last token",
-    "mean": "mean of all tokens",
-    "max": "largest of all tokens",
+    "first": "the first token",
+    "max": "the largest of all tokens",
+    "mean": "the mean of all tokens",
+    "mean_sqrt": "the sum of all tokens by the root of their number",
+    "weighted_mean": "the mean of all tokens, in which token n counts n times",
+    "last": "the last token",
 }
+
+
+def pooled_in_words(pooling: Iterable[str]) -> str:
+    """Describes how the rows of a text became one."""
+    return " and ".join(POOLED[how] for how in pooling)

@@ -89,11 +89,16 @@ HIDDEN = Program(
     outputs=(_rows("hidden"),),
 )
 
+_SEGMENTS = (
+    *_TEXT[:2],
+    _input("spans", ("S", 3), "first token of each text, their end, how many are not pooled"),
+)
+
 VECTORS = "vectors"
 ENCODE = Program(
     name="encode",
     meaning="gives a vector for each text, which it sees whole",
-    inputs=tuple(array for array in _TEXT if array.name not in LEADS_TO),
+    inputs=_SEGMENTS,
     outputs=(_rows(VECTORS, "S"),),
 )
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ingot.artifact.formats import Storage
-from ingot.artifact.pooler import POOLED
+from ingot.artifact.pooler import pooled_in_words
 from ingot.compiler.choose_targets import resolve_targets
 from ingot.compiler.needs import Use, Way, options_for, ways_to_store, words_of
 from ingot.compiler.options import CompileOptions
@@ -300,7 +300,7 @@ def _head(config: ModelConfig) -> str:
     """Describes what a model ends with."""
     if config.head is None:
         return "tied head" if config.tie_embeddings else "separate head"
-    kept = f"the {POOLED[config.head.pooling]}"
+    kept = pooled_in_words(config.head.pooling)
     labels = len(config.head.labels)
     return f"scores of {labels} labels from {kept}" if labels else f"vectors from {kept}"
 

@@ -22,8 +22,7 @@ from ingot.ops.expert_gate import gated, picks
 from ingot.ops.registry import Args
 from ingot.ops.scaled import Operand, Scaled
 from ingot.ops.stacks import matrix_name
-from ingot.passes.graph import arguments, op_name
-from ingot.passes.pool_segments import how_of
+from ingot.passes.graph import arguments, is_op, op_name
 from ingot.passes.verification import on_cpu
 
 ATTENTION = OPS["attention"]
@@ -193,7 +192,7 @@ class Interpreter:
     def apply(self, node: Node, run: int, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """The value of a node in a run, from those that it is given."""
         traits = TRAITS.get(op_name(node))
-        if traits is None and pools(node, args):
+        if is_op(node, "pool"):
             texts = args[0].split(self.lengths, dim=1)
             return torch.cat([node.target(text, *args[1:], **kwargs) for text in texts], dim=1)  # type: ignore[operator]
         if traits is None or not traits.meets_tokens:
@@ -305,11 +304,6 @@ class Interpreter:
         table = self.read(str(weight.target))
         looked_up = (table[ids] for ids in self.values[tokens])
         return [r.dequantize() if isinstance(r, Scaled) else r.float() for r in looked_up]
-
-
-def pools(node: Node, args: Sequence[Any]) -> bool:
-    """Returns whether a call makes one row of all rows of a text."""
-    return bool(args) and isinstance(args[0], torch.Tensor) and how_of(node, args[0].dim()) != ""
 
 
 def _joined(values: Sequence[torch.Tensor]) -> torch.Tensor:

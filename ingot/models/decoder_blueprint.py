@@ -240,7 +240,7 @@ def dense_layer(config: ModelConfig, columns: int, layer: DenseConfig) -> Bluepr
 def encoder(config: ModelConfig) -> Blueprint:
     """Layers, and what is made of the row that a text is pooled to."""
     assert config.head is not None, "an encoder has a head"
-    columns, layers = config.hidden_size, {}
+    columns, layers = config.head.pooled(config.hidden_size), {}
     for index, layer in enumerate(config.head.layers):
         layers[str(index)] = dense_layer(config, columns, layer)
         columns = layer.size

@@ -56,11 +56,11 @@ def parse_encoder(
         classifier_pooling: of a model with one.
         decided: fields of ModelConfig, as in `parse_decoder`.
     """
-    head = HeadConfig(pooling=pooling)
+    head = HeadConfig(pooling=(pooling,))
     if classifies(fields):
         labels = read_labels(fields)
         layers = (*classifier, DenseConfig(size=len(labels)))
-        head = HeadConfig(pooling=classifier_pooling, layers=layers, labels=labels)
+        head = HeadConfig(pooling=(classifier_pooling,), layers=layers, labels=labels)
     for key in TOLD_ELSEWHERE:
         fields.raw(key, None)
     fields.refuse("is_decoder", (False,), "supported: encoders")
@@ -85,7 +85,7 @@ def classifying(family: Family, architecture: str) -> Family:
         labels = read_labels(fields)
         config: ModelConfig = family.parse(fields)
         layer = DenseConfig(size=len(labels), bias=False)
-        head = HeadConfig(pooling="last", layers=(layer,), labels=labels)
+        head = HeadConfig(pooling=("last",), layers=(layer,), labels=labels)
         return replace(config, head=head, tie_embeddings=False)
 
     def weights(config: ModelConfig) -> Weights:

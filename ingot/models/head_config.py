@@ -7,7 +7,7 @@ from typing import Literal
 
 from ingot.models.mlp_config import Activation
 
-Pooling = Literal["first", "last", "mean", "max"]
+Pooling = Literal["first", "max", "mean", "mean_sqrt", "weighted_mean", "last"]
 HeadActivation = Activation | Literal["none", "tanh"]
 
 
@@ -35,16 +35,21 @@ class HeadConfig:
     """What stands on the layers of a model that reads whole texts.
 
     Attributes:
-        pooling: how the rows of a text become one: the first or the last of them, their mean, or
-            the largest number of each column.
+        pooling: how the rows of a text become one: the first or the last of them, the largest
+            number of each column, their mean, their sum by the root of their number, or a mean in
+            which row n counts n times. What several ways make lies side by side.
         layers: what follows, in order.
         labels: what the numbers of the last layer score; none of a vector.
     """
 
-    pooling: Pooling
+    pooling: tuple[Pooling, ...]
     layers: tuple[DenseConfig, ...] = ()
     labels: tuple[str, ...] = ()
 
+    def pooled(self, hidden_size: int) -> int:
+        """Columns of what is pooled."""
+        return hidden_size * len(self.pooling)
+
     def width(self, hidden_size: int) -> int:
         """Columns of the row that a text becomes."""
-        return self.layers[-1].size if self.layers else hidden_size
+        return self.layers[-1].size if self.layers else self.pooled(hidden_size)

@@ -19,15 +19,23 @@ from ingot.models.head_config import DenseConfig, HeadActivation, HeadConfig, Po
 from ingot.models.model_dir import ModelDir
 
 SUPPORTED = ("Transformer", "Pooling", "Dense", "Normalize")
-# Ways to pool, as older files name them and as newer ones do.
-MODES: dict[str, Pooling] = {
-    "pooling_mode_cls_token": "first",
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_max_tokens": "max",
-    "pooling_mode_lasttoken": "last",
+# Ways to pool, by their names and the flags that stood for them before, in the order of the flags.
+NAMES: dict[str, Pooling] = {
+    "cls": "first",
+    "max": "max",
+    "mean": "mean",
+    "mean_sqrt_len_tokens": "mean_sqrt",
+    "weightedmean": "weighted_mean",
+    "lasttoken": "last",
 }
-OTHER_MODES = ("pooling_mode_mean_sqrt_len_tokens", "pooling_mode_weightedmean_tokens")
-NAMES: dict[str, Pooling] = {"cls": "first", "mean": "mean", "max": "max", "lasttoken": "last"}
+FLAGS = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
 ACTIVATIONS: dict[str, HeadActivation] = {
     "torch.nn.modules.linear.Identity": "none",
     "torch.nn.modules.activation.Tanh": "tanh",
@@ -43,7 +51,8 @@ FOLDER = "config.json"
 class TextModules:
     """What follows the layers of a model, by its `modules.json`."""
 
-    pooling: Pooling
+    pooling: tuple[Pooling, ...]
+    include_prompt: bool = True
     layers: tuple[DenseConfig, ...] = ()
     normalize: bool = False
 
@@ -60,7 +69,7 @@ def read_modules(model_dir: ModelDir) -> TextModules | None:
     found: TextModules | None = None
     for kind, folder in _listed(model_dir):
         if kind == "Pooling":
-            found = TextModules(pooling=_pooling(_fields(model_dir, folder)))
+            found = _pooling(_fields(model_dir, folder))
         elif kind != "Transformer" and found is None:
             raise UnsupportedModelError(
                 f"{MODULES} has {kind} before Pooling", hint="Supported: Pooling comes first."
@@ -110,11 +119,12 @@ def read_pooler(model_dir: ModelDir, config: ModelConfig) -> Pooler | None:
             hint="Dense layers are supported behind encoders.",
         )
     said = _said(model_dir)
-    head = config.head or HeadConfig(pooling=modules.pooling if modules else "last")
+    head = config.head or HeadConfig(pooling=modules.pooling if modules else ("last",))
     size = head.width(config.hidden_size)
     return Pooler(
         task="embed",
         pooling=head.pooling,
+        include_prompt=modules is None or modules.include_prompt,
         guessed=modules is None,
         size=size,
         normalize=modules is not None and modules.normalize,
@@ -175,27 +185,27 @@ def _fields(model_dir: ModelDir, folder: str) -> Fields:
     return Fields(model_dir.json(name), name)
 
 
-def _pooling(fields: Fields) -> Pooling:
-    """The one way that is on. Raises UnsupportedModelError for others, and for several."""
+def _pooling(fields: Fields) -> TextModules:
+    """How rows are pooled: by the names that a file has, or else by its flags, or by the mean.
+
+    Raises UnsupportedModelError for a way that is not known.
+    """
     fields.raw("word_embedding_dimension", None)
     fields.raw("embedding_dimension", None)
-    if not fields.flag("include_prompt", True):
-        raise UnsupportedModelError(
-            f"{fields.where} has include_prompt = false",
-            hint="Supported: means over all tokens, those of prompts included.",
-        )
+    flagged = [name for flag, name in FLAGS.items() if fields.flag(flag, False)]
     named = fields.raw("pooling_mode", None)
-    wanted = [named] if isinstance(named, str) else list(named or ())
-    on = [NAMES.get(str(each), str(each)) for each in wanted]
-    on += [how for key, how in MODES.items() if fields.flag(key, False)]
-    on += [key for key in OTHER_MODES if fields.flag(key, False)]
-    fields.finish()
-    if len(on) != 1 or on[0] not in NAMES.values():
+    if named is None:
+        named = flagged or ["mean"]
+    names = named if isinstance(named, list) else [named]
+    unknown = [f"{name!r:.40}" for name in names if not isinstance(name, str) or name not in NAMES]
+    if unknown or not names:
         raise UnsupportedModelError(
-            f"{fields.where} pools by {' and '.join(on) or 'nothing'}",
-            hint=f"Supported: one of {', '.join(NAMES)}.",
+            f"{fields.where} pools by {' and '.join(unknown) or 'nothing'}",
+            hint=f"Supported: {', '.join(NAMES)}.",
         )
-    return cast(Pooling, on[0])
+    include_prompt = fields.flag("include_prompt", True)
+    fields.finish()
+    return TextModules(pooling=tuple(NAMES[name] for name in names), include_prompt=include_prompt)
 
 
 def _dense(fields: Fields, folder: str) -> DenseConfig:

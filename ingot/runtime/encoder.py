@@ -31,10 +31,12 @@ def never() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class EncodedText:
-    """A text in tokens; from `second` on, unless it is 0, those of the second text of a pair."""
+    """A text in tokens; from `second` on, unless it is 0, those of the second text of a pair. The
+    first `unpooled` of them have no part in its row."""
 
     tokens: Sequence[int]
     second: int = 0
+    unpooled: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -107,6 +109,11 @@ class TextEncoder:
                 f"a text of {count} tokens",
                 hint=f"A text has 1 to {self.longest} tokens here. Cut it, or ask for truncation.",
             )
+        if text.unpooled >= count:
+            raise RequestError(
+                f"a text of {count} tokens, of which none is behind its prompt",
+                hint="The model leaves out the prompt. Give a text that is not empty.",
+            )
         least, most = min(text.tokens), max(text.tokens)
         if least < 0 or most >= self._vocab_size:
             raise RequestError(
@@ -161,7 +168,7 @@ class TextEncoder:
             text = job.text
             end = begin + len(text.tokens)
             tokens[begin:end] = text.tokens
-            spans[index] = begin, end, 0
+            spans[index] = begin, end, text.unpooled
             if "positions" in inputs:
                 positions = inputs["positions"]
                 positions[begin:end] = np.arange(end - begin)

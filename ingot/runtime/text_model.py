@@ -58,17 +58,18 @@ class TextModel:
     def rows(
         self,
         texts: Sequence[Text],
+        prompt: str = "",
         at_once: int = AT_ONCE,
         tell: Callable[[int], None] | None = None,
     ) -> Float32:
-        """What the model makes of each text, float32 [texts, columns], as it comes.
+        """What the model makes of each text behind a prompt, float32 [texts, columns], as it comes.
 
         `tell` is called with how many are done. Raises RequestError for a text that cannot be run.
         """
         found = []
         for begin in range(0, len(texts), max(at_once, 1)):
             part = texts[begin : begin + at_once]
-            found.append(self._texts.run(self._tokens.encode(part)))
+            found.append(self._texts.run(self._tokens.encode(part, prompt)))
             if tell is not None:
                 tell(begin + len(part))
         return np.concatenate(found) if found else np.empty((0, self.pooler.size), np.float32)
@@ -120,10 +121,8 @@ class Embedder(TextModel):
         single = isinstance(sentences, str)
         texts = [sentences] if isinstance(sentences, str) else list(sentences)
         before = prompt_of(self.pooler, prompt_name) if prompt is None else prompt
-        if before:
-            texts = [before + text if isinstance(text, str) else text for text in texts]
         shows = len(texts) > AT_ONCE if show_progress_bar is None else show_progress_bar
-        vectors = self.rows(texts, batch_size, _telling(len(texts)) if shows else None)
+        vectors = self.rows(texts, before, batch_size, _telling(len(texts)) if shows else None)
         if shows:
             end_progress()
         vectors = finished(vectors, self.pooler, truncate_dim, normalize=normalize_embeddings)

@@ -52,10 +52,11 @@ class TextTasks(Model):
         """A vector for every prompt; no token is drawn.
 
         Prompts are those of `generate`. A model that generates gives its last hidden states:
-        `pooling` takes that of the "last" token, of the "first", or the "mean" of all; None is what
-        the model was made for, or else "last". `normalize` makes the vector 1 long. Of
-        `pooling_params`, a dict or an object, `dimensions` cuts it. The bits of a vector depend on
-        neither the other prompts nor what else the model does. `vllm` is as in `generate`.
+        `pooling` takes that of the "last" token, of the "first", the "mean" of all, or another of
+        `embedding.Pooling`; None is what the model was made for, or else "last". `normalize` makes
+        the vector 1 long. Of `pooling_params`, a dict or an object, `dimensions` cuts it. The bits
+        of a vector depend on neither the other prompts nor what else the model does. `vllm` is as
+        in `generate`.
 
         Raises UsageError for an artifact that gives no vectors, and RequestError, with nothing run,
         if any prompt cannot be served.
@@ -196,15 +197,15 @@ class TextTasks(Model):
         pooler = self.artifact.manifest.pooler
         if self._encoder is not None:
             pooler = self._pooler("embed")
-            if pooling is not None and pooling != pooler.pooling:
+            if pooling is not None and (pooling,) != pooler.pooling:
                 raise UsageError(
                     f"pooling is {pooling!r:.80}",
-                    hint=f"The model was made for {pooler.pooling}; leave it out.",
+                    hint=f"The model was made for {', '.join(pooler.pooling)}; leave it out.",
                 )
             return self._rows(texts), pooler
-        how = pooling or (pooler.pooling if pooler else "last")
-        check_pooling(how)
-        pools = [PooledRows(how, len(text.tokens)) for text in texts]
+        usual = pooler.pooling if pooler else ("last",)
+        ways = usual if pooling is None else (check_pooling(pooling),)
+        pools = [PooledRows(ways, len(text.tokens)) for text in texts]
         tokens = [[*text.tokens] for text in texts]
         self.run_pools(HIDDEN.name, tokens, pools, progress=progress)
         rows = [pool.vector(normalize=False) for pool in pools]

@@ -26,18 +26,22 @@ class TextTokens:
     def __init__(
         self, tokenizer: Tokenizer, pooler: Pooler, *, longest: int, truncate: bool
     ) -> None:
-        self._tokenizer = tokenizer
+        self._tokenizer, self._pooler = tokenizer, pooler
         self.longest = min(longest, pooler.max_tokens)
         self._most = self.longest if truncate else None
 
-    def encode(self, texts: Sequence[Text]) -> list[EncodedText]:
-        """The tokens of each text. Raises RequestError, naming the place of the text."""
-        spelled = {i: text for i, text in enumerate(texts) if is_spelled(text)}
+    def encode(self, texts: Sequence[Text], prompt: str = "") -> list[EncodedText]:
+        """The tokens of each text, of those that are no tokens behind a prompt.
+
+        Raises RequestError, naming the place of the text.
+        """
+        spelled = {i: behind(prompt, text) for i, text in enumerate(texts) if is_spelled(text)}
         batch = self._tokenizer.encode_texts([*map(as_spelled, spelled.values())], self._most)
-        made = dict(zip(spelled, batch, strict=True))
+        unpooled = unpooled_tokens(self._tokenizer, self._pooler, prompt)
+        made = dict(zip(spelled, (EncodedText(*each, unpooled) for each in batch), strict=True))
         found = []
         for i, text in enumerate(texts):
-            found.append(EncodedText(*made[i]) if i in made else EncodedText(tokens_of(text, i)))
+            found.append(made[i] if i in made else EncodedText(tokens_of(text, i)))
             self._check(found[i], i)
         return found
 
@@ -48,8 +52,25 @@ class TextTokens:
                 f"text {place} has {count} tokens, and the model takes {self.longest}",
                 hint="Shorten it, or ask for truncation, which leaves out its end.",
             )
-        if not count:
-            raise RequestError(f"text {place} has no token", hint="Give a text that is not empty.")
+        if count <= text.unpooled:
+            behind = " behind its prompt" if text.unpooled else ""
+            raise RequestError(
+                f"text {place} has no token{behind}", hint="Give a text that is not empty."
+            )
+
+
+def behind(prompt: str, text: Any) -> Any:
+    """A text behind a prompt; a pair of texts, or tokens, as they are."""
+    return prompt + text if isinstance(text, str) else text
+
+
+def unpooled_tokens(tokenizer: Tokenizer, pooler: Pooler, prompt: str) -> int:
+    """How many tokens of a text behind that prompt have no part in its row: those of the prompt
+    alone, but for a special one at their end, as sentence-transformers counts them."""
+    if pooler.include_prompt or not prompt:
+        return 0
+    tokens = tokenizer.encode(prompt)
+    return len(tokens) - tokenizer.is_special(tokens[-1]) if tokens else 0
 
 
 def is_spelled(text: Text) -> bool:

@@ -227,6 +227,10 @@ class Tokenizer:
         parts = pairwise([0, *starts, len(ids)])
         return "".join(self.decode(ids[begin:end], False) for begin, end in parts)
 
+    def is_special(self, token_id: int) -> bool:
+        """Tells whether a token is no text, such as one that ends it."""
+        return token_id in self._skipped
+
     def token(self, token_id: int) -> str | None:
         """The spelling of a token in the vocabulary; None for an id that has none."""
         spelling: str | None = self.backend.id_to_token(token_id)

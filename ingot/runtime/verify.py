@@ -276,7 +276,7 @@ def _rows_difference(llm: LLM, program: str) -> RowsDifference:
     prompts = [prompt.tokens for prompt in golden.prompts]
     found = {}
     for way, size in WAYS.items():
-        pools = [PooledRows("last", len(tokens)) for tokens in prompts]
+        pools = [PooledRows(("last",), len(tokens)) for tokens in prompts]
         llm.run_pools(program, prompts, pools, chunk_tokens=size)
         found[way] = [pool.vector(normalize=False) for pool in pools]
     first, *others = found.values()

@@ -25,7 +25,6 @@ from ingot.compiler.lower import lower
 from ingot.compiler.program_graphs import graph_of, result_of
 from ingot.errors import IngotError, RequestError, UnsupportedModelError, UsageError
 from ingot.models import registry
-from ingot.models.blocks import encoder as encoder_block
 from ingot.models.checkpoints.checkpoint import Checkpoint
 from ingot.models.counts import module_counts
 from ingot.models.model_dir import ModelDir
@@ -36,7 +35,17 @@ from ingot.targets.cuda.kind import KIND as CUDA
 from ingot.targets.target import target_named
 from tests.ops.sample_inputs import segments
 from tests.support.core import core
-from tests.support.text_models import KINDS, POOLS, TEXTS, rows, saved, with_modules, write
+from tests.support.text_models import (
+    KINDS,
+    POOLS,
+    TEXTS,
+    rows,
+    saved,
+    wide_embedder,
+    with_modules,
+    without_prompt,
+    write,
+)
 
 LIMITS = Limits(
     max_model_len=64, max_num_seqs=8, max_num_batched_tokens=64, max_logit_rows=8, page_size=16
@@ -49,6 +58,7 @@ def interpreted(
     texts: list[list[int]],
     types: list[int] = (),
     *,
+    unpooled: list[int] = (),
     verify: bool = False,
     dtype: str = "float32",
 ) -> tuple[Plan, Tensor]:
@@ -64,7 +74,7 @@ def interpreted(
     arrays = {
         "tokens": torch.tensor([token for text in texts for token in text]),
         "positions": torch.cat([torch.arange(n) for n in lengths]),
-        "spans": segments(lengths),
+        "spans": segments(lengths, unpooled),
     }
     if types:
         arrays["positions"] += torch.tensor(types) * config.max_position_embeddings
@@ -79,13 +89,23 @@ def error(got: Tensor, wanted: Tensor) -> float:
 
 
 @pytest.mark.parametrize(
-    ("kind", "pooling"), [*((kind, "mean") for kind in KINDS), ("bert", "cls"), ("bert", "max")]
+    ("kind", "pooling"),
+    [
+        *((kind, ("mean",)) for kind in KINDS),
+        *(("bert", (name,)) for name in POOLS if name != "mean"),
+        ("bert", ("cls", "lasttoken")),
+        ("bert", ("cls", "max", "mean")),
+        ("modernbert", tuple(POOLS)),
+    ],
 )
-def test_pooled_rows_are_those_of_transformers(kind: str, pooling: str, tmp_path: Path) -> None:
+def test_pooled_rows_are_those_of_transformers(
+    kind: str, pooling: tuple[str, ...], tmp_path: Path
+) -> None:
     judge = KINDS[kind].build("Model")
-    folder = with_modules(saved(judge, tmp_path), pooling)
-    wanted = torch.stack([POOLS[pooling](rows(judge, text)) for text in TEXTS])
-    plan, got = interpreted(folder, TEXTS, verify=pooling == "cls")
+    folder = with_modules(saved(judge, tmp_path), *pooling)
+    found = [rows(judge, text) for text in TEXTS]
+    wanted = torch.stack([torch.cat([POOLS[name](each) for name in pooling]) for each in found])
+    plan, got = interpreted(folder, TEXTS, verify="cls" in pooling)
     assert error(got, wanted) < MOST
     assert not plan.spec.states and {i.op for i in plan.instructions} >= {"segment_attention"}
 
@@ -119,8 +139,9 @@ def test_the_second_text_of_a_pair_has_a_type_of_its_own(tmp_path: Path) -> None
 
 def test_dense_layers_follow_the_pooled_row(tmp_path: Path) -> None:
     judge = KINDS["bert"].build("Model")
-    folder = with_modules(saved(judge, tmp_path), dense=[44, 28])
-    wanted = torch.stack([rows(judge, text).mean(0) for text in TEXTS])
+    folder = with_modules(saved(judge, tmp_path), "max", "mean", dense=[44, 28])
+    found = [rows(judge, text) for text in TEXTS]
+    wanted = torch.stack([torch.cat([each.amax(0), each.mean(0)]) for each in found])
     for name in ("2_Dense", "3_Dense"):
         layer = load_file(folder / name / "model.safetensors")
         wanted = torch.tanh(wanted @ layer["linear.weight"].T + layer["linear.bias"])
@@ -136,16 +157,43 @@ def test_the_first_token_spares_the_last_layer_of_all_others(tmp_path: Path) -> 
     assert ops[ops.index("pool") :].count("linear") == 3  # output projection, up and down
 
 
-def test_a_first_token_is_taken_early_only_where_no_other_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    both = {"first": lambda x: x[:, :1] + x.mean(1, keepdim=True)}
-    monkeypatch.setattr(encoder_block, "POOLINGS", both)
-    monkeypatch.setattr(encoder_block.Pool, "becomes", {"pool": 2, "add": 1})
+def test_a_first_token_is_taken_early_only_where_no_other_is_read(tmp_path: Path) -> None:
     judge = KINDS["bert"].build("Model")
-    found = [rows(judge, text) for text in TEXTS]
-    _, got = interpreted(with_modules(saved(judge, tmp_path), "cls"), TEXTS)
-    assert error(got, torch.stack([each[0] + each.mean(0) for each in found])) < MOST
+    plan, _ = interpreted(with_modules(saved(judge, tmp_path), "cls", "mean"), TEXTS)
+    ops = [i.op for i in plan.instructions]
+    assert ops[ops.index("pool") :] == ["pool", "pool", "concat"]
+
+
+def test_rows_of_a_prompt_are_left_out(tmp_path: Path) -> None:
+    """Their places count nevertheless, where later tokens weigh more."""
+    judge, unpooled = KINDS["bert"].build("Model"), [2, 0, 39]
+    folder = with_modules(saved(judge, tmp_path), *POOLS, include_prompt=False)
+    both = zip(TEXTS, unpooled, strict=True)
+    wanted = torch.stack([without_prompt(rows(judge, text), start) for text, start in both])
+    _, got = interpreted(folder, TEXTS, unpooled=unpooled)
+    assert error(got, wanted) < MOST
+    _, whole = interpreted(folder, TEXTS)
+    assert error(whole, wanted) > 0.1
+
+
+@pytest.fixture(scope="module")
+def wide() -> Iterator[ingot.Embedder]:
+    with ingot.Embedder(wide_embedder()) as model:
+        yield model
+
+
+def test_kernels_pool_in_several_ways_and_leave_out_a_prompt(wide: ingot.Embedder) -> None:
+    texts = ["or not", "that is the question"]
+    count = len(wide.tokenizer.encode("To be "))
+    tokens = [wide.tokenizer.encode("To be " + text) for text in texts]
+    wanted = torch.stack([without_prompt(rows(judge(), each), count) for each in tokens])
+    got = wide.encode(texts, prompt_name="query")
+    assert got.shape == (2, 360) and error(torch.tensor(got), wanted) < MOST
+    plain = torch.stack([without_prompt(rows(judge(), each), 0) for each in tokens])
+    assert error(torch.tensor(wide.encode(tokens, prompt_name="query")), plain) < MOST
+    assert got[1].tobytes() == wide.encode(texts[1], prompt_name="query").tobytes()
+    with pytest.raises(RequestError, match="text 1 has no token behind its prompt"):
+        wide.encode(["or not", ""], prompt_name="query")
 
 
 def test_a_gpu_has_launches_for_it(tmp_path: Path) -> None:
@@ -333,13 +381,9 @@ def test_texts_that_nobody_waits_for_are_not_run(embedder: ingot.Embedder) -> No
     [
         ("modules.json", [{"type": "x.models.WordWeights", "path": ""}], "a module 'WordWeights'"),
         ("modules.json", [{"type": "x.Transformer", "path": ""}], "has no Pooling"),
-        ("1_Pooling/config.json", {"pooling_mode_weightedmean_tokens": True}, "weightedmean"),
-        (
-            "1_Pooling/config.json",
-            {"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True},
-            "pools by first and mean",
-        ),
-        ("1_Pooling/config.json", {"include_prompt": False}, "include_prompt = false"),
+        ("1_Pooling/config.json", {"pooling_mode": "median"}, "pools by 'median'"),
+        ("1_Pooling/config.json", {"pooling_mode": ["mean", 7]}, "pools by 7"),
+        ("1_Pooling/config.json", {"pooling_mode": []}, "pools by nothing"),
     ],
 )
 def test_modules_that_nothing_stands_for(
@@ -349,6 +393,27 @@ def test_modules_that_nothing_stands_for(
     write(folder / name, change)
     with pytest.raises(UnsupportedModelError, match=message):
         registry.load_config(ModelDir.open(folder))
+
+
+@pytest.mark.parametrize(
+    ("file", "pooling"),
+    [
+        ({"pooling_mode": "weightedmean", "embedding_dimension": 60}, ["weighted_mean"]),
+        ({"pooling_mode": ["lasttoken", "cls"]}, ["last", "first"]),
+        ({"pooling_mode": "max", "pooling_mode_cls_token": True}, ["max"]),
+        ({"pooling_mode_lasttoken": True, "pooling_mode_cls_token": True}, ["first", "last"]),
+        ({"pooling_mode_cls_token": False}, ["mean"]),
+        ({}, ["mean"]),
+    ],
+    ids=str,
+)
+def test_ways_to_pool_are_read_as_sentence_transformers_reads_them(
+    tmp_path: Path, file: dict, pooling: list[str]
+) -> None:
+    folder = with_modules(saved(judge(), tmp_path))
+    write(folder / "1_Pooling" / "config.json", file)
+    config = registry.load_config(ModelDir.open(folder))
+    assert config.head.pooling == tuple(pooling)
 
 
 def test_llm_has_vllm_s_methods(
@@ -381,7 +446,7 @@ def test_a_model_that_generates_embeds_where_it_was_made_for_it(tmp_path: Path) 
         tie_word_embeddings=True,
     )  # fmt: skip
     judge = transformers.Qwen3ForCausalLM(config).eval()
-    folder = with_modules(saved(judge, tmp_path / "m"), "last")
+    folder = with_modules(saved(judge, tmp_path / "m"), "lasttoken")
     report = ingot.compile(folder, tmp_path / "out", dtype="float32")
     assert {*report.manifest.targets[0].programs} == {"step", "hidden"}
     with torch.no_grad():

@@ -454,10 +454,11 @@ def distances(
     return made
 
 
-def segments(lengths: Sequence[int]) -> Tensor:
-    """The spans of segments that lie one behind the other."""
+def segments(lengths: Sequence[int], unpooled: Sequence[int] = ()) -> Tensor:
+    """The spans of segments that lie one behind the other, of which pools leave some rows out."""
     ends = torch.tensor(lengths, dtype=torch.int32).cumsum(0, dtype=torch.int32)
-    return torch.stack([ends - torch.tensor(lengths), ends, torch.zeros_like(ends)], 1).int()
+    third = torch.tensor(unpooled or [0] * len(lengths))
+    return torch.stack([ends - torch.tensor(lengths), ends, third], 1).int()
 
 
 def select_rows(rng: torch.Generator) -> list[Kwargs]:
@@ -475,11 +476,11 @@ def pool(rng: torch.Generator) -> list[Kwargs]:
     return [
         {
             "x": samples.normal(rng, 1, sum(lengths), 37, dtype=dtype),
-            "spans": segments(lengths),
+            "spans": segments(lengths, unpooled),
             "how": how,
         }
         for dtype in samples.DTYPES
-        for lengths in ((1,), (5, 1, 70), (130,))
+        for lengths, unpooled in (((1,), ()), ((5, 2, 70), (0, 0, 3)), ((130,), (129,)))
         for how in HOWS
     ]
 

@@ -18,6 +18,7 @@ from ingot.artifact.golden_rows import decode_rows, encode_rows, relative_error,
 from ingot.artifact.reader import Artifact
 from ingot.artifact.writer import ArtifactWriter
 from ingot.errors import ArtifactError, GoldenError, RequestError, UsageError, VerificationError
+from ingot.ops.pool import HOWS, pooled
 from ingot.runtime.embedding import PooledRows
 from ingot.runtime.llm import LLM
 from ingot.runtime.verify import replay
@@ -98,10 +99,21 @@ def test_neither_company_nor_requests_nor_what_is_cached_changes_a_bit(
 @pytest.mark.parametrize("chunk", [1, 5, 48])
 def test_chunks_change_no_bit_of_a_mean(llm: LLM, chunk: int) -> None:
     tokens = [llm.get_tokenizer().encode(text) for text in TEXTS]
-    pools = [PooledRows("mean", len(ids)) for ids in tokens]
+    pools = [PooledRows(("mean",), len(ids)) for ids in tokens]
     llm.run_pools("hidden", tokens, pools, chunk_tokens=chunk)
     found = [pool.vector(normalize=False).tolist() for pool in pools]
     assert found == vectors(llm, TEXTS, pooling="mean", normalize=False)
+
+
+@pytest.mark.parametrize("unpooled", [0, 5])
+def test_every_way_to_pool_is_that_of_encoders(unpooled: int) -> None:
+    rows = np.random.default_rng(0).normal(size=(9, 7)).astype(np.float32)
+    pool = PooledRows(HOWS, 9, unpooled)
+    for part in (rows[pool.first : 7], rows[7:]):
+        pool.take(part)
+    wanted = torch.cat([pooled(torch.tensor(rows), how, unpooled) for how in HOWS])
+    assert np.allclose(pool.vector(normalize=False), wanted.numpy(), atol=1e-6)
+    assert PooledRows(("last",), 9, unpooled).first == 8
 
 
 def test_more_prompts_than_a_step_has_seats_for(llm: LLM) -> None:
@@ -114,7 +126,7 @@ def test_more_prompts_than_a_step_has_seats_for(llm: LLM) -> None:
 @pytest.mark.parametrize(
     ("given", "error", "says"),
     [
-        ({"prompts": "a", "pooling": "max"}, UsageError, "pooling is 'max'"),
+        ({"prompts": "a", "pooling": "min"}, UsageError, "pooling is 'min'"),
         ({"prompts": "a", "pooling": ["last"]}, UsageError, "pooling is"),
         ({"prompts": ["a", []]}, RequestError, "prompt is empty"),
         ({"prompts": [[99999]]}, RequestError, "99999"),

@@ -9,7 +9,7 @@ from ingot.artifact.pooler import Pooler
 from ingot.errors import RequestError
 from ingot.runtime.scoring import activated, by_rank, finished
 
-NESTED = Pooler(task="embed", pooling="mean", size=3, normalize=True, max_tokens=9, nested=True)
+NESTED = Pooler(task="embed", pooling=("mean",), size=3, normalize=True, max_tokens=9, nested=True)
 ROWS = np.array([[3, 4, 12], [0, 0, 0]], np.float32)
 
 
@@ -30,5 +30,5 @@ def test_equal_scores_keep_their_order() -> None:
 
 def test_scores_of_any_size_become_probabilities() -> None:
     scores = np.array([[1e4, 0, -1e4]], np.float32)
-    labels = Pooler(task="classify", pooling="first", size=3, max_tokens=9, activation="softmax")
+    labels = Pooler(task="classify", pooling=("first",), size=3, max_tokens=9, activation="softmax")
     assert np.array_equal(activated(scores, labels), [[1, 0, 0]])

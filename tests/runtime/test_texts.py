@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+import tokenizers
 
 from ingot.artifact.pooler import Pooler
 from ingot.errors import RequestError
 from ingot.runtime.encoder import EncodedText
-from ingot.runtime.texts import TextTokens
+from ingot.runtime.texts import TextTokens, unpooled_tokens
+from ingot.runtime.tokenizer import Tokenizer
 from tests.support.fake_engine import bundled_tokenizer
 
-POOLER = Pooler(task="embed", pooling="mean", size=3, max_tokens=4)
+POOLER = Pooler(task="embed", pooling=("mean",), size=3, max_tokens=4)
 
 
 @pytest.mark.parametrize(("longest", "most"), [(9, 4), (3, 3)])
@@ -19,3 +23,24 @@ def test_a_text_is_as_long_as_the_model_and_the_artifact_allow(longest: int, mos
     assert texts.encode([[7] * most]) == [EncodedText([7] * most)]
     with pytest.raises(RequestError, match=f"text 1 has {most + 1} tokens, and .* takes {most}\n"):
         texts.encode([[7], [7] * (most + 1)])
+
+
+@pytest.mark.parametrize(("include", "prompt", "count"), [(False, "a b ", 3), (True, "a b ", 0)])
+def test_a_prompt_is_counted_without_the_token_that_ends_it(
+    include: bool, prompt: str, count: int
+) -> None:
+    """Its first special token counts, as in sentence-transformers."""
+    vocabulary = {"[CLS]": 0, "[SEP]": 1, "a": 2, "b": 3}
+    backend = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, "a"))
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    backend.add_special_tokens(["[CLS]", "[SEP]"])
+    backend.post_processor = tokenizers.processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 0), ("[SEP]", 1)]
+    )
+    tokenizer = Tokenizer(backend.to_str().encode())
+    pooler = replace(POOLER, include_prompt=include, max_tokens=9)
+    texts = TextTokens(tokenizer, pooler, longest=9, truncate=False)
+    tokens = [0, 2, 3, 2, 1]
+    found = texts.encode(["a", [2, 3]], prompt)
+    assert found == [EncodedText(tokens, 0, count), EncodedText([2, 3])]
+    assert unpooled_tokens(tokenizer, pooler, "") == 0

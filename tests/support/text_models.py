@@ -14,6 +14,7 @@ import transformers
 from safetensors.torch import save_file
 from torch import Tensor
 
+from ingot.models.text_modules import FLAGS
 from tests.support.made_once import made_once
 
 BUNDLED = Path(__file__).parents[2] / "golden" / "models" / "shakespeare"
@@ -134,7 +135,11 @@ def saved(model: Any, folder: Path) -> Path:
 
 
 def with_modules(
-    folder: Path, pooling: str = "mean", *, normalize: bool = True, dense: Sequence[int] = ()
+    folder: Path,
+    *pooling: str,
+    normalize: bool = True,
+    dense: Sequence[int] = (),
+    include_prompt: bool = True,
 ) -> Path:
     """Adds what sentence-transformers writes: a way to pool, Dense layers, and Normalize."""
     kinds = [("", "Transformer"), ("1_Pooling", "Pooling")]
@@ -145,12 +150,11 @@ def with_modules(
         for i, (path, kind) in enumerate(kinds)
     ]
     write(folder / "modules.json", modules)
-    modes = {
-        "cls_token": "cls", "mean_tokens": "mean", "max_tokens": "max", "lasttoken": "last",
-    }  # fmt: skip
-    pools = {f"pooling_mode_{key}": how == pooling for key, how in modes.items()}
-    write(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": 60, **pools})
-    columns = 60
+    pooling = pooling or ("mean",)
+    pools = {flag: name in pooling for flag, name in FLAGS.items()}
+    pools |= {"word_embedding_dimension": 60, "include_prompt": include_prompt}
+    write(folder / "1_Pooling" / "config.json", pools)
+    columns = 60 * len(pooling)
     for (path, _), size in zip(kinds[2:], dense, strict=False):
         activation = "torch.nn.modules.activation.Tanh"
         sizes = {"in_features": columns, "out_features": size, "bias": True}
@@ -178,11 +182,21 @@ def rows(model: Any, tokens: Sequence[int], **given: Any) -> Tensor:
     return out.logits[0] if "logits" in out else out.last_hidden_state[0]
 
 
+# What sentence-transformers makes of rows [T, C], in the order of its flags.
 POOLS: dict[str, Callable[[Tensor], Tensor]] = {
     "cls": lambda rows: rows[0],
-    "mean": lambda rows: rows.mean(0),
     "max": lambda rows: rows.amax(0),
+    "mean": lambda rows: rows.mean(0),
+    "mean_sqrt_len_tokens": lambda rows: rows.sum(0) / len(rows) ** 0.5,
+    "weightedmean": lambda rows: weighted_mean(rows, 0),
+    "lasttoken": lambda rows: rows[-1],
 }
+
+
+def weighted_mean(rows: Tensor, before: int) -> Tensor:
+    """A mean in which each row counts as often as its place says, behind those before."""
+    weights = torch.arange(before + 1, before + len(rows) + 1)[:, None]
+    return (rows * weights).sum(0) / weights.sum()
 
 
 def embedder() -> Path:
@@ -196,6 +210,27 @@ def embedder() -> Path:
         ingot.compile(folder, place / "out", max_num_batched_tokens=64, max_num_seqs=8)
 
     return made_once("embedder", make) / "out"
+
+
+def wide_embedder() -> Path:
+    """The artifact of a tiny BERT whose vectors are pooled in several ways, of all rows but those
+    of a prompt."""
+    import ingot
+
+    def make(place: Path) -> None:
+        model = saved(KINDS["bert"].build("Model"), place / "model")
+        with_modules(model, *POOLS, normalize=False, include_prompt=False)
+        write(model / "config_sentence_transformers.json", {"prompts": {"query": "To be "}})
+        ingot.compile(model, place / "out", max_num_batched_tokens=64, max_num_seqs=8)
+
+    return made_once("wide_embedder", make) / "out"
+
+
+def without_prompt(rows: Tensor, unpooled: int) -> Tensor:
+    """What the model of `wide_embedder` makes of rows [T, 60], of which so many are of a prompt."""
+    kept = rows[unpooled:]
+    made = {name: pool(kept) for name, pool in POOLS.items()}
+    return torch.cat([*(made | {"weightedmean": weighted_mean(kept, unpooled)}).values()])
 
 
 def reranker() -> Path:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Sequence
+from functools import reduce
 from typing import ClassVar
 
 import torch
 from torch import nn
 
+import ingot.ops  # noqa: F401  (registers torch.ops.ingot)
 from ingot.models.blocks.block import Block
 from ingot.models.blocks.decoder import Decoder, SoftCap
 from ingot.models.blocks.linear import Linear
@@ -19,26 +21,18 @@ from ingot.models.decoder_blueprint import encoder
 from ingot.models.head_config import DenseConfig, HeadActivation, Pooling
 from ingot.models.mlp_config import Activation as Kind
 
-# The one row [1, 1, C] that rows [1, T, C] become.
-POOLINGS: Mapping[Pooling, Callable[[torch.Tensor], torch.Tensor]] = {
-    "first": lambda x: x[:, :1],
-    "last": lambda x: x[:, -1:],
-    "mean": lambda x: x.mean(1, keepdim=True),
-    "max": lambda x: x.amax(1, keepdim=True),
-}
-
 
 class Pool(nn.Module):
-    """One row for all of a text: [1, T, C] -> [1, 1, C]."""
+    """One row for all of a text: [1, T, C] -> [1, 1, C], or what several ways make side by side."""
 
-    becomes: ClassVar = {"pool": 1}
-
-    def __init__(self, how: Pooling) -> None:
+    def __init__(self, hows: Sequence[Pooling]) -> None:
         super().__init__()
-        self.how = how
+        self.hows = tuple(hows)
+        self.becomes = {"pool": len(self.hows), "concat": len(self.hows) - 1}
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return POOLINGS[self.how](x)
+        rows = (torch.ops.ingot.pool(x, None, how) for how in self.hows)
+        return reduce(torch.ops.ingot.concat, rows)  # type: ignore[no-any-return]
 
 
 class Activation(nn.Module):

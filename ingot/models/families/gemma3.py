@@ -83,7 +83,7 @@ def parse_tower(fields: Fields) -> ModelConfig:
     return parse_decoder(
         fields,
         mixer=[replace(attention, window=w, rope=sliding if w else full) for w in windows],
-        head=HeadConfig(pooling="mean") if both_ways else None,
+        head=HeadConfig(pooling=("mean",)) if both_ways else None,
         mlp=read_mlp(fields),
         logit_softcap=read_cap(fields, "final_logit_softcapping", 0.0),
         embedding_scale=math.sqrt(fields.integer("hidden_size")),

@@ -50,14 +50,17 @@ class Reading:
     pooler: Pooler
 
     async def rows(
-        self, texts: Sequence[Spelled], request: TextRequest, param: str
+        self, texts: Sequence[Spelled], request: TextRequest, param: str, prompt: str = ""
     ) -> tuple[Float32, answers.TextUsage]:
-        """What the model makes of each text, and how many tokens they had. Raises FieldError."""
-        order = await self._order(texts, request, param)
+        """What the model makes of each text behind a prompt, and how many tokens they had. Raises
+        FieldError."""
+        order = await self._order(texts, request, param, prompt)
         rows = await self._read(order, request)
         return rows, answers.TextUsage(order.num_tokens, order.num_tokens)
 
-    async def _order(self, texts: Sequence[Spelled], request: TextRequest, param: str) -> TextOrder:
+    async def _order(
+        self, texts: Sequence[Spelled], request: TextRequest, param: str, prompt: str
+    ) -> TextOrder:
         server, facts = self.server, self.engine.facts
         registered = server.models.name_of(self.name)
         make = partial(
@@ -66,6 +69,7 @@ class Reading:
             self.engine,
             self.pooler,
             param=param,
+            prompt=prompt,
             most=request.most_tokens,
             priority=request.priority or 0,
             fingerprint=hashlib.sha256(self.body).digest(),
@@ -130,10 +134,9 @@ class Texts:
 async def embed(server: ServerContext, request: EmbeddingRequest, key: str, body: bytes) -> Any:
     """OpenAI's embeddings."""
     async with reading(server, request, key, body, "embed") as model:
-        texts = prompted(
-            listed(request.input, "input", MAX_INPUTS), model.pooler, request.prompt_name
-        )
-        rows, usage = await model.rows(texts, request, "input")
+        texts = listed(request.input, "input", MAX_INPUTS)
+        prompt = prompt_for(model.pooler, request.prompt_name)
+        rows, usage = await model.rows(texts, request, "input", prompt)
         vectors = vectors_of(rows, model.pooler, request.dimensions, request.normalize)
         return answers.Embeddings(
             **answers.head("embd", model.name),
@@ -145,10 +148,9 @@ async def embed(server: ServerContext, request: EmbeddingRequest, key: str, body
 async def tei_embed(server: ServerContext, request: TeiEmbedRequest, key: str, body: bytes) -> Any:
     """TEI's embeddings: a list of vectors."""
     async with reading(server, request, key, body, "embed") as model:
-        texts = prompted(
-            listed(request.inputs, "inputs", MAX_INPUTS), model.pooler, request.prompt_name
-        )
-        rows, _ = await model.rows(texts, request, "inputs")
+        texts = listed(request.inputs, "inputs", MAX_INPUTS)
+        prompt = prompt_for(model.pooler, request.prompt_name)
+        rows, _ = await model.rows(texts, request, "inputs", prompt)
         return vectors_of(
             rows, model.pooler, request.dimensions, request.normalize is not False
         ).tolist()
@@ -265,14 +267,12 @@ def pairs_of(request: ScoreRequest) -> list[tuple[str, str]]:
     return [*zip(first, second, strict=True)]
 
 
-def prompted(texts: list[Any], pooler: Pooler, prompt_name: str | None) -> list[Any]:
-    """Texts behind the prompt of that name; tokens stay as they are. Raises FieldError."""
+def prompt_for(pooler: Pooler, name: str | None) -> str:
+    """The prompt of that name. Raises FieldError."""
     try:
-        before = prompt_of(pooler, prompt_name)
+        return prompt_of(pooler, name)
     except RequestError as error:
         raise FieldError("prompt_name", error.found, hint=error.hint) from None
-    # An empty text is none, whatever stands before it.
-    return [before + text if isinstance(text, str) and text else text for text in texts]
 
 
 def vectors_of(

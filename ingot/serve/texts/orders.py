@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from msgspec import Struct
 
 from ingot.artifact.pooler import Pooler, Task
 from ingot.errors import RequestError
+from ingot.runtime.texts import behind, unpooled_tokens
 from ingot.runtime.unique import unique_id
 from ingot.serve.engine import Engine, Job, ModelFacts
 from ingot.serve.openai.fields import FieldError
@@ -51,6 +53,7 @@ def order_of(
     pooler: Pooler,
     *,
     param: str,
+    prompt: str = "",
     most: int | None = None,
     priority: int = 0,
     fingerprint: bytes = b"",
@@ -59,6 +62,7 @@ def order_of(
 
     Args:
         param: the field of the request that has them, for errors.
+        prompt: what stands before each of them that is no tokens.
         most: the tokens that longer texts are cut to; -1: those that the model takes; None: longer
             texts are refused.
 
@@ -68,10 +72,12 @@ def order_of(
     room = longest if most in (None, -1) else min(most or 0, longest)
     if most == 0:
         raise FieldError("truncate_prompt_tokens", "texts are to be cut to no token")
+    unpooled = 0
+    if any(isinstance(text, str) for text in texts):
+        unpooled = unpooled_tokens(engine.tokenizer, pooler, prompt)
+    reader = _Reader(engine, prompt, unpooled, room, cut=most is not None)
     found = [
-        _tokens(
-            text, engine, room, f"{param}[{i}]" if len(texts) > 1 else param, cut=most is not None
-        )
+        reader.tokens(text, f"{param}[{i}]" if len(texts) > 1 else param)
         for i, text in enumerate(texts)
     ]
     request_id = unique_id()
@@ -82,6 +88,7 @@ def order_of(
             priority=priority,
             texts=[tokens for tokens, _ in found[begin : begin + TEXTS_OF_A_JOB]],
             seconds=[second for _, second in found[begin : begin + TEXTS_OF_A_JOB]],
+            unpooled=unpooled,
             stream=False,
             fingerprint=fingerprint,
         )
@@ -91,48 +98,68 @@ def order_of(
     return TextOrder(jobs=jobs, num_texts=len(found), num_tokens=total)
 
 
-def _tokens(
-    text: Spelled, engine: Engine, room: int, param: str, *, cut: bool
-) -> tuple[list[int], int]:
-    """The tokens of a text, at most `room`, and where the second of a pair begins in them."""
-    if isinstance(text, list):
-        tokens, second = text, 0
-        if (largest := max(tokens, default=0)) >= engine.facts.vocab_size:
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """Turns the texts of a request into tokens.
+
+    Attributes:
+        prompt: what stands before each text; `unpooled` tokens of it have no part in the row.
+        room: the most tokens of a text.
+        cut: longer texts are cut, and not refused.
+    """
+
+    engine: Engine
+    prompt: str
+    unpooled: int
+    room: int
+    cut: bool
+
+    def tokens(self, text: Spelled, param: str) -> tuple[list[int], int]:
+        """The tokens of a text, and where the second of a pair begins in them. Raises
+        FieldError."""
+        found = (
+            (self._given(text, param), 0) if isinstance(text, list) else self._spelled(text, param)
+        )
+        count = len(found[0])
+        if count <= self.unpooled:
+            behind_it = " behind its prompt" if self.unpooled else ""
+            raise FieldError(
+                param, f"{param} has no token{behind_it}", hint="Give a text that is not empty."
+            )
+        if count > self.room:
+            raise FieldError(
+                param,
+                f"{param} has {count} tokens, and the model takes {self.room}",
+                hint="Shorten it, or give truncate_prompt_tokens: -1, which leaves out its end.",
+                code="context_length_exceeded",
+            )
+        return found
+
+    def _given(self, tokens: list[int], param: str) -> list[int]:
+        vocab_size = self.engine.facts.vocab_size
+        if (largest := max(tokens, default=0)) >= vocab_size:
             raise FieldError(
                 param,
                 f"{param} has token {largest}",
-                hint=f"The vocabulary has the tokens 0 to {engine.facts.vocab_size - 1}.",
+                hint=f"The vocabulary has the tokens 0 to {vocab_size - 1}.",
             )
-        tokens = tokens[:room] if cut else tokens
-    else:
-        tokens, second = _spelled(text, engine, room, param, cut=cut)
-    if not tokens:
-        raise FieldError(param, f"{param} has no token", hint="Give a text that is not empty.")
-    if len(tokens) > room:
-        raise FieldError(
-            param,
-            f"{param} has {len(tokens)} tokens, and the model takes {room}",
-            hint="Shorten it, or give truncate_prompt_tokens: -1, which leaves out its end.",
-            code="context_length_exceeded",
-        )
-    return tokens, second
+        return tokens[: self.room] if self.cut else tokens
 
-
-def _spelled(
-    text: str | tuple[str, str], engine: Engine, room: int, param: str, *, cut: bool
-) -> tuple[list[int], int]:
-    parts = (text,) if isinstance(text, str) else text
-    if any(not part for part in parts):
-        raise FieldError(param, f"{param} is an empty text", hint="Give one that is not.")
-    if sum(map(len, parts)) > MAX_TOKENIZED_CHARS:
-        raise FieldError(
-            param,
-            f"{param} has {sum(map(len, parts))} characters; {MAX_TOKENIZED_CHARS} may be given",
-        )
-    try:
-        return engine.tokenizer.encode_texts([text], room if cut else None)[0]
-    except RequestError as error:
-        raise FieldError(param, f"{param}: {error.found}", hint=error.hint) from None
+    def _spelled(self, text: str | tuple[str, str], param: str) -> tuple[list[int], int]:
+        parts = (text,) if isinstance(text, str) else text
+        if any(not part for part in parts):
+            raise FieldError(param, f"{param} is an empty text", hint="Give one that is not.")
+        if sum(map(len, parts)) > MAX_TOKENIZED_CHARS:
+            raise FieldError(
+                param,
+                f"{param} has {sum(map(len, parts))} characters; "
+                f"{MAX_TOKENIZED_CHARS} may be given",
+            )
+        try:
+            whole, most = behind(self.prompt, text), self.room if self.cut else None
+            return self.engine.tokenizer.encode_texts([whole], most)[0]
+        except RequestError as error:
+            raise FieldError(param, f"{param}: {error.found}", hint=error.hint) from None
 
 
 def listed(given: Any, param: str, most: int) -> list[Any]:

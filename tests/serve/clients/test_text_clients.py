@@ -17,6 +17,7 @@ from ingot.serve.local import LocalEngine
 from tests.serve.clients.venvs import python_with, ran
 from tests.support.fake_engine import FakeModels
 from tests.support.live_server import serving
+from tests.support.text_models import wide_embedder
 
 pytestmark = pytest.mark.slow
 
@@ -76,11 +77,15 @@ def test_sentence_transformers(
     draw, words = random.Random(0), " ".join(TEXTS).split()
     texts = [" ".join(draw.choices(words, k=draw.randint(1, 9))) for _ in range(200)]
     pairs = [*zip(texts[:100], texts[100:], strict=True)]
-    dirs = [path.with_name("model") for path in (embedder_artifact, reranker_artifact)]
+    artifacts = (embedder_artifact, wide_embedder(), reranker_artifact)
+    dirs = [path.with_name("model") for path in artifacts]
     given = (address, *dirs, json.dumps(pairs))
     found = json.loads(ran(python, HERE / "use_sentence_transformers.py", *given))
     assert apart(found["vectors"], embedder.encode(texts[:100])) < 1e-6
     assert apart(found["prompted"], embedder.encode(texts[:100], prompt_name="query")) < 1e-6
+    with ingot.Embedder(wide_embedder()) as wide:
+        ours = wide.encode(texts[:100], prompt_name="query")
+    assert np.linalg.norm(ours - found["pooled"]) / np.linalg.norm(ours) < 2e-5
     theirs, served = found["evaluated"]
     assert served == pytest.approx(theirs, abs=1e-6) and len(theirs) > 1
     assert apart(found["pairs"], reranker.predict(pairs)) < 1e-5

@@ -1,7 +1,7 @@
 """Runs `sentence-transformers` on the models that a server has artifacts of, and its evaluator of
 similarity on both; prints what it found as JSON.
 
-python use_sentence_transformers.py http://127.0.0.1:8000 MODEL_DIR RERANKER_DIR PAIRS_AS_JSON
+python use_sentence_transformers.py http://127.0.0.1:8000 MODEL_DIR WIDE_DIR RERANKER_DIR PAIRS
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Served(SentenceTransformer):
         return np.array([each["embedding"] for each in answer["data"]], np.float32)
 
 
-def main(url: str, model_dir: str, reranker_dir: str, given: str) -> None:
+def main(url: str, model_dir: str, wide_dir: str, reranker_dir: str, given: str) -> None:
     pairs = json.loads(given)
     first, second = zip(*pairs, strict=True)
     theirs, served = SentenceTransformer(model_dir, device="cpu"), Served(url, model_dir)
@@ -38,6 +38,9 @@ def main(url: str, model_dir: str, reranker_dir: str, given: str) -> None:
     found = {
         "vectors": theirs.encode([*first]).tolist(),
         "prompted": theirs.encode([*first], prompt_name="query").tolist(),
+        "pooled": SentenceTransformer(wide_dir, device="cpu")
+        .encode([*first], prompt_name="query")
+        .tolist(),
         "evaluated": [evaluator(theirs), evaluator(served)],
         "pairs": CrossEncoder(reranker_dir, device="cpu").predict(pairs).tolist(),
     }

@@ -30,6 +30,7 @@ from ingot.serve.settings import ModelSettings
 from ingot.serve.texts.requests import RerankRequest
 from tests.support.fake_engine import FakeModels
 from tests.support.live_server import serving
+from tests.support.text_models import wide_embedder
 
 TEXTS = ["To be", "or not to be", "that is the question"]
 
@@ -58,8 +59,9 @@ def address(
         LLM(embedder_artifact, num_threads=1),
         LLM(reranker_artifact, num_threads=1),
         LLM(shakespeare_artifact, num_threads=1),
+        LLM(wide_embedder(), num_threads=1),
     ]
-    names = ("vectors", "scores", "bard")
+    names = ("vectors", "scores", "bard", "wide")
     engines = {name: LocalEngine(each) for name, each in zip(names, models, strict=True)}
     with serving(lambda: build_app(FakeModels(**engines), gate=gate)) as address:
         yield address
@@ -108,6 +110,17 @@ def test_openai_s_client_gets_the_model_s_vectors(
     assert [each.index for each in answer.data] == [0, 1, 2]
     tokens = sum(len(embedder.tokenizer.encode(text)) for text in TEXTS)
     assert answer.usage.prompt_tokens == answer.usage.total_tokens == tokens
+
+
+def test_a_prompt_has_no_part_in_the_vectors_of_a_model_that_leaves_it_out(
+    http: httpx.Client,
+) -> None:
+    body = {"model": "wide", "inputs": TEXTS, "prompt_name": "query", "normalize": False}
+    with ingot.Embedder(wide_embedder()) as model:
+        assert same(http.post("/embed", json=body).json(), model.encode(TEXTS, prompt_name="query"))
+    body |= {"inputs": "a" * 500, "truncate_prompt_tokens": 2}
+    answer = http.post("/embed", json=body)
+    assert answer.status_code == 400 and "no token behind its prompt" in answer.text
 
 
 def test_tokens_are_read_as_they_are(client: openai.OpenAI, embedder: ingot.Embedder) -> None:
@@ -226,7 +239,7 @@ def test_an_embedder_ranks_by_how_alike_vectors_are(
 
 
 def test_a_model_with_several_labels_ranks_nothing() -> None:
-    pooler = Pooler(task="classify", pooling="first", size=3, max_tokens=9)
+    pooler = Pooler(task="classify", pooling=("first",), size=3, max_tokens=9)
     model = Reading(None, "m", "", b"", None, pooler)  # type: ignore[arg-type]
     with pytest.raises(FieldError, match="has 3 labels"):
         asyncio.run(scored(model, [("a", "b")], RerankRequest(query="a")))

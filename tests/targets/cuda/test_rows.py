@@ -173,7 +173,9 @@ class Ran:
     right: Mapping[str, Tensor]
 
 
-def ran(name: str, width: int, dtype: DType, rows: int = 5, spread: float = 1.0) -> Ran:
+def ran(
+    name: str, width: int, dtype: DType, rows: int = 5, spread: float = 1.0, unpooled: int = 0
+) -> Ran:
     s = Sketch()
     BUILDS[name](s, width, dtype)
     given: dict[str, Value] = {
@@ -185,6 +187,7 @@ def ran(name: str, width: int, dtype: DType, rows: int = 5, spread: float = 1.0)
     plan = one_group(s.plan(), name.split()[0], ("sum",))
     inputs = rows_of_one(rows)
     inputs["tokens"] = torch.tensor([TABLE_ROWS - 1 - 3 * i for i in range(rows)]).int()
+    inputs["spans"][0, 2] = unpooled
     inputs["logit_rows"] = torch.tensor([rows - 1, 0]).int()
     memory = run(plan, CALLS, inputs, s.weights, given)
     right = expected(plan, inputs, s.weights, given)
@@ -206,6 +209,14 @@ def test_kernel(name: str, dtype: DType) -> None:
 @pytest.mark.parametrize("name", ["rms_norm", "layer_norm", "add_rms_norm", "add", "select_rows"])
 def test_wide_rows(name: str) -> None:
     for each, got in (result := ran(name, 1100, "float32", rows=2)).got.items():
+        torch.testing.assert_close(got, result.right[each], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("unpooled", [0, 3, 129])
+@pytest.mark.parametrize("how", HOWS)
+def test_many_rows_of_a_segment_are_pooled(how: str, unpooled: int) -> None:
+    result = ran(f"pool {how}", 37, "float32", rows=130, unpooled=unpooled)
+    for each, got in result.got.items():
         torch.testing.assert_close(got, result.right[each], rtol=1e-5, atol=1e-5)
 
 

@@ -48,37 +48,58 @@ void select_rows(Slice slice, Rows<const T> x, const int* indices, Rows<T> out) 
   }
 }
 
-enum class Pooling { first, last, mean, max };
+enum class Pooling { first, max, mean, mean_sqrt, weighted_mean, last };
 
 // Rows that are summed up before their sum is added to that of the ones before.
 inline constexpr int summed_rows = 64;
 
-// The sum of one column of rows [begin, end). A row alone, and in parts of a fixed size, so that its
-// bits are the same in any company, and so that little is lost over many rows.
-template <class T, class Part>
-inline vf column_sum(Rows<const T> x, int begin, int end, int column, Part part) {
+// Rows [begin, end) of a segment that starts at row `start`.
+struct PooledRows {
+  int start, begin, end;
+
+  // What their sum is divided by.
+  template <Pooling How>
+  float divisor() const {
+    const double count = end - begin;
+    if (How == Pooling::mean_sqrt) return static_cast<float>(__builtin_sqrt(count));
+    if (How == Pooling::mean) return static_cast<float>(count);
+    return static_cast<float>(count * (begin - start + 1 + (end - start)) / 2);
+  }
+};
+
+// The sum of one column of a segment. A row alone, and in parts of a fixed size, so that its bits
+// are the same in any company, and so that little is lost over many rows.
+template <Pooling How, class T, class Part>
+inline vf column_sum(Rows<const T> x, PooledRows rows, int column, Part part) {
+  const auto term = [&](int row) {
+    const vf value = load(x[row] + column, part);
+    return How == Pooling::weighted_mean ? value * splat(static_cast<float>(row - rows.start + 1))
+                                        : value;
+  };
   vf total = splat(0.0f);
-  for (int start = begin; start < end; start += summed_rows) {
-    const int stop = start + summed_rows < end ? start + summed_rows : end;
-    vf sum = load(x[start] + column, part);
-    for (int row = start + 1; row < stop; ++row) sum += load(x[row] + column, part);
+  for (int start = rows.begin; start < rows.end; start += summed_rows) {
+    const int stop = start + summed_rows < rows.end ? start + summed_rows : rows.end;
+    vf sum = term(start);
+    for (int row = start + 1; row < stop; ++row) sum += term(row);
     total += sum;
   }
   return total;
 }
 
-// out[s] = one row for the rows of segment s
+// out[s] = one row for the rows of segment s, but the first of them that its span leaves out
 template <int Columns, Pooling How, class T, class Out>
 [[gnu::noinline, gnu::noipa]]
 void pool(Slice slice, Rows<const T> x, const int* spans, Rows<Out> out) {
+  constexpr bool sums = How != Pooling::first && How != Pooling::last && How != Pooling::max;
   for (int s = slice.rows.begin; s < slice.rows.end; ++s) {
-    const int begin = spans[3 * s], end = spans[3 * s + 1];
+    const int* span = spans + 3 * s;
+    const PooledRows rows{span[0], span[0] + span[2], span[1]};
     for_columns<Columns>([&](int c, auto part) {
-      vf made = load(x[How == Pooling::last ? end - 1 : begin] + c, part);
+      vf made = load(x[How == Pooling::last ? rows.end - 1 : rows.begin] + c, part);
       if constexpr (How == Pooling::max)
-        for (int row = begin + 1; row < end; ++row) made = max(made, load(x[row] + c, part));
-      if constexpr (How == Pooling::mean)
-        made = column_sum(x, begin, end, c, part) / splat(static_cast<float>(end - begin));
+        for (int row = rows.begin + 1; row < rows.end; ++row) made = max(made, load(x[row] + c, part));
+      if constexpr (sums)
+        made = column_sum<How>(x, rows, c, part) / splat(rows.divisor<How>());
       store(out[s] + c, made, part);
     });
   }

@@ -42,21 +42,31 @@ def pool(
     X_STRIDE: tl.constexpr, OUT_STRIDE: tl.constexpr, WIDTH: tl.constexpr, HOW: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """out[s] = a row for those of segment s; a mean adds them up in order, 64 at a time."""
+    """out[s] = a row for those of segment s, but the first that its span leaves out; sums add them
+    up in order, 64 at a time."""
     row, columns, mask = _place(COLUMNS, WIDTH)
-    begin, end = tl.load(spans + 3 * row).to(tl.int64), tl.load(spans + 3 * row + 1).to(tl.int64)
+    start, end = tl.load(spans + 3 * row).to(tl.int64), tl.load(spans + 3 * row + 1).to(tl.int64)
+    begin = start + tl.load(spans + 3 * row + 2)
     made = _numbers(x, end - 1 if HOW == "last" else begin, columns, mask, X_STRIDE)
     if HOW == "max":
         for other in tl.range(begin + 1, end):
             made = tl.maximum(made, _numbers(x, other, columns, mask, X_STRIDE))
-    if HOW == "mean":
+    if HOW == "mean" or HOW == "mean_sqrt" or HOW == "weighted_mean":
         made = tl.zeros_like(made)
-        for start in tl.range(begin, end, 64):
+        for first in tl.range(begin, end, 64):
             part = tl.zeros_like(made)
-            for other in tl.range(start, tl.minimum(start + 64, end)):
-                part += _numbers(x, other, columns, mask, X_STRIDE)
+            for other in tl.range(first, tl.minimum(first + 64, end)):
+                term = _numbers(x, other, columns, mask, X_STRIDE)
+                part += (
+                    term * (other - start + 1).to(tl.float32) if HOW == "weighted_mean" else term
+                )
             made += part
-        made /= (end - begin).to(tl.float32)
+        count = (end - begin).to(tl.float32)
+        if HOW == "mean_sqrt":
+            count = tl.sqrt_rn(count)
+        if HOW == "weighted_mean":
+            count *= (begin + end - 2 * start + 1).to(tl.float32) / 2
+        made /= count
     _put(out, made, row, columns, mask, OUT_STRIDE)
 
 
