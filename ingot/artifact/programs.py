@@ -89,12 +89,11 @@ HIDDEN = Program(
     outputs=(_rows("hidden"),),
 )
 
+VECTORS = "vectors"
 _SEGMENTS = (
     *_TEXT[:2],
     _input("spans", ("S", 3), "first token of each text, their end, how many are not pooled"),
 )
-
-VECTORS = "vectors"
 ENCODE = Program(
     name="encode",
     meaning="gives a vector for each text, which it sees whole",

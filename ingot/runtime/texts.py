@@ -37,8 +37,11 @@ class TextTokens:
         """
         spelled = {i: behind(prompt, text) for i, text in enumerate(texts) if is_spelled(text)}
         batch = self._tokenizer.encode_texts([*map(as_spelled, spelled.values())], self._most)
-        unpooled = unpooled_tokens(self._tokenizer, self._pooler, prompt)
-        made = dict(zip(spelled, (EncodedText(*each, unpooled) for each in batch), strict=True))
+        before = prompt_tokens(self._tokenizer, self._pooler, prompt)
+        made = {
+            i: EncodedText(tokens, second, count_unpooled(tokens, before))
+            for i, (tokens, second) in zip(spelled, batch, strict=True)
+        }
         found = []
         for i, text in enumerate(texts):
             found.append(made[i] if i in made else EncodedText(tokens_of(text, i)))
@@ -64,13 +67,20 @@ def behind(prompt: str, text: Any) -> Any:
     return prompt + text if isinstance(text, str) else text
 
 
-def unpooled_tokens(tokenizer: Tokenizer, pooler: Pooler, prompt: str) -> int:
-    """How many tokens of a text behind that prompt have no part in its row: those of the prompt
-    alone, but for a special one at their end, as sentence-transformers counts them."""
+def prompt_tokens(tokenizer: Tokenizer, pooler: Pooler, prompt: str) -> list[int]:
+    """The tokens of a prompt that have no part in rows of texts behind it: those of it alone, but
+    for a special one at their end, as sentence-transformers counts them."""
     if pooler.include_prompt or not prompt:
-        return 0
+        return []
     tokens = tokenizer.encode(prompt)
-    return len(tokens) - tokenizer.is_special(tokens[-1]) if tokens else 0
+    return tokens[:-1] if tokens and tokenizer.is_special(tokens[-1]) else tokens
+
+
+def count_unpooled(tokens: Sequence[int], prompt: Sequence[int]) -> int:
+    """How many tokens of a text behind a prompt are that prompt's. A last one is not that has
+    become another together with the text."""
+    count = min(len(prompt), len(tokens))
+    return count - bool(count and count == len(tokens) and tokens[-1] != prompt[count - 1])
 
 
 def is_spelled(text: Text) -> bool:

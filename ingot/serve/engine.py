@@ -52,8 +52,8 @@ class Job(Struct, frozen=True, kw_only=True, omit_defaults=True):
     comes as one, at its end.
 
     A job with `texts` wants a row for each of them, and draws nothing. `seconds` says of each where
-    the second text of a pair begins in it, or 0; `unpooled` tokens at the beginning of each have no
-    part in its row.
+    the second text of a pair begins in it, or 0, and `unpooled` how many tokens at its beginning
+    have no part in its row.
     """
 
     id: str
@@ -66,7 +66,7 @@ class Job(Struct, frozen=True, kw_only=True, omit_defaults=True):
     fingerprint: bytes = b""
     texts: list[list[int]] = field(default_factory=list)
     seconds: list[int] = field(default_factory=list)
-    unpooled: int = 0
+    unpooled: list[int] = field(default_factory=list)
 
 
 class Piece(Struct, frozen=True, array_like=True):

@@ -56,9 +56,9 @@ class TextJobs:
 
     def _progress(self, number: int, job: Job, arrived: float) -> Progress:
         started = perf_counter()
-        seconds = job.seconds or [0] * len(job.texts)
-        pairs = zip(job.texts, seconds, strict=True)
-        texts = [EncodedText(*each, job.unpooled) for each in pairs]
+        none = [0] * len(job.texts)
+        parts = zip(job.texts, job.seconds or none, job.unpooled or none, strict=True)
+        texts = [EncodedText(*each) for each in parts]
         rows = self._texts.run(texts, lambda: number not in self._asked)
         metrics = _metrics(job, arrived, started, perf_counter())
         return Progress([], finished=True, metrics=metrics, rows=rows.tobytes())

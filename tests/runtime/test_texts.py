@@ -10,7 +10,7 @@ import tokenizers
 from ingot.artifact.pooler import Pooler
 from ingot.errors import RequestError
 from ingot.runtime.encoder import EncodedText
-from ingot.runtime.texts import TextTokens, unpooled_tokens
+from ingot.runtime.texts import TextTokens, count_unpooled
 from ingot.runtime.tokenizer import Tokenizer
 from tests.support.fake_engine import bundled_tokenizer
 
@@ -43,4 +43,10 @@ def test_a_prompt_is_counted_without_the_token_that_ends_it(
     tokens = [0, 2, 3, 2, 1]
     found = texts.encode(["a", [2, 3]], prompt)
     assert found == [EncodedText(tokens, 0, count), EncodedText([2, 3])]
-    assert unpooled_tokens(tokenizer, pooler, "") == 0
+
+
+def test_a_token_that_joins_a_prompt_and_a_text_is_not_the_prompt_s() -> None:
+    assert count_unpooled([1, 2, 9], [1, 2, 3]) == 2
+    assert count_unpooled([1, 2, 9, 4], [1, 2, 3]) == 3
+    assert count_unpooled([1, 2], [1, 2, 3]) == 2  # cut: nothing of the text is left
+    assert count_unpooled([], []) == count_unpooled([1], []) == 0

@@ -10,7 +10,8 @@ from msgspec import Struct
 
 from ingot.artifact.pooler import Pooler, Task
 from ingot.errors import RequestError
-from ingot.runtime.texts import behind, unpooled_tokens
+from ingot.runtime.encoder import EncodedText
+from ingot.runtime.texts import behind, count_unpooled, prompt_tokens
 from ingot.runtime.unique import unique_id
 from ingot.serve.engine import Engine, Job, ModelFacts
 from ingot.serve.openai.fields import FieldError
@@ -72,12 +73,10 @@ def order_of(
     room = longest if most in (None, -1) else min(most or 0, longest)
     if most == 0:
         raise FieldError("truncate_prompt_tokens", "texts are to be cut to no token")
-    unpooled = 0
-    if any(isinstance(text, str) for text in texts):
-        unpooled = unpooled_tokens(engine.tokenizer, pooler, prompt)
-    reader = _Reader(engine, prompt, unpooled, room, cut=most is not None)
+    before = prompt_tokens(engine.tokenizer, pooler, prompt)
+    reader = _Reader(engine, prompt, before, room, cut=most is not None)
     found = [
-        reader.tokens(text, f"{param}[{i}]" if len(texts) > 1 else param)
+        reader.encoded(text, f"{param}[{i}]" if len(texts) > 1 else param)
         for i, text in enumerate(texts)
     ]
     request_id = unique_id()
@@ -86,15 +85,16 @@ def order_of(
             id=f"{request_id}-{begin}",
             token_ids=[],
             priority=priority,
-            texts=[tokens for tokens, _ in found[begin : begin + TEXTS_OF_A_JOB]],
-            seconds=[second for _, second in found[begin : begin + TEXTS_OF_A_JOB]],
-            unpooled=unpooled,
+            texts=[[*text.tokens] for text in part],
+            seconds=[text.second for text in part],
+            unpooled=[text.unpooled for text in part],
             stream=False,
             fingerprint=fingerprint,
         )
         for begin in range(0, len(found), TEXTS_OF_A_JOB)
+        for part in [found[begin : begin + TEXTS_OF_A_JOB]]
     ]
-    total = sum(len(tokens) for tokens, _ in found)
+    total = sum(len(text.tokens) for text in found)
     return TextOrder(jobs=jobs, num_texts=len(found), num_tokens=total)
 
 
@@ -103,26 +103,27 @@ class _Reader:
     """Turns the texts of a request into tokens.
 
     Attributes:
-        prompt: what stands before each text; `unpooled` tokens of it have no part in the row.
+        prompt: what stands before each text; `before` are its tokens that have no part in rows.
         room: the most tokens of a text.
         cut: longer texts are cut, and not refused.
     """
 
     engine: Engine
     prompt: str
-    unpooled: int
+    before: list[int]
     room: int
     cut: bool
 
-    def tokens(self, text: Spelled, param: str) -> tuple[list[int], int]:
-        """The tokens of a text, and where the second of a pair begins in them. Raises
-        FieldError."""
-        found = (
-            (self._given(text, param), 0) if isinstance(text, list) else self._spelled(text, param)
-        )
-        count = len(found[0])
-        if count <= self.unpooled:
-            behind_it = " behind its prompt" if self.unpooled else ""
+    def encoded(self, text: Spelled, param: str) -> EncodedText:
+        """The tokens of a text. Raises FieldError."""
+        if isinstance(text, list):
+            found = EncodedText(self._given(text, param))
+        else:
+            tokens, second = self._spelled(text, param)
+            found = EncodedText(tokens, second, count_unpooled(tokens, self.before))
+        count = len(found.tokens)
+        if count <= found.unpooled:
+            behind_it = " behind its prompt" if found.unpooled else ""
             raise FieldError(
                 param, f"{param} has no token{behind_it}", hint="Give a text that is not empty."
             )

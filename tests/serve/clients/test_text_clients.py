@@ -85,7 +85,10 @@ def test_sentence_transformers(
     assert apart(found["prompted"], embedder.encode(texts[:100], prompt_name="query")) < 1e-6
     with ingot.Embedder(wide_embedder()) as wide:
         ours = wide.encode(texts[:100], prompt_name="query")
-    assert np.linalg.norm(ours - found["pooled"]) / np.linalg.norm(ours) < 2e-5
+    pooled = np.array(found["pooled"])
+    some = np.isfinite(pooled).all(1)  # theirs pool nothing where a text has become one with it
+    assert some.sum() > 80
+    assert np.linalg.norm(ours[some] - pooled[some]) / np.linalg.norm(ours[some]) < 2e-5
     theirs, served = found["evaluated"]
     assert served == pytest.approx(theirs, abs=1e-6) and len(theirs) > 1
     assert apart(found["pairs"], reranker.predict(pairs)) < 1e-5
