@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from ingot.artifact.plan import Limits
 from ingot.artifact.pooler import Pooler
-from ingot.artifact.programs import ENCODE, STEP, main_of
+from ingot.artifact.programs import ENCODE, STEP, TOKENS, main_of
 from ingot.artifact.quality import Quality, VectorQuality
 
 FORMAT_VERSION = (3, 4)  # a reader refuses another major version, and reads a newer minor one
@@ -142,7 +142,7 @@ class Manifest:
     @property
     def encodes(self) -> bool:
         """Tells whether the model reads whole texts, and generates none."""
-        return self.main == ENCODE.name
+        return self.main in (ENCODE.name, TOKENS.name)
 
     def ledger_of(self, program: str) -> tuple[LedgerEntry, ...]:
         """Entries of the ledger for a program."""

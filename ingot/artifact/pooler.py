@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-Task = Literal["embed", "classify"]
+Task = Literal["embed", "token_embed", "classify"]
+DOES: Mapping[Task, str] = {
+    "embed": "makes vectors of texts",
+    "token_embed": "makes a vector of each token",
+    "classify": "scores texts",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,11 +19,13 @@ class Pooler:
     """Vectors or scores of whole texts.
 
     Attributes:
-        task: a text becomes a vector, or gets a score for each label.
-        pooling: how the rows of a text became one; what several ways make lies side by side.
+        task: a text becomes a vector, or one for each token, or gets a score for each label.
+        pooling: how the rows of a text became one; what several ways make lies side by side. None
+            of a model that gives a vector for each token.
         include_prompt: rows of a prompt are pooled with those of the text behind it.
         guessed: no file of the model says how.
-        size: numbers of a vector, or labels.
+        size: numbers of a vector, or labels. tokens: numbers of a token's vector; 0 where the
+            artifact gives none.
         normalize: vectors are made 1 long.
         dimensions: the sizes that a vector may be cut to (Matryoshka); empty: any, where `nested`.
         nested: the model was trained so that the first numbers of a vector are one, too.
@@ -38,6 +45,7 @@ class Pooler:
     include_prompt: bool = True
     guessed: bool = False
     size: int
+    tokens: int = 0
     normalize: bool = False
     dimensions: tuple[int, ...] = ()
     nested: bool = False
@@ -55,9 +63,13 @@ class Pooler:
         """Describes it in a line."""
         if self.task == "classify":
             return f"scores of {self.size} labels, from {pooled_in_words(self.pooling)}"
-        made = f"vectors of {self.size}, from {pooled_in_words(self.pooling)}"
+        if self.task == "token_embed":
+            made = f"a vector of {self.size} for each token"
+        else:
+            made = f"vectors of {self.size}, from {pooled_in_words(self.pooling)}"
         made += "" if self.include_prompt else ", without those of a prompt"
         made += ", normalised" if self.normalize else ""
+        made += f"; of {self.tokens} for each token" if self.tokens and self.pooling else ""
         return made + (" (guessed: no modules.json says so)" if self.guessed else "")
 
 

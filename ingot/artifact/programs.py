@@ -41,6 +41,11 @@ class Program:
         return next((array for array in self.inputs if array.shape == ("R",)), None)
 
     @property
+    def gives(self) -> Dim:
+        """What there is a row of in its outputs: tokens that are wanted, all, or sequences."""
+        return self.outputs[0].shape[0]
+
+    @property
     def names(self) -> tuple[str, ...]:
         """The names of its outputs."""
         return tuple(array.name for array in self.outputs)
@@ -101,6 +106,13 @@ ENCODE = Program(
     outputs=(_rows(VECTORS, "S"),),
 )
 
+TOKENS = Program(
+    name="tokens",
+    meaning="gives a vector for each token of a text, which it sees whole",
+    inputs=_SEGMENTS,
+    outputs=(_rows("token_vectors", "N"),),
+)
+
 
 def main_of(names: Iterable[str]) -> str:
     """Of an artifact's programs the one that it is for: what it does when nothing else is asked."""
@@ -114,4 +126,4 @@ def meaning_of(name: str) -> str:
     return program.meaning if program else ""
 
 
-PROGRAMS: Mapping[str, Program] = {each.name: each for each in (STEP, HIDDEN, ENCODE)}
+PROGRAMS: Mapping[str, Program] = {each.name: each for each in (STEP, HIDDEN, ENCODE, TOKENS)}

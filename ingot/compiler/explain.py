@@ -300,6 +300,8 @@ def _head(config: ModelConfig) -> str:
     """Describes what a model ends with."""
     if config.head is None:
         return "tied head" if config.tie_embeddings else "separate head"
+    if not config.head.pooling:
+        return "a vector for each token"
     kept = pooled_in_words(config.head.pooling)
     labels = len(config.head.labels)
     return f"scores of {labels} labels from {kept}" if labels else f"vectors from {kept}"

@@ -28,7 +28,7 @@ def golden_rows(
     """
     tokens = [prompt.tokens for prompt in prompts]
     # A row of a whole text is made of all of its tokens.
-    last = [len(each) - 1 for each in tokens] if PROGRAMS[program].rows else []
+    last = [] if PROGRAMS[program].gives == "S" else [len(each) - 1 for each in tokens]
     runs = SideBySide(gm, read, tokens, drawn(ways), first=last).run()
     exact, *rounded = (rows[0].double() for rows in runs)
     if not bool(exact.isfinite().all()):

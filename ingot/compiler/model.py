@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import cast
 
 from tokenizers import Tokenizer
 from torch import nn
@@ -11,6 +12,7 @@ from torch.fx import GraphModule
 
 from ingot.artifact.formats import Storage
 from ingot.artifact.pooler import Pooler
+from ingot.artifact.programs import HIDDEN, TOKENS
 from ingot.compiler.options import Clock, CompileOptions, is_measured
 from ingot.compiler.orders import register_orders
 from ingot.compiler.quality_texts import given_text
@@ -28,7 +30,7 @@ from ingot.models.checkpoints.checkpoint import Checkpoint, closing_on_error
 from ingot.models.config import ModelConfig
 from ingot.models.foreign.config import LIBRARY, AnyConfig, ForeignConfig
 from ingot.models.model_dir import ModelDir
-from ingot.models.text_modules import read_pooler
+from ingot.models.text_modules import read_pooler, token_size
 from ingot.passes.pipeline import check_disabled
 from ingot.targets.target import kind_of
 
@@ -92,6 +94,8 @@ def read_model(
         config = registry.load_config(model_dir, options.library)
         pooler = read_pooler(model_dir, config) if isinstance(config, ModelConfig) else None
         resolved = resolve(options, config, embeds=pooler is not None)
+        if pooler is not None and {TOKENS, HIDDEN} & {*resolved.programs}:
+            pooler = replace(pooler, tokens=token_size(cast(ModelConfig, config)))
         rules = [rule for target in resolved.targets for rule in kind_of(target).rules]
         check_disabled(options.disable_passes, rules)
         files = checked_files(model_dir, config.vocab_size)

@@ -7,9 +7,9 @@ from copy import deepcopy
 
 from torch.fx import GraphModule, Node
 
-from ingot.artifact.programs import ENCODE, HIDDEN, STEP, Program
+from ingot.artifact.programs import ENCODE, HIDDEN, STEP, TOKENS, Program
 from ingot.errors import UnsupportedModelError
-from ingot.passes.graph import aten, is_call, origin
+from ingot.passes.graph import aten, is_call, op_calls, origin
 
 
 def graph_of(exported: GraphModule, program: Program, result: str) -> GraphModule:
@@ -43,6 +43,14 @@ def blocks_of(graph: GraphModule, program: Program) -> set[str] | None:
 def whole(gm: GraphModule) -> Node:
     """What the module returns: logits, or the row that a text is pooled to."""
     return gm.graph.output_node().all_input_nodes[0]
+
+
+def token_rows(gm: GraphModule) -> Node:
+    """A row for each token of a text: what is pooled, or all that a model gives which pools
+    nothing."""
+    (pooled,) = {node.args[0] for node in op_calls(gm, "pool")} or {whole(gm)}
+    assert isinstance(pooled, Node)
+    return pooled
 
 
 def last_hidden_state(gm: GraphModule) -> Node:
@@ -79,4 +87,5 @@ RESULTS: Mapping[str, Callable[[GraphModule], Node]] = {
     STEP.name: whole,
     HIDDEN.name: last_hidden_state,
     ENCODE.name: whole,
+    TOKENS.name: token_rows,
 }

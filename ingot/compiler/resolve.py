@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ingot.artifact.formats import Storage
 from ingot.artifact.plan import Limits
-from ingot.artifact.programs import ENCODE, HIDDEN, PROGRAMS, STEP, Program
+from ingot.artifact.programs import ENCODE, HIDDEN, PROGRAMS, STEP, TOKENS, Program
 from ingot.artifact.target import Target
 from ingot.compiler.choose_targets import resolve_targets
 from ingot.compiler.options import (
@@ -55,7 +55,7 @@ class Resolved:
     @property
     def encodes(self) -> bool:
         """True of a model that reads whole texts, and generates none."""
-        return self.programs[0] is ENCODE
+        return not self.programs[0].keeps
 
     @property
     def stored_as(self) -> str:
@@ -127,8 +127,8 @@ def resolve_programs(
     options: CompileOptions, config: AnyConfig, *, embeds: bool
 ) -> tuple[Program, ...]:
     """The programs of the artifact. Raises UsageError for those that the model cannot have."""
-    encodes, possible = _encodes(config), possible_programs(config)
-    usual = (ENCODE,) if encodes else (STEP, HIDDEN) if embeds else (STEP,)
+    possible = possible_programs(config)
+    usual = (STEP, HIDDEN) if embeds and not _encodes(config) else possible[:1]
     asked = tuple(PROGRAMS[name] for name in options.programs) or usual
     if asked[0] is not possible[0] or not {*asked} <= {*possible}:
         raise UsageError(
@@ -140,8 +140,12 @@ def resolve_programs(
 
 def possible_programs(config: AnyConfig) -> tuple[Program, ...]:
     """The programs that an artifact of a model can have, of which it must have the first."""
-    encodes = _encodes(config)
-    return tuple(program for program in PROGRAMS.values() if program.keeps != encodes)
+    head = config.head if isinstance(config, ModelConfig) else None
+    if head is None:
+        return tuple(program for program in PROGRAMS.values() if program.keeps)
+    if not head.pooling:
+        return (TOKENS,)
+    return (ENCODE,) if head.labels else (ENCODE, TOKENS)
 
 
 def _encodes(config: AnyConfig) -> bool:

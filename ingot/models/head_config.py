@@ -37,7 +37,8 @@ class HeadConfig:
     Attributes:
         pooling: how the rows of a text become one: the first or the last of them, the largest
             number of each column, their mean, their sum by the root of their number, or a mean in
-            which row n counts n times. What several ways make lies side by side.
+            which row n counts n times. What several ways make lies side by side. Without
+            any, all rows are kept.
         layers: what follows, in order.
         labels: what the numbers of the last layer score; none of a vector.
     """
@@ -48,7 +49,7 @@ class HeadConfig:
 
     def pooled(self, hidden_size: int) -> int:
         """Columns of what is pooled."""
-        return hidden_size * len(self.pooling)
+        return hidden_size * max(len(self.pooling), 1)
 
     def width(self, hidden_size: int) -> int:
         """Columns of the row that a text becomes."""

@@ -18,7 +18,7 @@ from ingot.models.file_names import MODULES, PROMPTS, SENTENCE_CONFIG
 from ingot.models.head_config import DenseConfig, HeadActivation, HeadConfig, Pooling
 from ingot.models.model_dir import ModelDir
 
-SUPPORTED = ("Transformer", "Pooling", "Dense", "Normalize")
+SUPPORTED = ("Transformer", "Pooling", "Dense", "Normalize", "MultiVectorMask")
 # Ways to pool, by their names and the flags that stood for them before, in the order of the flags.
 NAMES: dict[str, Pooling] = {
     "cls": "first",
@@ -44,14 +44,16 @@ ACTIVATIONS: dict[str, HeadActivation] = {
     "torch.nn.modules.activation.SiLU": "silu",
 }
 SIMILARITIES = {each: each for each in ("cosine", "dot", "euclidean", "manhattan")}
+OF_TOKENS = {"maxsim": "maxsim", "MaxSim": "maxsim", "meanmaxsim": "meanmaxsim"}
 FOLDER = "config.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextModules:
-    """What follows the layers of a model, by its `modules.json`."""
+    """What follows the layers of a model, by its `modules.json`: a vector of a text, or of each
+    token where nothing is pooled."""
 
-    pooling: tuple[Pooling, ...]
+    pooling: tuple[Pooling, ...] = ()
     include_prompt: bool = True
     layers: tuple[DenseConfig, ...] = ()
     normalize: bool = False
@@ -66,23 +68,24 @@ def read_modules(model_dir: ModelDir) -> TextModules | None:
     """
     if not model_dir.has(MODULES):
         return None
-    found: TextModules | None = None
-    for kind, folder in _listed(model_dir):
+    listed = _listed(model_dir)
+    kinds = [kind for kind, _ in listed if kind != "Transformer"]
+    if "Pooling" in kinds[1:]:
+        raise UnsupportedModelError(
+            f"{MODULES} has {kinds[0]} before Pooling", hint="Supported: Pooling comes first."
+        )
+    found = TextModules()
+    for kind, folder in listed:
         if kind == "Pooling":
             found = _pooling(_fields(model_dir, folder))
-        elif kind != "Transformer" and found is None:
-            raise UnsupportedModelError(
-                f"{MODULES} has {kind} before Pooling", hint="Supported: Pooling comes first."
-            )
-        elif found and kind == "Dense":
-            layer = _dense(_fields(model_dir, folder), folder)
-            found = replace(found, layers=(*found.layers, layer))
-        elif found and kind == "Normalize":
+        elif kind == "Dense":
+            fields = _fields(model_dir, folder)
+            _check_reads(fields, found)
+            found = replace(found, layers=(*found.layers, _dense(fields, folder)))
+        elif kind == "Normalize":
+            if model_dir.has(f"{folder}/{FOLDER}"):
+                _check_reads(_fields(model_dir, folder), found)
             found = replace(found, normalize=True)
-    if found is None:
-        raise UnsupportedModelError(
-            f"{MODULES} has no Pooling", hint=f"Supported: {', '.join(SUPPORTED)}."
-        )
     return found
 
 
@@ -118,16 +121,21 @@ def read_pooler(model_dir: ModelDir, config: ModelConfig) -> Pooler | None:
             f"{MODULES} has Dense behind a {config.architecture}",
             hint="Dense layers are supported behind encoders.",
         )
+    if config.head is None and modules and not modules.pooling:
+        raise UnsupportedModelError(
+            f"{MODULES} has no Pooling behind a {config.architecture}",
+            hint="Models of a vector for each token are supported where they are encoders.",
+        )
     said = _said(model_dir)
     head = config.head or HeadConfig(pooling=modules.pooling if modules else ("last",))
     size = head.width(config.hidden_size)
     return Pooler(
-        task="embed",
+        task="embed" if head.pooling else "token_embed",
         pooling=head.pooling,
         include_prompt=modules is None or modules.include_prompt,
         guessed=modules is None,
         size=size,
-        normalize=modules is not None and modules.normalize,
+        normalize=modules is not None and (modules.normalize or said.of_colbert),
         dimensions=_dimensions(model_dir, size),
         nested=bool(model_dir.config.get("is_matryoshka")),
         max_tokens=min(longest, _max_tokens(model_dir) or longest),
@@ -137,6 +145,13 @@ def read_pooler(model_dir: ModelDir, config: ModelConfig) -> Pooler | None:
         types=config.token_types,
         type_stride=longest,
     )
+
+
+def token_size(config: ModelConfig) -> int:
+    """Numbers of a token's vector: what is pooled, or all that follows where nothing is."""
+    pools = config.head is None or config.head.pooling or config.head.labels
+    head = None if pools else config.head
+    return head.width(config.hidden_size) if head else config.hidden_size
 
 
 def _activation(model_dir: ModelDir, count: int) -> Literal["none", "sigmoid", "softmax"]:
@@ -208,6 +223,14 @@ def _pooling(fields: Fields) -> TextModules:
     return TextModules(pooling=tuple(NAMES[name] for name in names), include_prompt=include_prompt)
 
 
+def _check_reads(fields: Fields, before: TextModules) -> None:
+    """Raises ConfigError where a module reads or gives something else than those before it."""
+    of_texts = ("sentence_embedding",)
+    names = of_texts if before.pooling else ("token_embeddings", *of_texts)
+    for key in ("module_input_name", "module_output_name"):
+        fields.refuse(key, (None, *names), f"supported: {names[0]}")
+
+
 def _dense(fields: Fields, folder: str) -> DenseConfig:
     fields.integer("in_features")
     made = DenseConfig(
@@ -221,6 +244,7 @@ def _dense(fields: Fields, folder: str) -> DenseConfig:
         ),
         source=f"{folder}/linear",
     )
+    fields.refuse("use_residual", (False,), "supported: layers whose result is all that they give")
     fields.finish()
     return made
 
@@ -230,20 +254,26 @@ class _Said:
     prompts: dict[str, str]
     default: str
     similarity: str
+    of_colbert: bool = False  # PyLate has no module that makes vectors of tokens 1 long
 
 
 def _said(model_dir: ModelDir) -> _Said:
-    """Prompts and similarity, where a file tells them."""
+    """Prompts and similarity, where a file tells them. PyLate calls two prompts prefixes."""
     if not model_dir.has(PROMPTS):
         return _Said({}, "", "cosine")
     fields = Fields(model_dir.json(PROMPTS), PROMPTS)
+    prefixes = {kind: fields.raw(f"{kind}_prefix", None) for kind in ("query", "document")}
+    of_colbert = fields.raw("model_type", "") == "ColBERT" or any(prefixes.values())
     prompts = fields.raw("prompts", {})
+    if isinstance(prompts, dict):
+        prompts = {kind: text for kind, text in prefixes.items() if text} | prompts
     if not isinstance(prompts, dict) or not all(isinstance(each, str) for each in prompts.values()):
         raise fields.wrong("prompts", prompts, "an object of texts")
     default = fields.raw("default_prompt_name", "")
     if default and default not in prompts:
         raise fields.wrong("default_prompt_name", default, f"one of {', '.join(prompts) or 'none'}")
-    return _Said(prompts, str(default), fields.choice("similarity_fn_name", SIMILARITIES, "cosine"))
+    measure = fields.choice("similarity_fn_name", SIMILARITIES | OF_TOKENS, "cosine")
+    return _Said(prompts, str(default), measure, of_colbert)
 
 
 def _max_tokens(model_dir: ModelDir) -> int:

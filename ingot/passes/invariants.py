@@ -60,12 +60,13 @@ def needs_whole_sequence(node: Node) -> bool:
 
 
 def rows_selected(gm: GraphModule) -> list[str]:
-    """The result has a row for each token of which one is wanted, or for each sequence."""
+    """The result has a row for each token of which one is wanted, for each token, or sequence."""
     head: Any = gm.graph.output_node().args[0]
-    chosen = program_of(gm).rows
-    wanted = chosen.name if chosen else "spans"
-    rows = [n for n in gm.graph.find_nodes(op="placeholder") if n.name == wanted]
-    if isinstance(head, Node) and rows and shape(head)[1:2] == shape(rows[0])[:1]:
+    program = program_of(gm)
+    wanted = next(each for each in program.inputs if each.shape[0] == program.gives)
+    rows = [n for n in gm.graph.find_nodes(op="placeholder") if n.name == wanted.name]
+    batch = 1 if wanted.plain else 0  # the plain module's inputs have one
+    if isinstance(head, Node) and rows and shape(head)[1:2] == shape(rows[0])[batch : batch + 1]:
         return []
     return [f"result {head}"]
 

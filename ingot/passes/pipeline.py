@@ -9,7 +9,7 @@ from functools import partial
 import torch
 
 from ingot.artifact.formats import Storage
-from ingot.artifact.programs import ENCODE, HIDDEN, STEP, Program
+from ingot.artifact.programs import ENCODE, HIDDEN, STEP, TOKENS, Program
 from ingot.errors import UsageError
 from ingot.ops import OPS
 from ingot.passes.canonicalize_casts import canonicalize_casts
@@ -128,7 +128,7 @@ MANY = Pass(
 )
 TEXTS = replace(MANY, gives=(step_inputs, rows_selected, only_known_ops))
 # Rows of a step, before what experts make in between has a place.
-TOKENS: tuple[Pass, ...] = (
+CHOSEN: tuple[Pass, ...] = (
     Pass(
         function=select_logit_rows,
         needs=(step_inputs,),
@@ -151,9 +151,10 @@ ROUNDING: tuple[Pass, ...] = (
 )
 
 PIPELINES: Mapping[str, tuple[Pass, ...]] = {
-    STEP.name: (*SPELLINGS, *PRIMITIVES, *PRODUCTS, MANY, *TOKENS, EXPERTS, *ROUNDING),
-    HIDDEN.name: (*SPELLINGS, *PRIMITIVES, *PRODUCTS, MANY, *TOKENS, EXPERTS, *ROUNDING),
+    STEP.name: (*SPELLINGS, *PRIMITIVES, *PRODUCTS, MANY, *CHOSEN, EXPERTS, *ROUNDING),
+    HIDDEN.name: (*SPELLINGS, *PRIMITIVES, *PRODUCTS, MANY, *CHOSEN, EXPERTS, *ROUNDING),
     ENCODE.name: (*SPELLINGS, *PRIMITIVES, *PRODUCTS, TEXTS, EXPERTS, *ROUNDING),
+    TOKENS.name: (*SPELLINGS, *PRIMITIVES, *PRODUCTS, TEXTS, EXPERTS, *ROUNDING),
 }
 PIPELINE = PIPELINES[STEP.name]
 

@@ -38,6 +38,8 @@ class StepInputs:
         }
         self.program = program
         self.rows = next((each.name for each in self._specs if each.shape == ("R",)), "")
+        gives = next((str(each.shape[0]) for each in plan.spec.outputs), "R")
+        self._of_results = SYMBOLS[gives].name
         self.num_tokens = self.num_seqs = self.num_rows = 0
         self.num_columns = limits.max_pages_per_seq
         self.from_draws: dict[int, int] = {}
@@ -51,8 +53,9 @@ class StepInputs:
 
     @property
     def num_results(self) -> int:
-        """The rows that the step returns: of chosen tokens, or one of each sequence."""
-        return self.num_rows if self.rows else self.num_seqs
+        """The rows that the step returns: of chosen tokens, of all, or one of each sequence."""
+        count: int = getattr(self, self._of_results)
+        return count
 
     def clear(self) -> None:
         """Makes it a step of nothing."""

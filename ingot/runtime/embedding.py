@@ -26,6 +26,10 @@ class RunsTexts(Protocol):
 
     def run(self, texts: Sequence[EncodedText], stopped: Stopped = never) -> Float32: ...
 
+    def run_tokens(
+        self, texts: Sequence[EncodedText], stopped: Stopped = never
+    ) -> list[Float32]: ...
+
 
 class RunsPools(Protocol):
     """A model that generates, as far as `PagedTexts` calls it."""
@@ -47,6 +51,25 @@ class PagedTexts:
         pools = [PooledRows(self._pooling, len(text.tokens), text.unpooled) for text in texts]
         self._model.run_pools(HIDDEN.name, tokens, pools)
         return np.stack([pool.vector(normalize=False) for pool in pools])
+
+    def run_tokens(self, texts: Sequence[EncodedText], stopped: Stopped = never) -> list[Float32]:
+        tokens = [[*text.tokens] for text in texts]
+        kept = [KeptRows() for _ in texts]
+        self._model.run_pools(HIDDEN.name, tokens, kept)
+        return [np.concatenate(each.rows) for each in kept]
+
+
+class KeptRows:
+    """Takes the hidden states of one text, position after position, and keeps them."""
+
+    first = 0  # the first position whose hidden state is needed
+
+    def __init__(self) -> None:
+        self.rows: list[Float32] = []
+
+    def take(self, rows: Float32) -> None:
+        """Takes the hidden states [N, C] of the next N positions."""
+        self.rows.append(rows.copy())
 
 
 def check_pooling(pooling: str) -> str:

@@ -1,4 +1,4 @@
-"""Runs texts through the program `encode`: as many side by side as a step has room for.
+"""Runs texts through `encode` or `tokens`: as many side by side as a step has room for.
 
 Whoever calls runs steps until its own texts are done. A step takes the texts that have waited
 longest, whoever they are of, so that callers who come together share steps.
@@ -13,7 +13,7 @@ from threading import Lock
 
 import numpy as np
 
-from ingot.artifact.programs import ENCODE, VECTORS
+from ingot.artifact.programs import TOKENS
 from ingot.artifact.reader import Artifact
 from ingot.errors import IngotError, RequestError
 from ingot.runtime.arrays import Float32, StepInputs
@@ -42,6 +42,7 @@ class EncodedText:
 @dataclass(slots=True, eq=False)
 class _Job:
     text: EncodedText
+    program: str
     stopped: Stopped
     result: Float32 | BaseException | None = None
 
@@ -55,10 +56,10 @@ class _Flight:
 
 
 class TextEncoder:
-    """Rows of whole texts. Safe to use from several threads.
+    """Rows of whole texts, or of their tokens. Safe to use from several threads.
 
     Args:
-        artifact: one with the program `encode`.
+        artifact: one with the program `encode` or `tokens`.
         num_threads: the most threads of a step; None: one per usable processor.
 
     Raises what `open_executor` does.
@@ -71,6 +72,7 @@ class TextEncoder:
         self._stride = pooler.type_stride if pooler and pooler.types > 1 else 0
         self._vocab_size = artifact.manifest.model.vocab_size
         self._limits = limits
+        self.program = artifact.manifest.main
         self._executor: Executor = open_executor(
             artifact, max_model_len=limits.max_model_len, num_threads=num_threads
         )
@@ -79,8 +81,6 @@ class TextEncoder:
         self._counted = Tally(int)
         self._running = 0
         self._inputs = 0  # which of the executor's two are filled next
-
-    program = ENCODE.name
 
     def run(self, texts: Sequence[EncodedText], stopped: Stopped = never) -> Float32:
         """The rows of some texts, float32 [texts, columns], in their order.
@@ -91,15 +91,31 @@ class TextEncoder:
         Raises RequestError, with nothing run, for a text that no step has room for, or where it was
         stopped; UsageError after `close`.
         """
+        rows = self._results(self.program, texts, stopped)
+        return np.stack(rows) if rows else np.empty((0, 0), np.float32)
+
+    def run_tokens(self, texts: Sequence[EncodedText], stopped: Stopped = never) -> list[Float32]:
+        """The rows of all tokens of some texts, float32 [tokens, columns] each, in their order.
+
+        As `run`; also raises UsageError for an artifact without the program `tokens`.
+        """
+        if self.program != TOKENS.name:
+            with self._turn:
+                self._executor.open(TOKENS.name)
+        return self._results(TOKENS.name, texts, stopped)
+
+    def _results(
+        self, program: str, texts: Sequence[EncodedText], stopped: Stopped
+    ) -> list[Float32]:
         for text in texts:
             self.check(text)
-        jobs = [_Job(text, stopped) for text in texts]
+        jobs = [_Job(text, program, stopped) for text in texts]
         self._waiting.extend(jobs)
         while any(job.result is None for job in jobs):
             with self._turn:
                 if any(job.result is None for job in jobs):
                     self._work(jobs)
-        return _rows(jobs)
+        return [_result(job) for job in jobs]
 
     def check(self, text: EncodedText) -> None:
         """Raises RequestError for a text that can never be run."""
@@ -144,11 +160,12 @@ class TextEncoder:
             flight = self._begin(found) if found else None
 
     def _filled(self) -> list[_Job]:
-        """The texts of the next step, laid out in its inputs."""
+        """The texts of the next step, laid out in its inputs. All are of one program."""
         found: list[_Job] = []
         room = self._limits.max_num_batched_tokens
         while self._waiting and len(found) < self._limits.max_num_seqs:
-            if len(self._waiting[0].text.tokens) > room:
+            job = self._waiting[0]
+            if len(job.text.tokens) > room or (found and job.program != found[0].program):
                 break
             job = self._waiting.popleft()
             if job.stopped():
@@ -157,8 +174,14 @@ class TextEncoder:
             found.append(job)
             room -= len(job.text.tokens)
         if found:
-            self._fill(self._executor.inputs[self._inputs], found)
+            self._fill(self._inputs_of(found[0].program), found)
         return found
+
+    def _inputs_of(self, program: str) -> StepInputs:
+        """The inputs that are filled next, of a program that is opened when it is first needed."""
+        main = program == self.program
+        opened = self._executor if main else self._executor.open(program)
+        return opened.inputs[self._inputs]
 
     def _fill(self, inputs: StepInputs, jobs: Sequence[_Job]) -> None:
         inputs.clear()
@@ -178,7 +201,7 @@ class TextEncoder:
         inputs.num_tokens, inputs.num_seqs = begin, len(jobs)
 
     def _begin(self, jobs: list[_Job]) -> _Flight | None:
-        inputs = self._executor.inputs[self._inputs]
+        inputs = self._inputs_of(jobs[0].program)
         self._inputs = 1 - self._inputs
         self._counted["num_steps"] += 1
         self._counted["num_computed_tokens"] += inputs.num_tokens
@@ -195,22 +218,29 @@ class TextEncoder:
 def _deliver(flight: _Flight) -> None:
     """Waits for a step, and hands its texts their rows."""
     try:
-        rows = flight.pending.wait().rows[VECTORS].copy()
+        (rows,) = flight.pending.wait().rows.values()
+        rows = rows.copy()
     except BaseException as error:
         for job in flight.jobs:
             job.result = error
         if not isinstance(error, IngotError):
             raise
         return
-    for job, row in zip(flight.jobs, rows, strict=True):
-        job.result = row
+    for job, result in zip(flight.jobs, _parts(flight.jobs, rows), strict=True):
+        job.result = result
 
 
-def _rows(jobs: Sequence[_Job]) -> Float32:
-    """The rows of texts that are done. Raises what a step of theirs has raised."""
-    found = []
-    for job in jobs:
-        if isinstance(job.result, BaseException):
-            raise job.result
-        found.append(job.result)
-    return np.stack(found) if found else np.empty((0, 0), np.float32)  # type: ignore[arg-type]
+def _parts(jobs: Sequence[_Job], rows: Float32) -> Sequence[Float32]:
+    """What each text gets of the rows of a step: one, or those of its tokens."""
+    if jobs[0].program != TOKENS.name:
+        return [*rows]
+    ends = np.cumsum([len(job.text.tokens) for job in jobs])
+    return np.split(rows, ends[:-1])
+
+
+def _result(job: _Job) -> Float32:
+    """What a text got. Raises what its step has raised."""
+    if isinstance(job.result, BaseException):
+        raise job.result
+    assert job.result is not None, "it is done"
+    return job.result

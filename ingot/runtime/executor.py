@@ -208,10 +208,10 @@ class Executor(Protocol):
 
 def outputs_of(plan: Plan, file: str) -> dict[str, int]:
     """Width of each output of a plan, by name. Raises ArtifactError for outputs that have no row
-    for each of the R tokens, or of the S texts."""
+    for each of the R tokens that are wanted, of all N, or of the S texts."""
     outputs = plan.of_kind("output")
-    if not outputs or not all(len(o.shape) == 2 and o.shape[0] in ("R", "S") for o in outputs):
-        raise ArtifactError(f"{file}: a program returns rows, of shape (R or S, columns)")
+    if not outputs or not all(len(o.shape) == 2 and o.shape[0] in ("R", "N", "S") for o in outputs):
+        raise ArtifactError(f"{file}: a program returns rows, of shape (R, N or S, columns)")
     return {output.name: output.columns for output in outputs}
 
 

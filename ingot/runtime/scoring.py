@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,19 @@ import numpy as np
 from ingot.artifact.pooler import Pooler
 from ingot.errors import RequestError
 from ingot.runtime.arrays import Float32
+
+TASKS = {"embedding": "embed", "score": "classify"}  # as older versions of vLLM spell them
+
+
+def task_of(pooler: Pooler, wanted: str | None) -> str:
+    """What is made of texts: what the model was made for, or vectors of tokens. Raises RequestError
+    for what it does not do."""
+    task = pooler.task if wanted is None else TASKS.get(wanted, wanted)
+    both = pooler.task == "embed" and pooler.tokens
+    tasks = [pooler.task, *(["token_embed"] if both else [])]
+    if task not in tasks:
+        raise RequestError(f"task is {wanted!r:.80}", hint=f"Supported: {', '.join(tasks)}.")
+    return task
 
 
 def prompt_of(pooler: Pooler, name: str | None) -> str:
@@ -26,8 +40,8 @@ def prompt_of(pooler: Pooler, name: str | None) -> str:
 def finished(
     rows: Float32, pooler: Pooler, dimensions: Any = None, *, normalize: bool = False
 ) -> Float32:
-    """Vectors [N, size] as they leave: cut, then made 1 long where the model or the caller wants
-    it. Raises RequestError for a size that they cannot be cut to."""
+    """Vectors [N, size], of texts or tokens, as they leave: cut, then made 1 long where the model
+    or the caller wants it. Raises RequestError for a size that they cannot be cut to."""
     if dimensions is not None:
         check_dimensions(pooler, dimensions)
         rows = rows[:, :dimensions]
@@ -66,11 +80,30 @@ def similarity(one: Float32, other: Float32, pooler: Pooler) -> Float32:
     return alike
 
 
-def paired_scores(one: Float32, other: Float32, pooler: Pooler) -> Float32:
-    """How alike the vectors of each pair are, [N] of [N, size] and [N, size]."""
-    pairs = zip(one, other, strict=True)
-    found = [float(similarity(a[None], b[None], pooler)[0, 0]) for a, b in pairs]
+def scores_of(
+    rows: Sequence[Float32] | Float32, pairs: Sequence[tuple[int, int]], pooler: Pooler
+) -> Float32:
+    """How alike the texts of each pair of places are, [N], by a vector of each text, or by those
+    of its tokens."""
+    if pooler.task == "token_embed":
+        made = [finished(each, pooler) for each in rows]
+        found = [maxsim(made[a], made[b], pooler) for a, b in pairs]
+    else:
+        found = [float(similarity(rows[a][None], rows[b][None], pooler)[0, 0]) for a, b in pairs]
     return np.array(found, np.float32)
+
+
+def maxsim(one: Float32, other: Float32, pooler: Pooler) -> float:
+    """How well the tokens of a text are met by those of another, of their vectors [A, size] and
+    [B, size]: the best product of each with any of the other, summed up, or their mean."""
+    best = (one.astype(np.float64) @ other.astype(np.float64).T).max(1)
+    return float(best.mean() if pooler.similarity == "meanmaxsim" else best.sum())
+
+
+def token_rows_of(data: bytes, lengths: Sequence[int]) -> list[Float32]:
+    """The rows of the tokens of each text [tokens, columns] from their bytes."""
+    rows = rows_of(data, sum(lengths))
+    return np.split(rows, np.cumsum(lengths)[:-1])
 
 
 def rows_of(data: bytes, count: int) -> Float32:

@@ -8,15 +8,15 @@ from typing import Any, Self
 
 import numpy as np
 
-from ingot.artifact.pooler import Pooler, Task
-from ingot.artifact.programs import ENCODE, HIDDEN
+from ingot.artifact.pooler import DOES, Pooler, Task
+from ingot.artifact.programs import ENCODE, HIDDEN, TOKENS
 from ingot.artifact.reader import Artifact
 from ingot.errors import UsageError
 from ingot.runtime.arrays import Float32
 from ingot.runtime.embedding import RunsTexts
 from ingot.runtime.encoder import TextEncoder
 from ingot.runtime.progress import end_progress, show_progress
-from ingot.runtime.scoring import activated, finished, prompt_of, similarity
+from ingot.runtime.scoring import activated, finished, normalized, prompt_of, similarity
 from ingot.runtime.texts import Pair, Text, TextTokens
 from ingot.runtime.tokenizer import Tokenizer
 from ingot.runtime.tokenizer_files import TokenizerFiles
@@ -36,13 +36,13 @@ class TextModel:
     does.
     """
 
-    task: Task
+    tasks: tuple[Task, ...]
 
     def __init__(
         self, artifact: Artifact, *, truncate: bool = False, num_threads: int | None = None
     ) -> None:
         self.artifact = artifact
-        self.pooler = pooler_of(artifact, self.task)
+        self.pooler = pooler_of(artifact, *self.tasks)
         self.tokenizer, self._texts, close = _opened(artifact, num_threads)
         # Runs at Python's exit, too, so that the threads of the kernels are always joined.
         self._close = weakref.finalize(self, close)
@@ -88,7 +88,7 @@ class TextModel:
 class Embedder(TextModel):
     """A model that makes vectors of texts; the methods are those of `SentenceTransformer`."""
 
-    task = "embed"
+    tasks = ("embed", "token_embed")
 
     def encode(
         self,
@@ -118,6 +118,7 @@ class Embedder(TextModel):
         Raises RequestError for a text that is too long, or no text, before any is run with it.
         """
         _check_harmless(sentence_transformers)
+        pooler_of(self.artifact, "embed")
         single = isinstance(sentences, str)
         texts = [sentences] if isinstance(sentences, str) else list(sentences)
         before = prompt_of(self.pooler, prompt_name) if prompt is None else prompt
@@ -127,6 +128,29 @@ class Embedder(TextModel):
             end_progress()
         vectors = finished(vectors, self.pooler, truncate_dim, normalize=normalize_embeddings)
         return vectors[0] if single else vectors
+
+    def encode_tokens(
+        self,
+        sentences: str | Sequence[Text],
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        batch_size: int = AT_ONCE,
+        normalize_embeddings: bool = False,
+    ) -> list[Float32]:
+        """A vector for each token of each text, special ones included: float32 [tokens, size] each.
+
+        They are those of `SentenceTransformer.encode(output_value="token_embeddings")`: what is
+        pooled. A model that pools nothing, such as a ColBERT, gives its own. Arguments and errors
+        are those of `encode`; an artifact that gives none is a UsageError.
+        """
+        texts = [sentences] if isinstance(sentences, str) else list(sentences)
+        before = prompt_of(self.pooler, prompt_name) if prompt is None else prompt
+        found = []
+        for begin in range(0, len(texts), max(batch_size, 1)):
+            part = self._tokens.encode(texts[begin : begin + batch_size], before)
+            found += self._texts.run_tokens(part)
+        is_final = self.pooler.task == "token_embed" and self.pooler.normalize
+        return [normalized(each) for each in found] if normalize_embeddings or is_final else found
 
     def similarity(self, one: Float32, other: Float32) -> Float32:
         """How alike vectors are, [A, B] of [A, size] and [B, size], by the model's own measure."""
@@ -140,7 +164,7 @@ class Embedder(TextModel):
 class Classifier(TextModel):
     """A model that scores texts, or pairs of them, by labels."""
 
-    task = "classify"
+    tasks = ("classify",)
 
     def scores(self, texts: Sequence[Text]) -> Float32:
         """Scores of each text or pair, float32 [texts, labels], before any activation."""
@@ -186,18 +210,14 @@ def _opened(
     return model.get_tokenizer(), model.texts, model.close
 
 
-def pooler_of(artifact: Artifact, task: Task) -> Pooler:
+def pooler_of(artifact: Artifact, *tasks: Task) -> Pooler:
     """What an artifact makes of whole texts. Raises UsageError where it is for something else."""
-    pooler, target = artifact.manifest.pooler, artifact.target
-    can = {"embed": "makes vectors of texts", "classify": "scores texts"}
-    if (
-        pooler is not None
-        and pooler.task == task
-        and {ENCODE.name, HIDDEN.name} & {*target.programs}
-    ):
+    pooler, programs = artifact.manifest.pooler, {*artifact.target.programs}
+    reads = {ENCODE.name, TOKENS.name, HIDDEN.name} & programs
+    if pooler is not None and pooler.task in tasks and reads:
         return pooler
-    found = f"{artifact.path} {can[pooler.task]}" if pooler else f"{artifact.path} generates text"
-    raise UsageError(found, hint=f"This needs a model that {can[task]}.")
+    found = f"{artifact.path} {DOES[pooler.task]}" if pooler else f"{artifact.path} generates text"
+    raise UsageError(found, hint=f"This needs a model that {DOES[tasks[0]]}.")
 
 
 # Arguments of `SentenceTransformer.encode` that change nothing here, with the values they may have.

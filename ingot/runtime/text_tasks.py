@@ -16,7 +16,7 @@ from ingot.runtime.embedding import PooledRows, Pooling, check_pooling
 from ingot.runtime.encoder import EncodedText
 from ingot.runtime.model import Model
 from ingot.runtime.prompts import Prompt, list_of_prompts, prompt_parts
-from ingot.runtime.scoring import activated, finished, normalized, paired_scores
+from ingot.runtime.scoring import activated, finished, normalized, scores_of, task_of
 from ingot.runtime.text_outputs import (
     ClassificationOutput,
     ClassificationRequestOutput,
@@ -32,8 +32,6 @@ from ingot.runtime.vllm_arguments import CALLS, choose
 
 AT_ONCE = 256  # texts that are read before the progress is told
 Pairs = Sequence[tuple[str, str]]
-EMBEDS = ("embed", "embedding")
-CLASSIFIES = ("classify", "score")
 
 
 class TextTasks(Model):
@@ -88,21 +86,22 @@ class TextTasks(Model):
         use_tqdm: bool = True,
         **vllm: Any,
     ) -> list[PoolingRequestOutput]:
-        """What the model makes of every prompt: a vector, or probabilities of labels.
+        """What the model makes of every prompt: a vector, one for each token, or probabilities of
+        labels.
 
-        `pooling_task` is "embed" or "classify". The tokens of a text are
+        `pooling_task` is "embed", "token_embed" or "classify". The tokens of a text are
         `get_tokenizer().encode(text)`. Raises as `embed` does.
         """
         _check_call(self.encode, vllm)
-        pooler = self._pooler("embed", "classify")
-        wanted = EMBEDS if pooler.task == "embed" else CLASSIFIES
-        if pooling_task is not None and pooling_task not in wanted:
-            raise UsageError(
-                f"pooling_task is {pooling_task!r:.80}", hint=f"Supported: {wanted[0]}."
-            )
+        pooler = self._pooler("embed", "token_embed", "classify")
+        task = task_of(pooler, pooling_task)
         texts = self._encoded(prompts)
-        rows = self._rows(texts)
-        rows = finished(rows, pooler) if pooler.task == "embed" else activated(rows, pooler)
+        if task == "token_embed":
+            rows = [finished(each, pooler) for each in self._token_rows(texts)]
+        elif task == "embed":
+            rows = [*finished(self._rows(texts), pooler)]
+        else:
+            rows = [*activated(self._rows(texts), pooler)]
         return [
             PoolingRequestOutput(
                 request_id=str(i), prompt_token_ids=[*text.tokens], outputs=PoolingOutput(data=row)
@@ -216,9 +215,14 @@ class TextTasks(Model):
         parts = [self.texts.run(texts[i : i + AT_ONCE]) for i in range(0, len(texts), AT_ONCE)]
         return np.concatenate(parts) if parts else np.empty((0, 0), np.float32)
 
+    def _token_rows(self, texts: Sequence[EncodedText]) -> list[Float32]:
+        assert self.texts is not None, "the task was checked"
+        parts = (texts[i : i + AT_ONCE] for i in range(0, len(texts), AT_ONCE))
+        return [rows for part in parts for rows in self.texts.run_tokens(part)]
+
     def _scores(self, pairs: Pairs) -> tuple[Float32, list[list[int]]]:
         """Scores of pairs, and the tokens of each."""
-        pooler = self._pooler("classify", "embed")
+        pooler = self._pooler("classify", "embed", "token_embed")
         tokenizer = self.get_tokenizer()
         if pooler.task == "classify":
             if pooler.size != 1:
@@ -231,10 +235,11 @@ class TextTasks(Model):
             return activated(self._rows(texts), pooler)[:, 0], [[*text.tokens] for text in texts]
         words = [*dict.fromkeys(text for pair in pairs for text in pair)]
         read = self._encoded(words)
-        rows, place = self._rows(read), {word: i for i, word in enumerate(words)}
-        first, second = (rows[[place[pair[side]] for pair in pairs]] for side in (0, 1))
-        tokens = [[*read[place[a]].tokens, *read[place[b]].tokens] for a, b in pairs]
-        return paired_scores(first, second, pooler), tokens
+        place = {word: i for i, word in enumerate(words)}
+        places = [(place[a], place[b]) for a, b in pairs]
+        tokens = [[*read[a].tokens, *read[b].tokens] for a, b in places]
+        rows = self._token_rows(read) if pooler.task == "token_embed" else self._rows(read)
+        return scores_of(rows, places, pooler), tokens
 
 
 def _param(params: Any, name: str) -> Any:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from math import inf
 
 import numpy as np
 
 from ingot.artifact.golden import GOLDEN, Golden, GoldenPrompt, Tolerance, tolerance_of
 from ingot.artifact.golden_error import GoldenDifference, difference
-from ingot.artifact.golden_rows import relative_error
-from ingot.artifact.programs import ENCODE, STEP
+from ingot.artifact.golden_rows import GoldenRows, relative_error
+from ingot.artifact.programs import STEP, TOKENS
 from ingot.artifact.reader import Artifact
 from ingot.errors import VerificationError
 from ingot.runtime.arrays import Float32
-from ingot.runtime.embedding import PooledRows
+from ingot.runtime.embedding import PooledRows, RunsTexts
 from ingot.runtime.encoder import EncodedText, TextEncoder
 from ingot.runtime.goldens import number_format, read_golden, read_rows
 from ingot.runtime.llm import LLM
@@ -188,10 +189,11 @@ def replay(artifact: Artifact, golden: Golden | None = None) -> Verification:
 
 def replay_text(model: LLM) -> None:
     """Replays the shortest golden text. Raises VerificationError where its row is far off."""
-    golden = read_rows(model.artifact, ENCODE.name)
+    main = model.artifact.manifest.main
+    golden = read_rows(model.artifact, main)
     prompt = min(golden.prompts, key=lambda prompt: len(prompt.tokens))
     assert model.texts is not None, "it reads texts"
-    row = model.texts.run([EncodedText(prompt.tokens)])[0].astype(np.float64)
+    row = _golden_rows(model.texts, main, [EncodedText(prompt.tokens)])[0].astype(np.float64)
     error = float(np.abs(row - prompt.row).max() / np.abs(prompt.row).max())
     # What is allowed is of all rows together; a number of one of them may be further off.
     most = OF_ONE_ROW * max(golden.allowed, LEAST)
@@ -205,30 +207,45 @@ def replay_text(model: LLM) -> None:
 
 def replay_texts(artifact: Artifact) -> Verification:
     """Replays the golden texts of an artifact that reads whole texts: alone and in company."""
-    golden = read_rows(artifact, ENCODE.name)
-    texts = [EncodedText(prompt.tokens) for prompt in golden.prompts]
     encoder = TextEncoder(artifact)
     try:
-        alone = [encoder.run([text])[0] for text in texts]
-        others = [encoder.run(texts), encoder.run(texts[::-1])[::-1]]
+        found = {
+            name: _texts_difference(encoder, name, read_rows(artifact, name))
+            for name in artifact.target.programs
+        }
     finally:
         encoder.close()
-    same = all(
-        row.tobytes() == other.tobytes()
-        for each in others
-        for row, other in zip(alone, each, strict=True)
-    )
-    found = RowsDifference(relative_error(alone, golden), golden.allowed, same)
+    num_texts = len(read_rows(artifact, artifact.manifest.main).prompts)
     return Verification(
-        num_prompts=len(texts),
-        num_positions=len(texts),
+        num_prompts=num_texts,
+        num_positions=num_texts,
         number_format=number_format(artifact),
         allowed=NO_LOGITS,
         differences={},
         mismatches=(),
-        bitwise_equal=same,
-        programs={ENCODE.name: found},
+        bitwise_equal=all(each.bitwise_equal for each in found.values()),
+        programs=found,
     )
+
+
+def _texts_difference(encoder: TextEncoder, program: str, golden: GoldenRows) -> RowsDifference:
+    """Compares a program's rows of golden texts, computed in ways that must agree."""
+    texts = [EncodedText(prompt.tokens) for prompt in golden.prompts]
+    rows = partial(_golden_rows, encoder, program)
+    alone = [rows([text])[0] for text in texts]
+    same = all(
+        row.tobytes() == other.tobytes()
+        for each in (rows(texts), rows(texts[::-1])[::-1])
+        for row, other in zip(alone, each, strict=True)
+    )
+    return RowsDifference(relative_error(alone, golden), golden.allowed, same)
+
+
+def _golden_rows(texts: RunsTexts, program: str, given: Sequence[EncodedText]) -> Sequence[Float32]:
+    """The row that goldens hold of each text: its own, or that of its last token."""
+    if program == TOKENS.name:
+        return [rows[-1] for rows in texts.run_tokens(given)]
+    return [*texts.run(given)]
 
 
 def verify(llm: LLM, golden: Golden | None = None) -> Verification:

@@ -51,9 +51,9 @@ class Job(Struct, frozen=True, kw_only=True, omit_defaults=True):
     by which a request that killed an engine is known again. Without `stream` all its progress
     comes as one, at its end.
 
-    A job with `texts` wants a row for each of them, and draws nothing. `seconds` says of each where
-    the second text of a pair begins in it, or 0, and `unpooled` how many tokens at its beginning
-    have no part in its row.
+    A job with `texts` wants a row for each of them, or `of_tokens` for each token, and draws
+    nothing. `seconds` says of each text where the second of a pair begins in it, or 0, and
+    `unpooled` how many tokens at its beginning have no part in its row.
     """
 
     id: str
@@ -67,6 +67,7 @@ class Job(Struct, frozen=True, kw_only=True, omit_defaults=True):
     texts: list[list[int]] = field(default_factory=list)
     seconds: list[int] = field(default_factory=list)
     unpooled: list[int] = field(default_factory=list)
+    of_tokens: bool = False
 
 
 class Piece(Struct, frozen=True, array_like=True):

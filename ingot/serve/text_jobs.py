@@ -59,9 +59,12 @@ class TextJobs:
         none = [0] * len(job.texts)
         parts = zip(job.texts, job.seconds or none, job.unpooled or none, strict=True)
         texts = [EncodedText(*each) for each in parts]
-        rows = self._texts.run(texts, lambda: number not in self._asked)
+        run = self._texts.run_tokens if job.of_tokens else self._texts.run
+        rows = run(texts, lambda: number not in self._asked)
         metrics = _metrics(job, arrived, started, perf_counter())
-        return Progress([], finished=True, metrics=metrics, rows=rows.tobytes())
+        return Progress(
+            [], finished=True, metrics=metrics, rows=b"".join(each.tobytes() for each in rows)
+        )
 
 
 def _metrics(job: Job, arrived: float, started: float, ended: float) -> RequestMetrics:

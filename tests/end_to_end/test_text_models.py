@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,11 +21,12 @@ from torch import Tensor
 import ingot
 from ingot.artifact.plan import Limits, Plan
 from ingot.artifact.programs import ENCODE
+from ingot.artifact.reader import Artifact
 from ingot.compiler.export import export
 from ingot.compiler.interpret import interpret, plan_weights
 from ingot.compiler.lower import lower
 from ingot.compiler.program_graphs import graph_of, result_of
-from ingot.errors import IngotError, RequestError, UnsupportedModelError, UsageError
+from ingot.errors import ConfigError, IngotError, RequestError, UnsupportedModelError, UsageError
 from ingot.models import registry
 from ingot.models.checkpoints.checkpoint import Checkpoint
 from ingot.models.counts import module_counts
@@ -31,6 +34,7 @@ from ingot.models.model_dir import ModelDir
 from ingot.passes import runner
 from ingot.passes.pipeline import NARROW, pipeline
 from ingot.runtime.encoder import EncodedText, TextEncoder
+from ingot.runtime.verify import replay
 from ingot.targets.cuda.kind import KIND as CUDA
 from ingot.targets.target import target_named
 from tests.ops.sample_inputs import segments
@@ -39,6 +43,9 @@ from tests.support.text_models import (
     KINDS,
     POOLS,
     TEXTS,
+    colbert,
+    colbert_dir,
+    projected,
     rows,
     saved,
     wide_embedder,
@@ -277,8 +284,6 @@ def test_bits_depend_on_no_company_order_or_batch(embedder: ingot.Embedder) -> N
 
 
 def test_callers_share_steps_and_get_their_own_rows(embedder: ingot.Embedder) -> None:
-    from concurrent.futures import ThreadPoolExecutor
-
     texts = [[(i * 3 + n) % 2048 for i in range(1 + n % 40)] for n in range(64)]
     alone = [embedder.encode([text])[0] for text in texts]
     with ThreadPoolExecutor(16) as pool:
@@ -380,7 +385,7 @@ def test_texts_that_nobody_waits_for_are_not_run(embedder: ingot.Embedder) -> No
     ("name", "change", "message"),
     [
         ("modules.json", [{"type": "x.models.WordWeights", "path": ""}], "a module 'WordWeights'"),
-        ("modules.json", [{"type": "x.Transformer", "path": ""}], "has no Pooling"),
+        ("modules.json", [{"type": "x.Dense"}, {"type": "x.Pooling"}], "has Dense before Pooling"),
         ("1_Pooling/config.json", {"pooling_mode": "median"}, "pools by 'median'"),
         ("1_Pooling/config.json", {"pooling_mode": ["mean", 7]}, "pools by 7"),
         ("1_Pooling/config.json", {"pooling_mode": []}, "pools by nothing"),
@@ -414,6 +419,102 @@ def test_ways_to_pool_are_read_as_sentence_transformers_reads_them(
     write(folder / "1_Pooling" / "config.json", file)
     config = registry.load_config(ModelDir.open(folder))
     assert config.head.pooling == tuple(pooling)
+
+
+@pytest.fixture(scope="module")
+def colbert_model() -> Iterator[ingot.Embedder]:
+    with ingot.Embedder(colbert()) as model:
+        yield model
+
+
+def test_a_colbert_gives_a_vector_for_each_token(colbert_model: ingot.Embedder) -> None:
+    folder = colbert().with_name("model")
+    wanted = [projected(folder, rows(judge(), text)) for text in TEXTS]
+    found = colbert_model.encode_tokens(TEXTS)
+    assert [each.shape for each in found] == [(len(text), 28) for text in TEXTS]
+    assert error(torch.tensor(np.concatenate(found)), torch.cat(wanted)) < MOST
+    assert colbert_model.pooler.in_words == "a vector of 28 for each token, normalised"
+    assert colbert_model.pooler.prompts == {"query": "[Q] ", "document": "[D] "}
+    with pytest.raises(UsageError, match="makes a vector of each token"):
+        colbert_model.encode(TEXTS)
+
+
+def test_bits_of_tokens_depend_on_no_company(colbert_model: ingot.Embedder) -> None:
+    texts = [[(i * 7 + n) % 2048 for i in range(n)] for n in (1, 31, 64, 3, 17, 9, 40, 8, 5)]
+    alone = [colbert_model.encode_tokens([text])[0] for text in texts]
+    for given, size in ((texts, 256), (texts[::-1], 3)):
+        found = colbert_model.encode_tokens(given, batch_size=size)
+        again = {len(each): each.tobytes() for each in found}
+        assert again == {len(each): each.tobytes() for each in alone}
+
+
+def test_an_embedder_gives_what_it_pools_where_it_was_compiled_for_that(
+    wide: ingot.Embedder, embedder: ingot.Embedder
+) -> None:
+    """Callers of both programs share the queue."""
+    wanted = torch.cat([rows(judge(), text) for text in TEXTS])
+    with ThreadPoolExecutor(8) as pool:
+        vectors = [pool.submit(wide.encode, TEXTS) for _ in range(4)]
+        tokens = [pool.submit(wide.encode_tokens, TEXTS) for _ in range(4)]
+    for each in tokens:
+        assert error(torch.tensor(np.concatenate(each.result())), wanted) < MOST
+    assert all(np.array_equal(each.result(), wide.encode(TEXTS)) for each in vectors)
+    assert wide.pooler.in_words.endswith("; of 60 for each token")
+    with pytest.raises(UsageError, match="--programs encode,tokens"):
+        embedder.encode_tokens(TEXTS)
+
+
+def test_texts_are_compared_token_by_token(colbert_model: ingot.Embedder) -> None:
+    texts = ["To be", "or not to be", "that is the question"]
+    vectors = colbert_model.encode_tokens(texts)
+    wanted = [(vectors[0] @ each.T).max(1).sum() for each in vectors]
+    with ingot.LLM(colbert()) as llm:
+        scores = [each.outputs.score for each in llm.score(texts[0], texts)]
+        assert np.allclose(scores, wanted, atol=1e-5)
+        assert [each.index for each in llm.rerank(texts[0], texts)] == np.argsort(
+            -np.array(wanted)
+        ).tolist()
+        found = llm.encode(texts, pooling_task="token_embed")
+        assert all(
+            np.array_equal(each.outputs.data, row) for each, row in zip(found, vectors, strict=True)
+        )
+        with pytest.raises(RequestError, match="task is 'embed'"):
+            llm.encode(texts, pooling_task="embed")
+        with pytest.raises(UsageError, match="made to token_embed"):
+            llm.embed(texts)
+
+
+def test_both_programs_are_replayed(wide: ingot.Embedder) -> None:
+    for path, programs in ((wide.artifact.path, ["encode", "tokens"]), (colbert(), ["tokens"])):
+        found = replay(Artifact.open(path))
+        assert [*found.programs] == programs
+        assert all(each.passed for each in found.programs.values())
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "message"),
+    [
+        ("2_Dense/config.json", {"use_residual": True}, "use_residual = True"),
+        ("2_Dense/config.json", {"module_input_name": "other"}, "module_input_name = 'other'"),
+    ],
+)
+def test_layers_of_tokens_that_nothing_stands_for(
+    tmp_path: Path, file: str, change: dict, message: str
+) -> None:
+    folder = colbert_dir(tmp_path)
+    write(folder / file, json.loads((folder / file).read_text()) | change)
+    with pytest.raises(ConfigError, match=message):
+        registry.load_config(ModelDir.open(folder))
+
+
+@pytest.mark.parametrize(
+    ("head", "programs"),
+    [("ForSequenceClassification", ["encode", "tokens"]), ("Model", ["tokens"])],
+)
+def test_programs_that_a_model_cannot_have(tmp_path: Path, head: str, programs: list[str]) -> None:
+    folder = saved(KINDS["bert"].build(head), tmp_path / "m")
+    with pytest.raises(UsageError, match="is to have the programs"):
+        ingot.compile(folder, tmp_path / "out", programs=programs)
 
 
 def test_llm_has_vllm_s_methods(
@@ -458,6 +559,9 @@ def test_a_model_that_generates_embeds_where_it_was_made_for_it(tmp_path: Path) 
     with ingot.LLM(tmp_path / "out") as llm:
         found = llm.embed([{"prompt_token_ids": text} for text in TEXTS])
         assert np.array_equal(np.array([f.outputs.embedding for f in found], np.float32), got)
+        found = llm.encode([{"prompt_token_ids": t} for t in TEXTS], pooling_task="token_embed")
+        assert np.array_equal([each.outputs.data[-1] for each in found], got)
+        assert [len(each.outputs.data) for each in found] == [*map(len, TEXTS)]
         assert llm.generate({"prompt_token_ids": [1, 2]})[0].outputs[0].token_ids
 
 

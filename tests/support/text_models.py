@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 import transformers
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from ingot.models.text_modules import FLAGS
@@ -221,7 +221,10 @@ def wide_embedder() -> Path:
         model = saved(KINDS["bert"].build("Model"), place / "model")
         with_modules(model, *POOLS, normalize=False, include_prompt=False)
         write(model / "config_sentence_transformers.json", {"prompts": {"query": "To be "}})
-        ingot.compile(model, place / "out", max_num_batched_tokens=64, max_num_seqs=8)
+        programs = ["encode", "tokens"]
+        ingot.compile(
+            model, place / "out", max_num_batched_tokens=64, max_num_seqs=8, programs=programs
+        )
 
     return made_once("wide_embedder", make) / "out"
 
@@ -231,6 +234,41 @@ def without_prompt(rows: Tensor, unpooled: int) -> Tensor:
     kept = rows[unpooled:]
     made = {name: pool(kept) for name, pool in POOLS.items()}
     return torch.cat([*(made | {"weightedmean": weighted_mean(kept, unpooled)}).values()])
+
+
+def colbert_dir(folder: Path) -> Path:
+    """A tiny BERT with a Dense layer for each token and no Pooling, as PyLate writes it."""
+    saved(KINDS["bert"].build("Model"), folder)
+    with_modules(folder, dense=[28])
+    modules = json.loads((folder / "modules.json").read_text())
+    kept = [each for each in modules if each["path"] in ("", "2_Dense")]
+    kept[1]["type"] = "pylate.models.Dense.Dense"
+    write(folder / "modules.json", kept)
+    identity = {"activation_function": "torch.nn.modules.linear.Identity", "use_residual": False}
+    config = json.loads((folder / "2_Dense" / "config.json").read_text())
+    write(folder / "2_Dense" / "config.json", config | identity)
+    prefixes = {"query_prefix": "[Q] ", "document_prefix": "[D] "}
+    says = {"model_type": "ColBERT", "similarity_fn_name": "MaxSim", **prefixes}
+    write(folder / "config_sentence_transformers.json", says)
+    return folder
+
+
+def projected(folder: Path, rows: Tensor) -> Tensor:
+    """What such a model makes of rows [T, 60]."""
+    layer = load_file(folder / "2_Dense" / "model.safetensors")
+    made = rows @ layer["linear.weight"].T + layer["linear.bias"]
+    return torch.nn.functional.normalize(made)
+
+
+def colbert() -> Path:
+    """The artifact of such a model."""
+    import ingot
+
+    def make(place: Path) -> None:
+        folder = colbert_dir(place / "model")
+        ingot.compile(folder, place / "out", max_num_batched_tokens=64, max_num_seqs=8)
+
+    return made_once("colbert", make) / "out"
 
 
 def reranker() -> Path:

@@ -70,13 +70,14 @@ class DenseLayer(Block):
 
 
 class Encoder(Block):
-    """A text as one row: input_ids and positions int64 [1, T] -> float32 [1, 1, width]."""
+    """A text as one row: input_ids and positions int64 [1, T] -> float32 [1, 1, width]; or as a
+    row for each token, where nothing is pooled."""
 
     def __init__(self, config: ModelConfig, *, max_model_len: int) -> None:
         super().__init__(encoder(config))
         assert config.head is not None, "an encoder has a head"
         self.model = Decoder(config, max_model_len=max_model_len)
-        self.pool = Pool(config.head.pooling)
+        self.pool = Pool(config.head.pooling) if config.head.pooling else nn.Identity()
         layers = self.blueprint.parts["head"].parts
         self.head = nn.ModuleList(
             DenseLayer(layers[str(index)], config, layer)

@@ -87,7 +87,7 @@ class CpuProgram:
 
     def _array(self, name: str, columns: int) -> Float32:
         """Memory for the rows of an output."""
-        most = self.plan.limits.max_logit_rows
+        most = self.plan.limits.bound(self.plan.buffer(name).shape[0])
         return self._region(most * columns * 4, name).floats(most, columns)
 
     def _region(self, nbytes: int, what: str) -> Region:

@@ -25,8 +25,10 @@ from ingot.serve.texts.answers import Embeddings, Labels, Poolings, Reranking, S
 from ingot.serve.texts.requests import (
     ClassifyRequest,
     EmbeddingRequest,
+    PoolingRequest,
     RerankRequest,
     ScoreRequest,
+    TeiEmbedAllRequest,
     TeiEmbedRequest,
     TeiPredictRequest,
 )
@@ -71,8 +73,9 @@ ENDPOINTS = (
     Endpoint("POST", "/score", "Scores pairs of texts.", ScoreRequest, Scores),
     Endpoint("POST", "/v1/score", "Does so likewise.", ScoreRequest, Scores),
     Endpoint("POST", "/classify", "Gives the labels of texts.", ClassifyRequest, Labels),
-    Endpoint("POST", "/pooling", "Gives what a model makes of texts.", ClassifyRequest, Poolings),
+    Endpoint("POST", "/pooling", "Gives what a model makes of texts.", PoolingRequest, Poolings),
     Endpoint("POST", "/embed", "Makes vectors of texts, as TEI does.", TeiEmbedRequest),
+    Endpoint("POST", "/embed_all", "Makes one of each token, as TEI does.", TeiEmbedAllRequest),
     Endpoint("POST", "/predict", "Gives the labels of texts, as TEI does.", TeiPredictRequest),
     Endpoint("GET", "/v1/models", "Lists the models by all their names.", None, ModelList),
     Endpoint("GET", "/v1/models/{name}", "Tells of one model.", None, ModelCard),

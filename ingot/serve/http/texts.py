@@ -14,7 +14,16 @@ import msgspec
 from ingot.artifact.pooler import Pooler, Task
 from ingot.errors import RequestError
 from ingot.runtime.arrays import Float32
-from ingot.runtime.scoring import activated, by_rank, finished, paired_scores, prompt_of, rows_of
+from ingot.runtime.scoring import (
+    activated,
+    by_rank,
+    finished,
+    prompt_of,
+    rows_of,
+    scores_of,
+    task_of,
+    token_rows_of,
+)
 from ingot.serve.asked import Asked
 from ingot.serve.engine import Engine
 from ingot.serve.http.reply import JSON, Receive, Reply, Scope, Send, replying
@@ -28,14 +37,17 @@ from ingot.serve.texts.requests import (
     MAX_PAIRS,
     ClassifyRequest,
     EmbeddingRequest,
+    PoolingRequest,
     RerankRequest,
     ScoreRequest,
+    TeiEmbedAllRequest,
     TeiEmbedRequest,
     TeiPredictRequest,
     TextRequest,
 )
 
 R = TypeVar("R", bound=TextRequest)
+SCORES: tuple[Task, ...] = ("embed", "token_embed", "classify")  # models of these score pairs
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +67,25 @@ class Reading:
         """What the model makes of each text behind a prompt, and how many tokens they had. Raises
         FieldError."""
         order = await self._order(texts, request, param, prompt)
-        rows = await self._read(order, request)
+        rows = rows_of(await self._read(order, request), len(order.lengths))
+        return rows, answers.TextUsage(order.num_tokens, order.num_tokens)
+
+    async def token_rows(
+        self, texts: Sequence[Spelled], request: TextRequest, param: str, prompt: str = ""
+    ) -> tuple[list[Float32], answers.TextUsage]:
+        """The same of the tokens of each text."""
+        order = await self._order(texts, request, param, prompt, of_tokens=True)
+        rows = token_rows_of(await self._read(order, request), order.lengths)
         return rows, answers.TextUsage(order.num_tokens, order.num_tokens)
 
     async def _order(
-        self, texts: Sequence[Spelled], request: TextRequest, param: str, prompt: str
+        self,
+        texts: Sequence[Spelled],
+        request: TextRequest,
+        param: str,
+        prompt: str,
+        *,
+        of_tokens: bool = False,
     ) -> TextOrder:
         server, facts = self.server, self.engine.facts
         registered = server.models.name_of(self.name)
@@ -70,6 +96,7 @@ class Reading:
             self.pooler,
             param=param,
             prompt=prompt,
+            of_tokens=of_tokens,
             most=request.most_tokens,
             priority=request.priority or 0,
             fingerprint=hashlib.sha256(self.body).digest(),
@@ -77,7 +104,7 @@ class Reading:
         with server.gate.expect(Asked(model=registered, key=self.key, facts=facts)):
             return make() if len(self.body) <= SMALL_BODY else await off_loop(make)
 
-    async def _read(self, order: TextOrder, request: TextRequest) -> Float32:
+    async def _read(self, order: TextOrder, request: TextRequest) -> bytes:
         asked = Asked(
             model=self.server.models.name_of(self.name),
             key=self.key,
@@ -97,8 +124,7 @@ class Reading:
         ):
             async for number, progress in steps:
                 parts[number] = progress.rows
-        whole = b"".join(parts[number] for number in range(len(order.jobs)))
-        return rows_of(whole, order.num_texts)
+        return b"".join(parts[number] for number in range(len(order.jobs)))
 
 
 @asynccontextmanager
@@ -156,13 +182,33 @@ async def tei_embed(server: ServerContext, request: TeiEmbedRequest, key: str, b
         ).tolist()
 
 
-async def pool(server: ServerContext, request: ClassifyRequest, key: str, body: bytes) -> Any:
+async def tei_embed_all(
+    server: ServerContext, request: TeiEmbedAllRequest, key: str, body: bytes
+) -> Any:
+    """TEI's vectors of tokens: a list of them for each text."""
+    async with reading(server, request, key, body, "embed", "token_embed") as model:
+        check_task(model, "token_embed", "model")
+        texts = listed(request.inputs, "inputs", MAX_INPUTS)
+        prompt = prompt_for(model.pooler, request.prompt_name)
+        rows, _ = await model.token_rows(texts, request, "inputs", prompt)
+        if model.pooler.task == "token_embed":
+            rows = [finished(each, model.pooler) for each in rows]
+        return [each.tolist() for each in rows]
+
+
+async def pool(server: ServerContext, request: PoolingRequest, key: str, body: bytes) -> Any:
     """vLLM's rows, as the model makes them."""
-    async with reading(server, request, key, body, "embed", "classify") as model:
-        rows, usage = await model.rows(listed(request.input, "input", MAX_INPUTS), request, "input")
-        embeds = model.pooler.task == "embed"
-        rows = vectors_of(rows, model.pooler) if embeds else activated(rows, model.pooler)
-        data = [answers.Pooled(index=i, data=row) for i, row in enumerate(rows.tolist())]
+    async with reading(server, request, key, body, "embed", "token_embed", "classify") as model:
+        task = check_task(model, request.task, "task")
+        texts = listed(request.input, "input", MAX_INPUTS)
+        if task == "token_embed":
+            rows_of_tokens, usage = await model.token_rows(texts, request, "input")
+            made = [finished(each, model.pooler) for each in rows_of_tokens]
+        else:
+            rows, usage = await model.rows(texts, request, "input")
+            finish = activated if task == "classify" else finished
+            made = [*finish(rows, model.pooler)]
+        data = [answers.Pooled(index=i, data=each.tolist()) for i, each in enumerate(made)]
         return answers.Poolings(**answers.head("pool", model.name), data=data, usage=usage)
 
 
@@ -189,7 +235,7 @@ async def tei_predict(
 async def score(server: ServerContext, request: ScoreRequest, key: str, body: bytes) -> Any:
     """vLLM's scores of pairs."""
     pairs = pairs_of(request)
-    async with reading(server, request, key, body, "embed", "classify") as model:
+    async with reading(server, request, key, body, *SCORES) as model:
         found, usage = await scored(model, pairs, request)
         data = [answers.Score(index=i, score=value) for i, value in enumerate(found.tolist())]
         return answers.Scores(**answers.head("score", model.name), data=data, usage=usage)
@@ -203,7 +249,7 @@ async def rerank(server: ServerContext, request: RerankRequest, key: str, body: 
     texts = [_document(each, i) for i, each in enumerate(given)]
     if len(texts) > MAX_PAIRS:
         raise FieldError("documents", f"documents are {len(texts)}; at most {MAX_PAIRS}")
-    async with reading(server, request, key, body, "embed", "classify") as model:
+    async with reading(server, request, key, body, *SCORES) as model:
         pairs = [(request.query, text) for text in texts]
         found, usage = await scored(model, pairs, request, raw=bool(request.raw_scores))
         ranked = by_rank(found, request.top_n)
@@ -231,7 +277,7 @@ async def scored(
     model: Reading, pairs: Sequence[tuple[str, str]], request: TextRequest, *, raw: bool = False
 ) -> tuple[Float32, answers.TextUsage]:
     """How well the texts of each pair go together: by a model that scores pairs, or by how alike
-    the vectors of the two are. Raises FieldError."""
+    the vectors of the two, or of their tokens, are. Raises FieldError."""
     if model.pooler.task == "classify":
         if model.pooler.size != 1:
             raise FieldError(
@@ -243,10 +289,23 @@ async def scored(
         rows, usage = await model.rows(pairs, request, "documents")
         return (rows if raw else activated(rows, model.pooler))[:, 0], usage
     texts = [*dict.fromkeys(text for pair in pairs for text in pair)]
-    rows, usage = await model.rows(texts, request, "documents")
+    read = model.token_rows if model.pooler.task == "token_embed" else model.rows
+    found, usage = await read(texts, request, "documents")
     places = {text: i for i, text in enumerate(texts)}
-    first, second = (rows[[places[pair[side]] for pair in pairs]] for side in (0, 1))
-    return paired_scores(first, second, model.pooler), usage
+    return scores_of(found, [(places[a], places[b]) for a, b in pairs], model.pooler), usage
+
+
+def check_task(model: Reading, wanted: str | None, param: str) -> str:
+    """What a model makes of texts, where that is wanted of it. Raises FieldError."""
+    try:
+        return task_of(model.pooler, wanted)
+    except RequestError as error:
+        raise FieldError(
+            param,
+            f"{error.found}, which the model {model.name[:80]!r} was not made for",
+            hint=error.hint,
+            code="unsupported_task",
+        ) from None
 
 
 def pairs_of(request: ScoreRequest) -> list[tuple[str, str]]:
@@ -312,7 +371,8 @@ TEXT_ROUTES: tuple[tuple[str, type[TextRequest], Answer], ...] = (
     ("/score", ScoreRequest, score),
     ("/v1/score", ScoreRequest, score),
     ("/classify", ClassifyRequest, classify),
-    ("/pooling", ClassifyRequest, pool),
+    ("/pooling", PoolingRequest, pool),
     ("/embed", TeiEmbedRequest, tei_embed),
+    ("/embed_all", TeiEmbedAllRequest, tei_embed_all),
     ("/predict", TeiPredictRequest, tei_predict),
 )

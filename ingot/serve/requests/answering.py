@@ -11,6 +11,7 @@ from typing import cast
 
 from msgspec.structs import replace
 
+from ingot.artifact.pooler import DOES
 from ingot.runtime.unique import unique_id
 from ingot.serve.asked import Asked
 from ingot.serve.engine import Engine, Job, ModelFacts, Progress
@@ -20,7 +21,6 @@ from ingot.serve.openai.params import num_new_tokens
 from ingot.serve.openai.requests import ChatRequest, CompletionRequest
 from ingot.serve.requests.context import SMALL_BODY, ServerContext, off_loop
 from ingot.serve.requests.gate import Admitted
-from ingot.serve.texts.orders import DOES
 
 Steps = AsyncGenerator[tuple[int, Progress], None]
 Request = CompletionRequest | ChatRequest

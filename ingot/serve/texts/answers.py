@@ -62,11 +62,11 @@ class Labels(Answer, frozen=True, kw_only=True):
 
 
 class Pooled(Struct, frozen=True, kw_only=True):
-    """What the model makes of a text, as it is."""
+    """What the model makes of a text, as it is, or of each of its tokens."""
 
     index: int
     object: str = "pooling"
-    data: list[float]
+    data: list[float] | list[list[float]]
 
 
 class Poolings(Answer, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from ingot.artifact.pooler import Pooler, Task
+from ingot.artifact.pooler import DOES, Pooler, Task
 from ingot.errors import RequestError
 from ingot.runtime.encoder import EncodedText
 from ingot.runtime.texts import behind, count_unpooled, prompt_tokens
@@ -19,7 +19,6 @@ from ingot.serve.openai.prompts import MAX_TOKENIZED_CHARS
 
 # Texts of a job. A request of many is cut into jobs, so that others come in between.
 TEXTS_OF_A_JOB = 32
-DOES = {"embed": "makes vectors of texts", "classify": "scores texts"}
 
 Spelled = str | tuple[str, str] | list[int]
 
@@ -28,8 +27,12 @@ class TextOrder(Struct, frozen=True, kw_only=True):
     """Texts in tokens, in the jobs that read them."""
 
     jobs: list[Job]
-    num_texts: int
-    num_tokens: int
+    lengths: list[int]
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of all texts."""
+        return sum(self.lengths)
 
 
 def pooler_of(facts: ModelFacts, name: str, *tasks: Task) -> Pooler:
@@ -55,6 +58,7 @@ def order_of(
     *,
     param: str,
     prompt: str = "",
+    of_tokens: bool = False,
     most: int | None = None,
     priority: int = 0,
     fingerprint: bytes = b"",
@@ -64,6 +68,7 @@ def order_of(
     Args:
         param: the field of the request that has them, for errors.
         prompt: what stands before each of them that is no tokens.
+        of_tokens: a row is wanted of each token, and not of the text.
         most: the tokens that longer texts are cut to; -1: those that the model takes; None: longer
             texts are refused.
 
@@ -88,14 +93,14 @@ def order_of(
             texts=[[*text.tokens] for text in part],
             seconds=[text.second for text in part],
             unpooled=[text.unpooled for text in part],
+            of_tokens=of_tokens,
             stream=False,
             fingerprint=fingerprint,
         )
         for begin in range(0, len(found), TEXTS_OF_A_JOB)
         for part in [found[begin : begin + TEXTS_OF_A_JOB]]
     ]
-    total = sum(len(text.tokens) for text in found)
-    return TextOrder(jobs=jobs, num_texts=len(found), num_tokens=total)
+    return TextOrder(jobs=jobs, lengths=[len(text.tokens) for text in found])
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,10 +62,24 @@ class TeiEmbedRequest(TextRequest, kw_only=True):
     dimensions: Any = None
 
 
+class TeiEmbedAllRequest(TextRequest, kw_only=True):
+    """`POST /embed_all` of TEI: a vector of each token."""
+
+    inputs: str | list[str]
+    prompt_name: Name | None = None
+
+
 class ClassifyRequest(TextRequest, kw_only=True):
-    """`POST /classify` and `POST /pooling`: what the model makes of each input."""
+    """`POST /classify`: the labels of each input."""
 
     input: Inputs
+
+
+class PoolingRequest(TextRequest, kw_only=True):
+    """`POST /pooling`: what the model makes of each input; `task` says what of several things."""
+
+    input: Inputs
+    task: str | None = None
 
 
 class TeiPredictRequest(TextRequest, kw_only=True):

@@ -30,7 +30,7 @@ from ingot.serve.settings import ModelSettings
 from ingot.serve.texts.requests import RerankRequest
 from tests.support.fake_engine import FakeModels
 from tests.support.live_server import serving
-from tests.support.text_models import wide_embedder
+from tests.support.text_models import colbert, wide_embedder
 
 TEXTS = ["To be", "or not to be", "that is the question"]
 
@@ -60,8 +60,9 @@ def address(
         LLM(reranker_artifact, num_threads=1),
         LLM(shakespeare_artifact, num_threads=1),
         LLM(wide_embedder(), num_threads=1),
+        LLM(colbert(), num_threads=1),
     ]
-    names = ("vectors", "scores", "bard", "wide")
+    names = ("vectors", "scores", "bard", "wide", "colbert")
     engines = {name: LocalEngine(each) for name, each in zip(names, models, strict=True)}
     with serving(lambda: build_app(FakeModels(**engines), gate=gate)) as address:
         yield address
@@ -121,6 +122,34 @@ def test_a_prompt_has_no_part_in_the_vectors_of_a_model_that_leaves_it_out(
     body |= {"inputs": "a" * 500, "truncate_prompt_tokens": 2}
     answer = http.post("/embed", json=body)
     assert answer.status_code == 400 and "no token behind its prompt" in answer.text
+
+
+def test_a_vector_of_each_token(http: httpx.Client) -> None:
+    """More texts than a job has, of different lengths."""
+    texts = [" ".join(["To be"] * (1 + i % 9)) for i in range(40)]
+    for name, path in (("wide", wide_embedder()), ("colbert", colbert())):
+        with ingot.Embedder(path) as model:
+            wanted = model.encode_tokens(texts)
+        found = http.post("/embed_all", json={"model": name, "inputs": texts}).json()
+        assert [len(each) for each in found] == [len(each) for each in wanted]
+        assert all(same(each, rows) for each, rows in zip(found, wanted, strict=True))
+        body = {"model": name, "input": texts, "task": "token_embed"}
+        data = http.post("/pooling", json=body).json()["data"]
+        assert all(same(each["data"], rows) for each, rows in zip(data, wanted, strict=True))
+    assert same(
+        http.post("/embed_all", json={"model": name, "inputs": texts[0]}).json()[0], wanted[0]
+    )
+
+
+def test_a_colbert_ranks_token_by_token(http: httpx.Client) -> None:
+    body = {"model": "colbert", "query": "To be", "documents": TEXTS}
+    results = http.post("/rerank", json=body).json()["results"]
+    with LLM(colbert()) as model:
+        wanted = model.rerank("To be", TEXTS)
+    assert [each["index"] for each in results] == [each.index for each in wanted]
+    assert [each["relevance_score"] for each in results] == [
+        each.relevance_score for each in wanted
+    ]
 
 
 def test_tokens_are_read_as_they_are(client: openai.OpenAI, embedder: ingot.Embedder) -> None:
@@ -289,6 +318,10 @@ REFUSED = [
     ("/v1/embeddings", {"model": "vectors", "input": "a", "prompt_name": "no"}, "prompt_name is"),
     ("/v1/embeddings", {"model": "bard", "input": "a"}, "generates text"),
     ("/v1/embeddings", {"model": "scores", "input": "a"}, "scores texts"),
+    ("/v1/embeddings", {"model": "colbert", "input": "a"}, "makes a vector of each token"),
+    ("/embed_all", {"model": "vectors", "inputs": "a"}, "task is 'token_embed'"),
+    ("/embed_all", {"model": "scores", "inputs": "a"}, "scores texts"),
+    ("/pooling", {"model": "wide", "input": "a", "task": "classify"}, "task is 'classify'"),
     ("/classify", {"model": "vectors", "input": "a"}, "makes vectors of texts"),
     ("/v1/completions", {"model": "vectors", "prompt": "a"}, "generates none"),
     ("/rerank", {"model": "scores", "query": "a", "documents": []}, "documents are missing"),
