@@ -9,7 +9,7 @@ from typing import Literal
 Task = Literal["embed", "token_embed", "classify"]
 DOES: Mapping[Task, str] = {
     "embed": "makes vectors of texts",
-    "token_embed": "makes a vector of each token",
+    "token_embed": "makes vectors of the tokens of texts",
     "classify": "scores texts",
 }
 

@@ -68,8 +68,8 @@ class CompileOptions:
             that the class of that name has there.
         targets: target names, `cpu:native` for this host.
         programs: what the artifact can do: "step" advances text, "hidden" gives the hidden states
-            that `LLM.embed` pools, and "encode" a vector or scores of a whole text. Empty for what
-            the model is for.
+            that `LLM.embed` pools, "encode" a vector or scores of a whole text, and "tokens" a
+            vector for each of its tokens. Empty for what the model is for.
         dtype: "float32", "bfloat16", "float16" (for GPUs alone), or "auto": that of the
             checkpoint, but bfloat16 instead of float16 where a target is no GPU. Of float16
             weights bfloat16 drops 3 bits, which float32 keeps.

@@ -9,6 +9,7 @@ from pathlib import Path
 from threading import Event
 from typing import Any, cast
 
+from ingot.artifact.pooler import DOES, Task
 from ingot.artifact.reader import Artifact
 from ingot.errors import UsageError
 from ingot.runtime.answers import check_tools, tokenizer_style
@@ -254,6 +255,13 @@ class Model(Refusals):
         )
 
 
+CALLS: Mapping[Task, str] = {
+    "embed": "embed()",
+    "token_embed": "encode(), score() or rerank()",
+    "classify": "classify(), score() or rerank()",
+}
+
+
 class NoEngine:
     """Stands where a model that generates has its engine: whatever is asked of it is an error."""
 
@@ -262,11 +270,10 @@ class NoEngine:
 
     def __getattr__(self, name: str) -> Any:
         pooler = self._artifact.manifest.pooler
-        embeds = pooler is None or pooler.task == "embed"
+        task = pooler.task if pooler else "embed"
         raise UsageError(
-            f"{self._artifact.path} {'makes vectors of' if embeds else 'scores'} texts, and "
-            "generates none",
-            hint="Ask for embed()." if embeds else "Ask for classify(), score() or rerank().",
+            f"{self._artifact.path} {DOES[task]}, and generates none",
+            hint=f"Ask for {CALLS[task]}.",
         )
 
 

@@ -20,12 +20,12 @@ from torch import Tensor
 
 import ingot
 from ingot.artifact.plan import Limits, Plan
-from ingot.artifact.programs import ENCODE
+from ingot.artifact.programs import ENCODE, TOKENS, Program
 from ingot.artifact.reader import Artifact
 from ingot.compiler.export import export
 from ingot.compiler.interpret import interpret, plan_weights
 from ingot.compiler.lower import lower
-from ingot.compiler.program_graphs import graph_of, result_of
+from ingot.compiler.program_graphs import blocks_of, graph_of, result_of
 from ingot.errors import ConfigError, IngotError, RequestError, UnsupportedModelError, UsageError
 from ingot.models import registry
 from ingot.models.checkpoints.checkpoint import Checkpoint
@@ -68,14 +68,16 @@ def interpreted(
     unpooled: list[int] = (),
     verify: bool = False,
     dtype: str = "float32",
+    program: Program = ENCODE,
 ) -> tuple[Plan, Tensor]:
     """The plan of a directory, and what it gives for some texts side by side."""
     model_dir = ModelDir.open(folder)
     config = registry.load_config(model_dir)
     module = registry.build(config, max_model_len=LIMITS.max_model_len)
     exported = export(module, config)
-    gm = graph_of(exported, ENCODE, result_of(exported, ENCODE))
-    runner.run(gm, pipeline(ENCODE, dtype=dtype), module_counts(module), verify=verify)
+    gm = graph_of(exported, program, result_of(exported, program))
+    counts = module_counts(module, blocks_of(gm, program))
+    runner.run(gm, pipeline(program, dtype=dtype), counts, verify=verify)
     plan = lower(gm, LIMITS)
     lengths = [*map(len, texts)]
     arrays = {
@@ -87,8 +89,8 @@ def interpreted(
         arrays["positions"] += torch.tensor(types) * config.max_position_embeddings
     with Checkpoint.open(model_dir, config, module) as checkpoint:
         inputs = {name: x.int() for name, x in arrays.items()}
-        made = interpret(plan, plan_weights(checkpoint.read), inputs, {})[-1]["vectors"]
-    return plan, made
+        made = interpret(plan, plan_weights(checkpoint.read), inputs, {})[-1]
+    return plan, made[program.names[0]]
 
 
 def error(got: Tensor, wanted: Tensor) -> float:
@@ -203,12 +205,25 @@ def test_kernels_pool_in_several_ways_and_leave_out_a_prompt(wide: ingot.Embedde
         wide.encode(["or not", ""], prompt_name="query")
 
 
-def test_a_gpu_has_launches_for_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["bert", "modernbert"])
+def test_rows_of_tokens_are_those_of_transformers(kind: str, tmp_path: Path) -> None:
+    judge = KINDS[kind].build("Model")
+    folder = with_modules(saved(judge, tmp_path), "cls", dense=[44])
+    plan, got = interpreted(folder, TEXTS, program=TOKENS, verify=True)
+    assert error(got, torch.cat([rows(judge, text) for text in TEXTS])) < MOST
+    assert not {"pool", "soft_cap"} & {i.op for i in plan.instructions}
+
+
+@pytest.mark.parametrize("program", [ENCODE, TOKENS], ids=lambda program: program.name)
+def test_a_gpu_has_launches_for_it(program: Program, tmp_path: Path) -> None:
     judge = KINDS["modernbert"].build("Model")
-    plan, _ = interpreted(with_modules(saved(judge, tmp_path)), TEXTS)
+    folder = with_modules(saved(judge, tmp_path), "mean", "max")
+    plan, _ = interpreted(folder, TEXTS, program=program)
     placed = CUDA.place(CUDA.group(CUDA.rewrite(plan))[0])
     text = "".join(CUDA.sources(placed, target_named("cuda:sm_90")).values())
-    assert "rows.pool" in text and "segments.attend_segments" in text
+    pools = program is ENCODE
+    assert ("rows.pool" in text) == ("rows.concat" in text) == pools
+    assert "segments.attend_segments" in text
 
 
 def test_biases_by_distance_are_sums_and_stay_wide(tmp_path: Path) -> None:
@@ -435,7 +450,7 @@ def test_a_colbert_gives_a_vector_for_each_token(colbert_model: ingot.Embedder) 
     assert error(torch.tensor(np.concatenate(found)), torch.cat(wanted)) < MOST
     assert colbert_model.pooler.in_words == "a vector of 28 for each token, normalised"
     assert colbert_model.pooler.prompts == {"query": "[Q] ", "document": "[D] "}
-    with pytest.raises(UsageError, match="makes a vector of each token"):
+    with pytest.raises(UsageError, match="makes vectors of the tokens"):
         colbert_model.encode(TEXTS)
 
 

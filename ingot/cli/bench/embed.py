@@ -96,12 +96,15 @@ def _measured(
     rounds: int,
 ) -> TextFigures:
     """The median of rounds, with the machine's limits measured between them."""
+    from ingot.artifact.programs import TOKENS
+
     texts = _texts(artifact, tokens, batch)
-    encoder.run(texts)
+    run = encoder.run_tokens if encoder.program == TOKENS.name else encoder.run
+    run(texts)
     times, limits = [], meter.measure(3)
     for _ in range(rounds):
         began = time.perf_counter()
-        encoder.run(texts)
+        run(texts)
         times.append(time.perf_counter() - began)
         limits = limits.best(meter.measure())
     seconds = median(times)

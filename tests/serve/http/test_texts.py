@@ -318,7 +318,7 @@ REFUSED = [
     ("/v1/embeddings", {"model": "vectors", "input": "a", "prompt_name": "no"}, "prompt_name is"),
     ("/v1/embeddings", {"model": "bard", "input": "a"}, "generates text"),
     ("/v1/embeddings", {"model": "scores", "input": "a"}, "scores texts"),
-    ("/v1/embeddings", {"model": "colbert", "input": "a"}, "makes a vector of each token"),
+    ("/v1/embeddings", {"model": "colbert", "input": "a"}, "makes vectors of the tokens"),
     ("/embed_all", {"model": "vectors", "inputs": "a"}, "task is 'token_embed'"),
     ("/embed_all", {"model": "scores", "inputs": "a"}, "scores texts"),
     ("/pooling", {"model": "wide", "input": "a", "task": "classify"}, "task is 'classify'"),
