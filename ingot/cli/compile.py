@@ -58,8 +58,8 @@ ARGUMENTS: Arguments = (
     Argument(
         "--programs LIST",
         "what the artifact can do, separated by commas: step generates text, and hidden gives the "
-        "hidden states that embeddings are made of (LLM.embed); encode reads whole texts, and tokens "
-        "gives a vector for each of their tokens (default: what the model is for)",
+        "hidden states that embeddings are made of (LLM.embed); encode reads whole texts, and "
+        "tokens gives a vector for each of their tokens (default: what the model is for)",
         partial(_names, what="program, such as step"),
     ),
     Argument(
