@@ -149,6 +149,20 @@ def _deepseek_v2_lite(layers: int) -> Config:
     )
 
 
+def _bge_m3() -> Config:
+    """All layers, and words enough for texts of random tokens: a look-up reads no more of more."""
+    return transformers.XLMRobertaConfig(
+        vocab_size=32768,
+        hidden_size=1024,
+        intermediate_size=4096,
+        num_hidden_layers=24,
+        num_attention_heads=16,
+        max_position_embeddings=8194,
+        type_vocab_size=1,
+        layer_norm_eps=1e-5,
+    )
+
+
 def _tiny(layers: int = 2) -> Config:
     return transformers.Qwen3Config(
         vocab_size=512,
@@ -177,6 +191,7 @@ SHAPES: dict[str, Callable[[], Config]] = {
     "llama-3.1-8b": _llama_31_8b,
     "qwen2.5-0.5b": _qwen25_05b,
     "mistral-7b": _mistral_7b,
+    "bge-m3": _bge_m3,
     "deepseek-v2-lite-4": lambda: _deepseek_v2_lite(4),
     **{name: partial(family_config, name) for name in (*FAMILY_SHAPES, *EXPERT_SHAPES)},
 }
@@ -220,7 +235,9 @@ def write_config(out: Path, shape: str) -> tuple[Config, dict[str, tuple[int, ..
     """Writes config.json and generation_config.json; returns the config and the weights' shapes."""
     config = SHAPES[shape]()
     with torch.device("meta"):
-        model = transformers.AutoModelForCausalLM.from_config(config)
+        reads = isinstance(config, transformers.XLMRobertaConfig)
+        of = transformers.AutoModel if reads else transformers.AutoModelForCausalLM
+        model = of.from_config(config)
     config.architectures = [type(model).__name__]
     config.dtype = "bfloat16"
     out.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,7 @@
 """How many texts a second become vectors, ours beside other runtimes on the same weights.
 
     python -m bench.texts MODEL_DIR [--openvino PYTHON] [--rounds N] [--json FILE]
+                          [--tokens N] [--batch N]
 
 MODEL_DIR is one of BERT's kind. PyTorch runs it as sentence-transformers does, ONNX Runtime and
 OpenVINO an export of it. All stay open in processes of their own, and each gets the same texts
@@ -50,7 +51,9 @@ def export(model_dir: Path, folder: Path) -> Path:
     class Rows(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.model = AutoModel.from_pretrained(model_dir, attn_implementation="eager")
+            self.model = AutoModel.from_pretrained(
+                model_dir, attn_implementation="eager", dtype=torch.float32
+            )
 
         def forward(self, *given: torch.Tensor) -> torch.Tensor:
             rows: torch.Tensor = self.model(**dict(zip(names, given, strict=True)))[0]
@@ -157,14 +160,17 @@ def main() -> None:
     parser.add_argument("model", type=Path)
     parser.add_argument("--openvino", metavar="PYTHON")
     parser.add_argument("--rounds", type=at_least(1), default=9)
+    parser.add_argument("--tokens", type=at_least(0), action="append", help="0: mixed lengths")
+    parser.add_argument("--batch", type=at_least(1), action="append")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     cells = []
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         contenders = started(args, Path(folder), stack)
         check(contenders)
-        for tokens in LENGTHS:
-            for batch in BATCHES if tokens else BATCHES[1:]:
+        batches = args.batch or BATCHES
+        for tokens in args.tokens or LENGTHS:
+            for batch in batches if tokens else batches[1:]:
                 seconds = measured(contenders, tokens, batch, args.rounds)
                 cells.append({"tokens": tokens, "batch": batch, "seconds": seconds})
                 print(_line(cells[-1]), flush=True)

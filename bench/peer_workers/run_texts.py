@@ -20,7 +20,7 @@ def ingot(path: str, dtype: str) -> Encode:
     import ingot
 
     model = ingot.Embedder(path)
-    return lambda texts: model.encode(texts)
+    return lambda texts: model.encode(texts, normalize_embeddings=True)
 
 
 def padded(texts: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
