@@ -26,7 +26,14 @@ from ingot.compiler.export import export
 from ingot.compiler.interpret import interpret, plan_weights
 from ingot.compiler.lower import lower
 from ingot.compiler.program_graphs import blocks_of, graph_of, result_of
-from ingot.errors import ConfigError, IngotError, RequestError, UnsupportedModelError, UsageError
+from ingot.errors import (
+    CheckpointError,
+    ConfigError,
+    IngotError,
+    RequestError,
+    UnsupportedModelError,
+    UsageError,
+)
 from ingot.models import registry
 from ingot.models.checkpoints.checkpoint import Checkpoint
 from ingot.models.counts import module_counts
@@ -264,6 +271,39 @@ def test_kernels_give_the_scores_of_transformers(kind: str, tmp_path: Path) -> N
             np.array_equal(model.classify([t])[0], p) for t, p in zip(texts, got, strict=True)
         )
     assert np.linalg.norm(got - wanted) / np.linalg.norm(wanted) < MOST
+
+
+@pytest.mark.parametrize(
+    ("kind", "part"), [("mpnet", "mpnet"), ("deberta v3", "deberta"), ("jina v3", "roberta")]
+)
+def test_a_head_of_another_task_is_left_out(kind: str, part: str, tmp_path: Path) -> None:
+    """And a part that it stands upon has a name before all of its own."""
+    judge = KINDS[kind].build("ForMaskedLM")
+    wanted = torch.stack([rows(getattr(judge, part), text).mean(0) for text in TEXTS])
+    _, got = interpreted(saved(judge, tmp_path), TEXTS)
+    assert error(got, wanted) < MOST
+
+
+def test_jina_by_the_names_of_transformers(tmp_path: Path) -> None:
+    judge = KINDS["jina v3"].build("Model")
+    wanted = torch.stack([rows(judge, text).mean(0) for text in TEXTS])
+    folder = saved(judge, tmp_path)
+    published = {*load_file(folder / "model.safetensors")}
+    save_file({**judge.state_dict()}, folder / "model.safetensors")
+    assert not published & {name for name in judge.state_dict() if "self_attn" in name}
+    _, got = interpreted(folder, TEXTS)
+    assert error(got, wanted) < MOST
+
+
+@pytest.mark.parametrize("kind", ["mpnet", "deberta v3", "jina v3"])
+def test_tensors_that_are_missing_or_unknown_are_named(kind: str, tmp_path: Path) -> None:
+    folder = saved(KINDS[kind].build("Model"), tmp_path)
+    path = folder / "model.safetensors"
+    stored = load_file(path)
+    wrong = next(name for name in sorted(stored) if name.startswith("encoder.layer"))
+    save_file({n: x for n, x in stored.items() if n != wrong} | {"odd": torch.ones(2)}, path)
+    with pytest.raises(CheckpointError, match=re.escape(f"lacks {wrong}; has tensors")):
+        interpreted(folder, TEXTS)
 
 
 @cache

@@ -73,6 +73,7 @@ WEIGHTS: Weights = {
 }
 # As transformers spells what was first published.
 SPELLINGS = {
+    "model.{rest}": "{rest}",
     "roberta.{rest}": "{rest}",
     "embeddings.LayerNorm.{kind}": "emb_ln.{kind}",
     f"{SPLIT}.o_proj.{{kind}}": f"{THEIRS}.mixer.out_proj.{{kind}}",
