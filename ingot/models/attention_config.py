@@ -117,7 +117,9 @@ class AttentionConfig:
     @property
     def temporary_width(self) -> int:
         """About how many values it makes of a token."""
-        return 3 * self.q_size + 4 * self.kv_size
+        by, heads = self.distances, {"queries": self.num_heads, "keys": self.num_kv_heads}
+        biases = by.buckets * sum(heads.get(term, 0) for term in by.terms) if by else 0
+        return 3 * self.q_size + 4 * self.kv_size + biases
 
     @property
     def described(self) -> str:

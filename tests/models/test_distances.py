@@ -82,6 +82,14 @@ def test_a_published_deberta() -> None:
     assert not config.learned_positions and config.max_position_embeddings == 512
 
 
+def test_numbers_for_buckets_take_memory() -> None:
+    with_them, without = parse(DEBERTA), parse(DEBERTA, relative_attention=False)
+    mixers = (config.layers[0].mixer.temporary_width for config in (with_them, without))
+    assert next(mixers) - next(mixers) == 2 * 12 * 512
+    heads = parse(MPNET).layers[0].mixer
+    assert heads.temporary_width == replace(heads, distances=None).temporary_width
+
+
 def test_kinds_of_products_are_a_list_or_a_text() -> None:
     both = parse(DEBERTA)
     assert parse(DEBERTA, pos_att_type=["c2p", "p2c"]) == both
