@@ -217,8 +217,9 @@ class DistantSegmentRows : public PlainRows {
     const int farthest = places_[this->count - 1].query - now.start;
     for (int distance = nearest; distance <= farthest; ++distance)
       buckets_[distance - nearest] = now.distances->bucket(distance);
-    for (int r = 0; r < this->count; ++r)
-      begin_scores(r, buckets_ + places_[r].query - places_[0].query + (keys - 1), now);
+    for (int r = 0; r < this->count; ++r) begin_scores(r, now);
+    if (now.by_key.data != nullptr)
+      for (int key = now.begin; key < now.end; key += keys_together) add_of_keys(key, now);
     PlainRows::visit(now, next, scoring);
   }
 
@@ -229,16 +230,28 @@ class DistantSegmentRows : public PlainRows {
     const float* numbers;
   };
 
-  // Buckets of keys lie in front of that of the first one.
-  void begin_scores(int r, const int* buckets, const Tile& now) {
+  // Those of a row and the keys of the tile: they lie in front of that of the first one.
+  const int* buckets(int r) const {
+    return buckets_ + places_[r].query - places_[0].query + (keys - 1);
+  }
+
+  void begin_scores(int r, const Tile& now) {
     float* scores = this->scores_[r];
     for (int key = 0; key < keys; ++key) scores[key] = 0.0f;
-    if (const float* numbers = places_[r].numbers)
-      for (int key = now.begin; key < now.end; ++key)
-        scores[key] = numbers[buckets[-key]] * now.distances->factor;
-    if (now.by_key.data != nullptr)
-      for (int key = now.begin; key < now.end; ++key)
-        scores[key] += now.by_key[key][buckets[-key]];
+    const float* numbers = places_[r].numbers;
+    if (numbers == nullptr) return;
+    const int* of_keys = buckets(r);
+    for (int key = now.begin; key < now.end; ++key)
+      scores[key] = numbers[of_keys[-key]] * now.distances->factor;
+  }
+
+  // Numbers of few keys stay in the L1 cache: those of many may all take the same place in it.
+  static constexpr int keys_together = 4;
+  void add_of_keys(int first, const Tile& now) {
+    const int end = first + keys_together < now.end ? first + keys_together : now.end;
+    for (int r = 0; r < this->count; ++r)
+      for (int key = first; key < end; ++key)
+        this->scores_[r][key] += now.by_key[key][buckets(r)[-key]];
   }
 
   Place places_[PlainRows::most_rows];
