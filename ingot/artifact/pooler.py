@@ -26,13 +26,15 @@ class Pooler:
         guessed: no file of the model says how.
         size: numbers of a vector, or labels. tokens: numbers of a token's vector; 0 where the
             artifact gives none.
+        sparse: a vector has a weight for each token of the vocabulary, of which most are 0.
         normalize: vectors are made 1 long.
         dimensions: the sizes that a vector may be cut to (Matryoshka); empty: any, where `nested`.
         nested: the model was trained so that the first numbers of a vector are one, too.
         max_tokens: the longest text that the model was made for, its special tokens included.
         prompts: texts to put in front of others, by name; default_prompt: which one if none is
             asked for, or "".
-        similarity: how vectors are compared: "cosine", "dot", "euclidean" or "manhattan".
+        similarity: how vectors are compared: "cosine", "dot", "euclidean" or "manhattan"; those of
+            tokens by "maxsim" or "meanmaxsim".
         types: how many sorts of tokens there are: where there are two, those of the second text of
             a pair are of another. type_stride: what positions of the second grow by.
         activation: what makes probabilities of scores: "softmax", "sigmoid", or "none" where they
@@ -46,6 +48,7 @@ class Pooler:
     guessed: bool = False
     size: int
     tokens: int = 0
+    sparse: bool = False
     normalize: bool = False
     dimensions: tuple[int, ...] = ()
     nested: bool = False
@@ -66,7 +69,8 @@ class Pooler:
         if self.task == "token_embed":
             made = f"a vector of {self.size} for each token"
         else:
-            made = f"vectors of {self.size}, from {pooled_in_words(self.pooling)}"
+            what = "weights of {} tokens" if self.sparse else "vectors of {}"
+            made = f"{what.format(self.size)}, from {pooled_in_words(self.pooling)}"
         made += "" if self.include_prompt else ", without those of a prompt"
         made += ", normalised" if self.normalize else ""
         made += f"; of {self.tokens} for each token" if self.tokens and self.pooling else ""
@@ -79,6 +83,7 @@ POOLED = {
     "mean": "the mean of all tokens",
     "mean_sqrt": "the sum of all tokens by the root of their number",
     "weighted_mean": "the mean of all tokens, in which token n counts n times",
+    "sum": "the sum of all tokens",
     "last": "the last token",
 }
 

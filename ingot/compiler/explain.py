@@ -304,7 +304,8 @@ def _head(config: ModelConfig) -> str:
         return "a vector for each token"
     kept = pooled_in_words(config.head.pooling)
     labels = len(config.head.labels)
-    return f"scores of {labels} labels from {kept}" if labels else f"vectors from {kept}"
+    made = "weights of all tokens of the vocabulary" if config.head.log1ps else "vectors"
+    return f"scores of {labels} labels from {kept}" if labels else f"{made} from {kept}"
 
 
 def _rotation(config: ModelConfig) -> str:

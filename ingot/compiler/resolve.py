@@ -145,7 +145,7 @@ def possible_programs(config: AnyConfig) -> tuple[Program, ...]:
         return tuple(program for program in PROGRAMS.values() if program.keeps)
     if not head.pooling:
         return (TOKENS,)
-    return (ENCODE,) if head.labels else (ENCODE, TOKENS)
+    return (ENCODE,) if head.labels or head.log1ps else (ENCODE, TOKENS)
 
 
 def _encodes(config: AnyConfig) -> bool:

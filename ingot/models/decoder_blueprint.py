@@ -240,11 +240,26 @@ def dense_layer(config: ModelConfig, columns: int, layer: DenseConfig) -> Bluepr
 def encoder(config: ModelConfig) -> Blueprint:
     """Layers, and what is made of the row that a text is pooled to."""
     assert config.head is not None, "an encoder has a head"
-    columns, layers = config.head.pooled(config.hidden_size), {}
+    if config.head.log1ps:
+        return token_scores(config)
+    columns, layers = config.head.read(config.hidden_size), {}
     for index, layer in enumerate(config.head.layers):
         layers[str(index)] = dense_layer(config, columns, layer)
         columns = layer.size
     return Blueprint(parts={"model": decoder(config), "head": Blueprint(parts=layers)})
+
+
+def token_scores(config: ModelConfig) -> Blueprint:
+    """Layers, and what gives each token scores. A tied product has no matrix of its own."""
+    assert config.head is not None and config.head.masked is not None, "it has scores"
+    hidden, masked = config.hidden_size, config.head.masked
+    transform = dense_layer(config, hidden, masked.transform)
+    scores = linear(hidden, config.vocab_size, bias=masked.bias, outer=True)
+    if masked.tied:
+        shapes = {name: scores.shapes[name] for name in scores.shapes if name != "weight"}
+        scores = Blueprint(shapes=shapes)
+    parts = {"model": decoder(config), "head": Blueprint(parts={"0": transform}), "scores": scores}
+    return Blueprint(parts=parts)
 
 
 def model(config: ModelConfig) -> Blueprint:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from ingot.models.config import ModelConfig
 from ingot.models.decoder_config import parse_decoder, read_architecture
 from ingot.models.family import Family, Weights
 from ingot.models.fields import Fields
-from ingot.models.head_config import DenseConfig, HeadActivation, HeadConfig, Pooling
+from ingot.models.head_config import DenseConfig, HeadActivation, HeadConfig, MaskedConfig, Pooling
 from ingot.models.layer_config import Mixer, Mlp
 
-TASKS = "ForSequenceClassification"
+TASKS, MASKED = "ForSequenceClassification", "ForMaskedLM"
 # What `text_modules` reads.
 TOLD_ELSEWHERE = (
     *("sentence_transformers", "sbert_ce_default_activation_function"),
@@ -43,6 +44,7 @@ def parse_encoder(
     mixer: Mixer | tuple[Mixer, ...],
     mlp: Mlp,
     classifier: tuple[DenseConfig, ...],
+    masked: MaskedConfig | None = None,
     pooling: Pooling = "mean",
     classifier_pooling: Pooling = "first",
     **decided: object,
@@ -52,11 +54,15 @@ def parse_encoder(
     Args:
         mixer, mlp: as in `parse_decoder`.
         classifier: the layers before the last of a head that classifies.
+        masked: a head that gives tokens their scores, where its matrix may be that of embeddings.
         pooling: of a model without such a head, where no other file says how.
         classifier_pooling: of a model with one.
         decided: fields of ModelConfig, as in `parse_decoder`.
     """
     head = HeadConfig(pooling=(pooling,))
+    if masked and read_architecture(fields).endswith(MASKED):
+        tied = fields.flag("tie_word_embeddings", True)
+        head = replace(head, masked=replace(masked, tied=tied))
     if classifies(fields):
         labels = read_labels(fields)
         layers = (*classifier, DenseConfig(size=len(labels)))
@@ -75,6 +81,22 @@ def dense(
     """A layer as wide as the model."""
     size = fields.integer("hidden_size")
     return DenseConfig(size=size, activation=activation, norm=norm, bias=bias)
+
+
+def or_masked(
+    weights: Weights | Callable[[ModelConfig], Weights], masked: Weights
+) -> Callable[[ModelConfig], Weights]:
+    """A table of tensors, with those of scores of tokens in place of another head's, where a model
+    is to have them."""
+
+    def of(config: ModelConfig) -> Weights:
+        usual = weights(config) if callable(weights) else weights
+        if config.head is None or not config.head.log1ps:
+            return usual
+        others = {name: usual[name] for name in usual if not name.startswith("head.")}
+        return {**others, **masked}
+
+    return of
 
 
 def classifying(family: Family, architecture: str) -> Family:

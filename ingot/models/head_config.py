@@ -7,7 +7,7 @@ from typing import Literal
 
 from ingot.models.mlp_config import Activation
 
-Pooling = Literal["first", "max", "mean", "mean_sqrt", "weighted_mean", "last"]
+Pooling = Literal["first", "max", "mean", "mean_sqrt", "weighted_mean", "sum", "last"]
 HeadActivation = Activation | Literal["none", "tanh"]
 
 
@@ -31,6 +31,21 @@ class DenseConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MaskedConfig:
+    """What gives each token a score for every token of the vocabulary.
+
+    Attributes:
+        transform: the layer before the product that makes them.
+        bias: the product has one.
+        tied: its matrix is that of the embeddings.
+    """
+
+    transform: DenseConfig
+    bias: bool = True
+    tied: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HeadConfig:
     """What stands on the layers of a model that reads whole texts.
 
@@ -41,16 +56,21 @@ class HeadConfig:
             any, all rows are kept.
         layers: what follows, in order.
         labels: what the numbers of the last layer score; none of a vector.
+        masked: what gives tokens scores, where the checkpoint has it.
+        log1ps: of a SPLADE head, which pools such scores and has no layers: how often a score x
+            becomes log(1 + max(x, 0)).
     """
 
     pooling: tuple[Pooling, ...]
     layers: tuple[DenseConfig, ...] = ()
     labels: tuple[str, ...] = ()
+    masked: MaskedConfig | None = None
+    log1ps: int = 0
 
-    def pooled(self, hidden_size: int) -> int:
-        """Columns of what is pooled."""
+    def read(self, hidden_size: int) -> int:
+        """Columns of what the layers read."""
         return hidden_size * max(len(self.pooling), 1)
 
     def width(self, hidden_size: int) -> int:
         """Columns of the row that a text becomes."""
-        return self.layers[-1].size if self.layers else self.pooled(hidden_size)
+        return self.layers[-1].size if self.layers else self.read(hidden_size)

@@ -182,9 +182,10 @@ def build(config: AnyConfig, *, max_model_len: int) -> nn.Module:
     import torch
 
     from ingot.models.blocks.decoder import CausalLM
-    from ingot.models.blocks.encoder import Encoder
+    from ingot.models.blocks.encoder import Encoder, SparseEncoder
 
-    usual = Encoder if isinstance(config, ModelConfig) and config.head else CausalLM
+    head = config.head if isinstance(config, ModelConfig) else None
+    usual = CausalLM if head is None else SparseEncoder if head.log1ps else Encoder
     build: Build = config.family.build or usual
     with torch.device("meta"), torch.no_grad():
         return build(config, max_model_len=max_model_len).eval()

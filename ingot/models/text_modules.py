@@ -18,7 +18,10 @@ from ingot.models.file_names import MODULES, PROMPTS, SENTENCE_CONFIG
 from ingot.models.head_config import DenseConfig, HeadActivation, HeadConfig, Pooling
 from ingot.models.model_dir import ModelDir
 
-SUPPORTED = ("Transformer", "Pooling", "Dense", "Normalize", "MultiVectorMask")
+SUPPORTED = (
+    *("Transformer", "Pooling", "Dense", "Normalize", "MultiVectorMask"),
+    *("MLMTransformer", "SpladePooling"),
+)
 # Ways to pool, by their names and the flags that stood for them before, in the order of the flags.
 NAMES: dict[str, Pooling] = {
     "cls": "first",
@@ -57,6 +60,7 @@ class TextModules:
     include_prompt: bool = True
     layers: tuple[DenseConfig, ...] = ()
     normalize: bool = False
+    log1ps: int = 0  # of a SPLADE pooling: how often scores become weights
 
 
 def read_modules(model_dir: ModelDir) -> TextModules | None:
@@ -69,15 +73,21 @@ def read_modules(model_dir: ModelDir) -> TextModules | None:
     if not model_dir.has(MODULES):
         return None
     listed = _listed(model_dir)
-    kinds = [kind for kind, _ in listed if kind != "Transformer"]
-    if "Pooling" in kinds[1:]:
+    kinds = [kind for kind, _ in listed if not kind.endswith("Transformer")]
+    for pooling in {"Pooling", "SpladePooling"} & {*kinds[1:]}:
         raise UnsupportedModelError(
-            f"{MODULES} has {kinds[0]} before Pooling", hint="Supported: Pooling comes first."
+            f"{MODULES} has {kinds[0]} before {pooling}", hint="Supported: Pooling comes first."
+        )
+    if "SpladePooling" in kinds and len(kinds) > 1:
+        raise UnsupportedModelError(
+            f"{MODULES} has {kinds[1]} behind SpladePooling", hint="Supported: nothing behind it."
         )
     found = TextModules()
     for kind, folder in listed:
         if kind == "Pooling":
             found = _pooling(_fields(model_dir, folder))
+        elif kind == "SpladePooling":
+            found = _splade(_fields(model_dir, folder))
         elif kind == "Dense":
             fields = _fields(model_dir, folder)
             _check_reads(fields, found)
@@ -96,7 +106,17 @@ def with_modules(config: ModelConfig, model_dir: ModelDir) -> ModelConfig:
     modules = read_modules(model_dir)
     if modules is None:
         return config
-    return replace(config, head=HeadConfig(pooling=modules.pooling, layers=modules.layers))
+    if not modules.log1ps:
+        head = HeadConfig(pooling=modules.pooling, layers=modules.layers)
+        return replace(config, head=head)
+    masked = config.head.masked
+    if masked is None:
+        raise UnsupportedModelError(
+            f"{MODULES} has SpladePooling behind a {config.architecture}",
+            hint="Supported: a ...ForMaskedLM of BERT, DistilBERT, RoBERTa or ModernBERT.",
+        )
+    head = HeadConfig(pooling=modules.pooling, masked=masked, log1ps=modules.log1ps)
+    return replace(config, head=head, tie_embeddings=masked.tied)
 
 
 def read_pooler(model_dir: ModelDir, config: ModelConfig) -> Pooler | None:
@@ -121,14 +141,16 @@ def read_pooler(model_dir: ModelDir, config: ModelConfig) -> Pooler | None:
             f"{MODULES} has Dense behind a {config.architecture}",
             hint="Dense layers are supported behind encoders.",
         )
-    if config.head is None and modules and not modules.pooling:
+    if config.head is None and modules and (modules.log1ps or not modules.pooling):
+        has = "SpladePooling" if modules.log1ps else "no Pooling"
         raise UnsupportedModelError(
-            f"{MODULES} has no Pooling behind a {config.architecture}",
-            hint="Models of a vector for each token are supported where they are encoders.",
+            f"{MODULES} has {has} behind a {config.architecture}",
+            hint="That is supported behind encoders.",
         )
     said = _said(model_dir)
     head = config.head or HeadConfig(pooling=modules.pooling if modules else ("last",))
-    size = head.width(config.hidden_size)
+    size = config.vocab_size if head.log1ps else head.width(config.hidden_size)
+    usual = "dot" if head.log1ps else "cosine" if head.pooling else "maxsim"
     return Pooler(
         task="embed" if head.pooling else "token_embed",
         pooling=head.pooling,
@@ -137,11 +159,12 @@ def read_pooler(model_dir: ModelDir, config: ModelConfig) -> Pooler | None:
         size=size,
         normalize=modules is not None and (modules.normalize or said.of_colbert),
         dimensions=_dimensions(model_dir, size),
+        sparse=head.log1ps > 0,
         nested=bool(model_dir.config.get("is_matryoshka")),
         max_tokens=min(longest, _max_tokens(model_dir) or longest),
         prompts=said.prompts,
         default_prompt=said.default,
-        similarity=said.similarity,
+        similarity=said.similarity or usual,
         types=config.token_types,
         type_stride=longest,
     )
@@ -223,6 +246,16 @@ def _pooling(fields: Fields) -> TextModules:
     return TextModules(pooling=tuple(NAMES[name] for name in names), include_prompt=include_prompt)
 
 
+def _splade(fields: Fields) -> TextModules:
+    """How scores of tokens become the weights of a text."""
+    for key in ("word_embedding_dimension", "embedding_dimension", "chunk_size"):
+        fields.raw(key, None)
+    how = fields.choice("pooling_strategy", {"max": "max", "sum": "sum"}, "max")
+    log1ps = fields.choice("activation_function", {"relu": "1", "log1p_relu": "2"}, "relu")
+    fields.finish()
+    return TextModules(pooling=(cast(Pooling, how),), log1ps=int(log1ps))
+
+
 def _check_reads(fields: Fields, before: TextModules) -> None:
     """Raises ConfigError where a module reads or gives something else than those before it."""
     of_texts = ("sentence_embedding",)
@@ -260,7 +293,7 @@ class _Said:
 def _said(model_dir: ModelDir) -> _Said:
     """Prompts and similarity, where a file tells them. PyLate calls two prompts prefixes."""
     if not model_dir.has(PROMPTS):
-        return _Said({}, "", "cosine")
+        return _Said({}, "", "")
     fields = Fields(model_dir.json(PROMPTS), PROMPTS)
     prefixes = {kind: fields.raw(f"{kind}_prefix", None) for kind in ("query", "document")}
     of_colbert = fields.raw("model_type", "") == "ColBERT" or any(prefixes.values())
@@ -272,7 +305,7 @@ def _said(model_dir: ModelDir) -> _Said:
     default = fields.raw("default_prompt_name", "")
     if default and default not in prompts:
         raise fields.wrong("default_prompt_name", default, f"one of {', '.join(prompts) or 'none'}")
-    measure = fields.choice("similarity_fn_name", SIMILARITIES | OF_TOKENS, "cosine")
+    measure = fields.choice("similarity_fn_name", SIMILARITIES | OF_TOKENS | {"": ""}, "")
     return _Said(prompts, str(default), measure, of_colbert)
 
 

@@ -1,4 +1,4 @@
-"""activation: the nonlinearity of a plain MLP."""
+"""activation: the nonlinearity of a plain MLP, or of scores that become weights."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ KINDS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
     "relu": F.relu,
     "relu2": lambda x: F.relu(x).square(),
+    "log1p_relu": lambda x: F.relu(x).log1p(),
 }
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ingot.ops.registry import register, rounded
 
-HOWS = ("first", "max", "mean", "mean_sqrt", "weighted_mean", "last")
+HOWS = ("first", "max", "mean", "mean_sqrt", "weighted_mean", "sum", "last")
 
 
 def pooled(rows: Tensor, how: str, start: int = 0) -> Tensor:
@@ -21,6 +21,8 @@ def pooled(rows: Tensor, how: str, start: int = 0) -> Tensor:
     kept = rows[start:]
     if how == "mean":
         return kept.double().mean(0).float()
+    if how == "sum":
+        return kept.double().sum(0).float()
     if how == "mean_sqrt":
         return (kept.double().sum(0) / math.sqrt(len(kept))).float()
     if how == "weighted_mean":

@@ -16,7 +16,7 @@ from ingot.runtime.arrays import Float32
 from ingot.runtime.encoder import EncodedText, Stopped, never
 
 Wide = npt.NDArray[np.float64]
-Pooling = Literal["first", "max", "mean", "mean_sqrt", "weighted_mean", "last"]
+Pooling = Literal["first", "max", "mean", "mean_sqrt", "weighted_mean", "sum", "last"]
 
 
 class RunsTexts(Protocol):
@@ -87,6 +87,7 @@ TAKES: Mapping[str, Callable[[Wide, Wide], Wide]] = {
     "mean": np.add,
     "mean_sqrt": np.add,
     "weighted_mean": np.add,
+    "sum": np.add,
     "last": lambda kept, row: row,
 }
 # What that is divided by at the end, where it is not 1: by the positions of the rows.

@@ -4,13 +4,34 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ingot.artifact.pooler import Pooler
 from ingot.errors import RequestError
-from ingot.runtime.arrays import Float32
+from ingot.runtime.arrays import Float32, Int32
+
+
+@dataclass(frozen=True, slots=True)
+class SparseVector:
+    """The numbers of a vector that are not 0, float32, and their places, int32."""
+
+    indices: Int32
+    values: Float32
+
+
+def sparse(rows: Float32, most: int | None = None) -> list[SparseVector]:
+    """Vectors [N, size] without their zeros; of each at most so many of the largest numbers."""
+    found = []
+    for row in rows:
+        places = np.flatnonzero(row)
+        if most is not None and len(places) > most:
+            places = np.sort(places[np.argsort(-row[places], kind="stable")[:most]])
+        found.append(SparseVector(places.astype(np.int32), row[places]))
+    return found
+
 
 TASKS = {"embedding": "embed", "score": "classify"}  # as older versions of vLLM spell them
 

@@ -16,7 +16,15 @@ from ingot.runtime.arrays import Float32
 from ingot.runtime.embedding import RunsTexts
 from ingot.runtime.encoder import TextEncoder
 from ingot.runtime.progress import end_progress, show_progress
-from ingot.runtime.scoring import activated, finished, normalized, prompt_of, similarity
+from ingot.runtime.scoring import (
+    SparseVector,
+    activated,
+    finished,
+    normalized,
+    prompt_of,
+    similarity,
+    sparse,
+)
 from ingot.runtime.texts import Pair, Text, TextTokens
 from ingot.runtime.tokenizer import Tokenizer
 from ingot.runtime.tokenizer_files import TokenizerFiles
@@ -128,6 +136,39 @@ class Embedder(TextModel):
             end_progress()
         vectors = finished(vectors, self.pooler, truncate_dim, normalize=normalize_embeddings)
         return vectors[0] if single else vectors
+
+    def encode_sparse(
+        self,
+        sentences: str | Sequence[Text],
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        batch_size: int = AT_ONCE,
+        max_active_dims: int | None = None,
+    ) -> list[SparseVector]:
+        """The numbers of each vector that are not 0, of a SPLADE model: tokens and their weights.
+
+        `max_active_dims` keeps so many of the largest. Arguments and errors are those of `encode`;
+        a model whose vectors have few zeros is a UsageError.
+        """
+        if not self.pooler.sparse:
+            raise UsageError(
+                f"{self.artifact.path} {DOES[self.pooler.task]}, which are not sparse",
+                hint="This needs a SPLADE model. Ask for encode().",
+            )
+        texts = [sentences] if isinstance(sentences, str) else list(sentences)
+        found = []
+        for begin in range(0, len(texts), max(batch_size, 1)):
+            part = texts[begin : begin + batch_size]
+            found += sparse(self.encode(part, prompt_name, prompt), max_active_dims)
+        return found
+
+    def decode(self, vector: SparseVector, top_k: int | None = None) -> list[tuple[str, float]]:
+        """Tokens and their weights, the largest first, as `SparseEncoder.decode` gives them."""
+        order = np.argsort(-vector.values, kind="stable")[:top_k]
+        return [
+            (self.tokenizer.token(int(vector.indices[i])) or "", float(vector.values[i]))
+            for i in order
+        ]
 
     def encode_tokens(
         self,

@@ -55,6 +55,9 @@ from tests.support.text_models import (
     projected,
     rows,
     saved,
+    splade,
+    splade_dir,
+    weighed,
     wide_embedder,
     with_modules,
     without_prompt,
@@ -570,6 +573,82 @@ def test_programs_that_a_model_cannot_have(tmp_path: Path, head: str, programs: 
     folder = saved(KINDS["bert"].build(head), tmp_path / "m")
     with pytest.raises(UsageError, match="is to have the programs"):
         ingot.compile(folder, tmp_path / "out", programs=programs)
+
+
+@pytest.mark.parametrize(
+    ("kind", "strategy", "log1ps"),
+    [
+        ("bert", "max", 1),
+        ("bert tanh", "sum", 2),
+        ("roberta", "max", 2),
+        ("distilbert", "sum", 1),
+        ("modernbert", "max", 1),
+        ("modernbert mean", "sum", 1),
+    ],
+)
+def test_sparse_vectors_are_those_of_transformers(
+    kind: str, strategy: str, log1ps: int, tmp_path: Path
+) -> None:
+    judge = KINDS[kind].build("ForMaskedLM")
+    folder = splade_dir(tmp_path, kind, strategy, log1ps)
+    wanted = torch.stack([weighed(rows(judge, text), strategy, log1ps) for text in TEXTS])
+    _, got = interpreted(folder, TEXTS, verify=kind == "bert")
+    assert error(got, wanted) < MOST
+    assert 0.1 < (wanted == 0).float().mean() < 0.9
+
+
+@pytest.fixture(scope="module")
+def sparse_model() -> Iterator[ingot.Embedder]:
+    with ingot.Embedder(splade()) as model:
+        yield model
+
+
+def test_kernels_give_sparse_vectors(sparse_model: ingot.Embedder) -> None:
+    judge = KINDS["bert"].build("ForMaskedLM")
+    wanted = torch.stack([weighed(rows(judge, text)) for text in TEXTS])
+    dense = sparse_model.encode(TEXTS)
+    assert dense.shape == (3, 2048) and error(torch.tensor(dense), wanted) < MOST
+    found = sparse_model.encode_sparse(TEXTS)
+    for vector, row in zip(found, dense, strict=True):
+        assert np.array_equal(vector.indices, np.flatnonzero(row)) and len(vector.indices) < 2048
+        assert np.array_equal(vector.values, row[vector.indices])
+    assert sparse_model.encode_sparse(TEXTS[1:2])[0].values.tobytes() == found[1].values.tobytes()
+    (few,) = sparse_model.encode_sparse(TEXTS[:1], max_active_dims=5)
+    best = np.sort(np.argsort(-dense[0], kind="stable")[:5])
+    assert few.indices.tolist() == best.tolist()
+    spelled = sparse_model.decode(few, top_k=1)
+    assert spelled == [(sparse_model.tokenizer.token(int(dense[0].argmax())), dense[0].max())]
+    assert np.allclose(sparse_model.similarity(dense[:1], dense), dense[:1] @ dense.T)
+    assert sparse_model.pooler.in_words == "weights of 2048 tokens, from the largest of all tokens"
+
+
+def test_other_vectors_are_not_sparse(embedder: ingot.Embedder) -> None:
+    with pytest.raises(UsageError, match="which are not sparse"):
+        embedder.encode_sparse("a")
+
+
+@pytest.mark.parametrize(
+    ("modules", "message"),
+    [
+        (["Transformer", "SpladePooling", "Normalize"], "has Normalize behind SpladePooling"),
+        (["Transformer", "Dense", "SpladePooling"], "has Dense before SpladePooling"),
+        (["Transformer", "SparseAutoEncoder"], "a module 'SparseAutoEncoder'"),
+    ],
+)
+def test_sparse_modules_that_nothing_stands_for(
+    tmp_path: Path, modules: list[str], message: str
+) -> None:
+    folder = splade_dir(tmp_path)
+    write(folder / "modules.json", [{"type": f"x.{each}", "path": "p"} for each in modules])
+    with pytest.raises(UnsupportedModelError, match=message):
+        registry.load_config(ModelDir.open(folder))
+
+
+def test_a_splade_needs_scores_of_tokens(tmp_path: Path) -> None:
+    folder = splade_dir(tmp_path)
+    saved(judge(), folder)
+    with pytest.raises(UnsupportedModelError, match="SpladePooling behind a BertModel"):
+        registry.load_config(ModelDir.open(folder))
 
 
 def test_llm_has_vllm_s_methods(

@@ -253,6 +253,46 @@ def colbert_dir(folder: Path) -> Path:
     return folder
 
 
+def splade_dir(folder: Path, kind: str = "bert", strategy: str = "max", log1ps: int = 1) -> Path:
+    """A tiny model of masked words with a SpladePooling, as sentence-transformers writes it."""
+    saved(KINDS[kind].build("ForMaskedLM"), folder)
+    kinds = [("", "models.MLMTransformer"), ("1_SpladePooling", "models.SpladePooling")]
+    modules = [
+        {
+            "idx": i,
+            "name": str(i),
+            "path": path,
+            "type": f"sentence_transformers.sparse_encoder.{each}",
+        }
+        for i, (path, each) in enumerate(kinds)
+    ]
+    write(folder / "modules.json", modules)
+    activation = {1: "relu", 2: "log1p_relu"}[log1ps]
+    says = {"pooling_strategy": strategy, "activation_function": activation}
+    write(folder / "1_SpladePooling" / "config.json", {**says, "word_embedding_dimension": VOCAB})
+    return folder
+
+
+def weighed(logits: Tensor, strategy: str = "max", log1ps: int = 1) -> Tensor:
+    """What such a model makes of logits [T, V]."""
+    weights = logits.relu()
+    for _ in range(log1ps):
+        weights = weights.log1p()
+    return weights.amax(0) if strategy == "max" else weights.sum(0)
+
+
+def splade() -> Path:
+    """The artifact of such a model."""
+    import ingot
+
+    def make(place: Path) -> None:
+        folder = splade_dir(place / "model")
+        write(folder / "config_sentence_transformers.json", {"prompts": {"query": "To be "}})
+        ingot.compile(folder, place / "out", max_num_batched_tokens=64, max_num_seqs=8)
+
+    return made_once("splade", make) / "out"
+
+
 def projected(folder: Path, rows: Tensor) -> Tensor:
     """What such a model makes of rows [T, 60]."""
     layer = load_file(folder / "2_Dense" / "model.safetensors")

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import torch
 from torch import nn
+from torch.nn import functional
 
 import ingot.ops  # noqa: F401  (registers torch.ops.ingot)
 from ingot.models.blocks.block import Block
@@ -89,3 +90,48 @@ class Encoder(Block):
         for layer in self.head:
             x = layer(x)
         return x  # type: ignore[no-any-return]
+
+
+class TokenScores(Block):
+    """x @ weight.T + bias: [1, T, C] -> [1, T, V]; a tied one is given its weight."""
+
+    becomes: ClassVar = {"linear": 1}
+
+    weight: torch.Tensor | None
+    bias: torch.Tensor | None
+
+    def __init__(self, blueprint: Blueprint) -> None:
+        super().__init__(blueprint, "weight", "bias")
+
+    def forward(self, x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+        weight = table if self.weight is None else self.weight
+        return functional.linear(x, weight, self.bias)
+
+
+class SparseEncoder(Block):
+    """A text as weights of the vocabulary, as SPLADE has it: input_ids and positions int64 [1, T]
+    -> float32 [1, 1, V]."""
+
+    def __init__(self, config: ModelConfig, *, max_model_len: int) -> None:
+        super().__init__(encoder(config))
+        head = config.head
+        assert head is not None and head.masked is not None, "it has scores of tokens"
+        self.model = Decoder(config, max_model_len=max_model_len)
+        transform = self.blueprint.parts["head"].parts["0"]
+        self.head = nn.ModuleList([DenseLayer(transform, config, head.masked.transform)])
+        self.scores = TokenScores(self.blueprint.parts["scores"])
+        self.pool, self.log1ps = Pool(head.pooling), head.log1ps
+
+    def forward(self, input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        x = self.head[0](self.model(input_ids, positions))
+        scores = self.scores(x, self.model.embed_tokens.weight)
+        # The largest weight is that of the largest score.
+        if self.pool.hows == ("max",):
+            return self.weights(self.pool(scores))
+        return self.pool(self.weights(scores))  # type: ignore[no-any-return]
+
+    def weights(self, scores: torch.Tensor) -> torch.Tensor:
+        """The weights of scores, number by number."""
+        for _ in range(self.log1ps):
+            scores = torch.ops.ingot.activation(scores, "log1p_relu")
+        return scores

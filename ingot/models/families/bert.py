@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from ingot.models.config import ModelConfig
-from ingot.models.encoder_fields import dense, parse_encoder
+from ingot.models.encoder_fields import dense, or_masked, parse_encoder
 from ingot.models.family import Family, Rows, Sums, Weights
 from ingot.models.fields import Fields
+from ingot.models.head_config import MaskedConfig
 from ingot.models.layer_fields import read_attention, read_mlp
 from ingot.models.rope import NO_ROPE
 
@@ -27,7 +28,9 @@ def parse(fields: Fields) -> ModelConfig:
     """Reads the config.json of `BertModel`, and of what has a head that classifies upon it."""
     fields.spell(rms_norm_eps="layer_norm_eps")
     fields.assume(**DEFAULTS)
-    return parse_layers(fields, token_types=fields.integer("type_vocab_size", 2))
+    act = read_mlp(fields, kind="plain").activation
+    masked = MaskedConfig(transform=dense(fields, act, norm=True))
+    return parse_layers(fields, token_types=fields.integer("type_vocab_size", 2), masked=masked)
 
 
 def parse_layers(fields: Fields, **others: Any) -> ModelConfig:
@@ -72,6 +75,12 @@ def weights(config: ModelConfig, skipped: int = 0) -> Weights:
     }
 
 
+MASKED: Weights = {
+    "head.0.dense.{kind}": "cls.predictions.transform.dense.{kind}",
+    "head.0.norm.{kind}": "cls.predictions.transform.LayerNorm.{kind}",
+    "scores.weight": "cls.predictions.decoder.weight",
+    "scores.bias": ("cls.predictions.bias", "cls.predictions.decoder.bias"),
+}
 # Names of norms in files of TensorFlow's days.
 OLD_NORMS = {
     "{norm}LayerNorm.gamma": "{norm}LayerNorm.weight",
@@ -84,8 +93,8 @@ FAMILY = Family(
     name="bert",
     architectures=("BertModel", "BertForMaskedLM", "BertForSequenceClassification"),
     parse=parse,
-    weights=weights,
+    weights=or_masked(weights, MASKED),
     spellings={"bert.{rest}": "{rest}", **OLD_NORMS},
     unused=UNUSED,
-    tied={},
+    tied={"cls.predictions.decoder.weight": "embeddings.word_embeddings.weight"},
 )

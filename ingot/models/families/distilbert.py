@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from ingot.models.config import ModelConfig
-from ingot.models.encoder_fields import dense, parse_encoder
-from ingot.models.family import Family
+from ingot.models.encoder_fields import dense, or_masked, parse_encoder
+from ingot.models.family import Family, Weights
 from ingot.models.fields import Fields
+from ingot.models.head_config import MaskedConfig
 from ingot.models.layer_fields import read_attention, read_mlp
 from ingot.models.rope import NO_ROPE
 
@@ -41,6 +42,9 @@ def parse(fields: Fields) -> ModelConfig:
         mixer=read_attention(fields, rope=NO_ROPE, causal=False, bias=True, o_bias=True),
         mlp=read_mlp(fields, kind="plain", bias=True),
         classifier=(dense(fields, "relu"),),
+        masked=MaskedConfig(
+            transform=dense(fields, read_mlp(fields, kind="plain").activation, norm=True)
+        ),
         placement="sums",
         embedding_norm=True,
         final_norm=False,
@@ -50,6 +54,27 @@ def parse(fields: Fields) -> ModelConfig:
 
 LAYER, THEIRS = "model.layers.{i}", "transformer.layer.{i}"
 
+WEIGHTS: Weights = {
+    "model.embed_tokens.weight": "embeddings.word_embeddings.weight",
+    "model.embed_positions.weight": "embeddings.position_embeddings.weight",
+    "model.embed_norm.{kind}": "embeddings.LayerNorm.{kind}",
+    f"{LAYER}.self_attn.q_proj.{{kind}}": f"{THEIRS}.attention.q_lin.{{kind}}",
+    f"{LAYER}.self_attn.k_proj.{{kind}}": f"{THEIRS}.attention.k_lin.{{kind}}",
+    f"{LAYER}.self_attn.v_proj.{{kind}}": f"{THEIRS}.attention.v_lin.{{kind}}",
+    f"{LAYER}.self_attn.o_proj.{{kind}}": f"{THEIRS}.attention.out_lin.{{kind}}",
+    f"{LAYER}.post_attention_layernorm.{{kind}}": f"{THEIRS}.sa_layer_norm.{{kind}}",
+    f"{LAYER}.mlp.up_proj.{{kind}}": f"{THEIRS}.ffn.lin1.{{kind}}",
+    f"{LAYER}.mlp.down_proj.{{kind}}": f"{THEIRS}.ffn.lin2.{{kind}}",
+    f"{LAYER}.post_feedforward_layernorm.{{kind}}": f"{THEIRS}.output_layer_norm.{{kind}}",
+    "head.0.dense.{kind}": "pre_classifier.{kind}",
+    "head.1.dense.{kind}": "classifier.{kind}",
+}
+MASKED: Weights = {
+    "head.0.dense.{kind}": "vocab_transform.{kind}",
+    "head.0.norm.{kind}": "vocab_layer_norm.{kind}",
+    "scores.{kind}": "vocab_projector.{kind}",
+}
+
 FAMILY = Family(
     name="distilbert",
     architectures=(
@@ -58,22 +83,8 @@ FAMILY = Family(
         "DistilBertForSequenceClassification",
     ),
     parse=parse,
-    weights={
-        "model.embed_tokens.weight": "embeddings.word_embeddings.weight",
-        "model.embed_positions.weight": "embeddings.position_embeddings.weight",
-        "model.embed_norm.{kind}": "embeddings.LayerNorm.{kind}",
-        f"{LAYER}.self_attn.q_proj.{{kind}}": f"{THEIRS}.attention.q_lin.{{kind}}",
-        f"{LAYER}.self_attn.k_proj.{{kind}}": f"{THEIRS}.attention.k_lin.{{kind}}",
-        f"{LAYER}.self_attn.v_proj.{{kind}}": f"{THEIRS}.attention.v_lin.{{kind}}",
-        f"{LAYER}.self_attn.o_proj.{{kind}}": f"{THEIRS}.attention.out_lin.{{kind}}",
-        f"{LAYER}.post_attention_layernorm.{{kind}}": f"{THEIRS}.sa_layer_norm.{{kind}}",
-        f"{LAYER}.mlp.up_proj.{{kind}}": f"{THEIRS}.ffn.lin1.{{kind}}",
-        f"{LAYER}.mlp.down_proj.{{kind}}": f"{THEIRS}.ffn.lin2.{{kind}}",
-        f"{LAYER}.post_feedforward_layernorm.{{kind}}": f"{THEIRS}.output_layer_norm.{{kind}}",
-        "head.0.dense.{kind}": "pre_classifier.{kind}",
-        "head.1.dense.{kind}": "classifier.{kind}",
-    },
+    weights=or_masked(WEIGHTS, MASKED),
     spellings={"distilbert.{rest}": "{rest}"},
     unused=("vocab_{rest}",),
-    tied={},
+    tied={"vocab_projector.weight": "embeddings.word_embeddings.weight"},
 )

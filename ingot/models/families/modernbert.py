@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ingot.models.config import ModelConfig
-from ingot.models.encoder_fields import dense, parse_encoder
-from ingot.models.family import Family, Rows
+from ingot.models.encoder_fields import dense, or_masked, parse_encoder
+from ingot.models.family import Family, Rows, Weights
 from ingot.models.fields import Fields
+from ingot.models.head_config import MaskedConfig
 from ingot.models.layer_fields import (
     layer_windows,
     read_attention,
@@ -30,7 +31,7 @@ DEFAULTS = {
 }
 # Of training, of other heads, and of how its own code runs.
 IGNORED = (
-    *("decoder_bias", "mlp_dropout", "reference_compile", "repad_logits_with_grad"),
+    *("mlp_dropout", "reference_compile", "repad_logits_with_grad"),
     *("sparse_pred_ignore_index", "sparse_prediction", "deterministic_flash_attn"),
     *("initializer_cutoff_factor", "cls_token_id", "gradient_checkpointing"),
 )
@@ -59,6 +60,7 @@ def parse(fields: Fields) -> ModelConfig:
         mixer=tuple(replace(attention, window=w, rope=sliding if w else full) for w in windows),
         mlp=read_mlp(fields, bias=fields.flag("mlp_bias", False)),
         classifier=(classifier(fields),),
+        masked=MaskedConfig(transform=classifier(fields), bias=fields.flag("decoder_bias", True)),
         classifier_pooling="mean" if read_pooling(fields) == "mean" else "first",
         norm_bias=fields.flag("norm_bias", False),
         embedding_norm=True,
@@ -81,6 +83,29 @@ def read_pooling(fields: Fields) -> str:
 LAYER, THEIRS = "model.layers.{i}", "layers.{i}"
 FUSED = f"{THEIRS}.attn.Wqkv.{{kind}}"
 
+WEIGHTS: Weights = {
+    "model.embed_tokens.weight": "embeddings.tok_embeddings.weight",
+    "model.embed_norm.{kind}": "embeddings.norm.{kind}",
+    f"{LAYER}.input_layernorm.{{kind}}": f"{THEIRS}.attn_norm.{{kind}}",
+    f"{LAYER}.self_attn.q_proj.{{kind}}": Rows(FUSED, 0),
+    f"{LAYER}.self_attn.k_proj.{{kind}}": Rows(FUSED, 1),
+    f"{LAYER}.self_attn.v_proj.{{kind}}": Rows(FUSED, 2),
+    f"{LAYER}.self_attn.o_proj.{{kind}}": f"{THEIRS}.attn.Wo.{{kind}}",
+    f"{LAYER}.post_attention_layernorm.{{kind}}": f"{THEIRS}.mlp_norm.{{kind}}",
+    f"{LAYER}.mlp.gate_proj.{{kind}}": Rows(f"{THEIRS}.mlp.Wi.{{kind}}", 0),
+    f"{LAYER}.mlp.up_proj.{{kind}}": Rows(f"{THEIRS}.mlp.Wi.{{kind}}", 1),
+    f"{LAYER}.mlp.down_proj.{{kind}}": f"{THEIRS}.mlp.Wo.{{kind}}",
+    "model.norm.{kind}": "final_norm.{kind}",
+    "head.0.dense.{kind}": "head.dense.{kind}",
+    "head.0.norm.{kind}": "head.norm.{kind}",
+    "head.1.dense.{kind}": "classifier.{kind}",
+}
+MASKED: Weights = {
+    "head.0.dense.{kind}": "head.dense.{kind}",
+    "head.0.norm.{kind}": "head.norm.{kind}",
+    "scores.{kind}": "decoder.{kind}",
+}
+
 FAMILY = Family(
     name="modernbert",
     architectures=(
@@ -89,24 +114,8 @@ FAMILY = Family(
         "ModernBertForSequenceClassification",
     ),
     parse=parse,
-    weights={
-        "model.embed_tokens.weight": "embeddings.tok_embeddings.weight",
-        "model.embed_norm.{kind}": "embeddings.norm.{kind}",
-        f"{LAYER}.input_layernorm.{{kind}}": f"{THEIRS}.attn_norm.{{kind}}",
-        f"{LAYER}.self_attn.q_proj.{{kind}}": Rows(FUSED, 0),
-        f"{LAYER}.self_attn.k_proj.{{kind}}": Rows(FUSED, 1),
-        f"{LAYER}.self_attn.v_proj.{{kind}}": Rows(FUSED, 2),
-        f"{LAYER}.self_attn.o_proj.{{kind}}": f"{THEIRS}.attn.Wo.{{kind}}",
-        f"{LAYER}.post_attention_layernorm.{{kind}}": f"{THEIRS}.mlp_norm.{{kind}}",
-        f"{LAYER}.mlp.gate_proj.{{kind}}": Rows(f"{THEIRS}.mlp.Wi.{{kind}}", 0),
-        f"{LAYER}.mlp.up_proj.{{kind}}": Rows(f"{THEIRS}.mlp.Wi.{{kind}}", 1),
-        f"{LAYER}.mlp.down_proj.{{kind}}": f"{THEIRS}.mlp.Wo.{{kind}}",
-        "model.norm.{kind}": "final_norm.{kind}",
-        "head.0.dense.{kind}": "head.dense.{kind}",
-        "head.0.norm.{kind}": "head.norm.{kind}",
-        "head.1.dense.{kind}": "classifier.{kind}",
-    },
+    weights=or_masked(WEIGHTS, MASKED),
     spellings={"model.{rest}": "{rest}"},
     unused=("head.{rest}", "decoder.{rest}"),
-    tied={},
+    tied={"decoder.weight": "embeddings.tok_embeddings.weight"},
 )

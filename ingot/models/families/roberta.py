@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from ingot.models.config import ModelConfig
+from ingot.models.encoder_fields import dense, or_masked
 from ingot.models.families import bert
 from ingot.models.family import Family, Weights
 from ingot.models.fields import Fields
+from ingot.models.head_config import MaskedConfig
 
 PADDING = 1  # its id in all vocabularies of this family; positions are numbered from the next on
 
@@ -18,6 +20,7 @@ def parse(fields: Fields) -> ModelConfig:
     return bert.parse_layers(
         fields,
         token_types=fields.integer("type_vocab_size", 1),
+        masked=MaskedConfig(transform=dense(fields, "gelu", norm=True)),
         max_position_embeddings=fields.integer("max_position_embeddings") - PADDING - 1,
     )
 
@@ -31,6 +34,13 @@ def weights(config: ModelConfig) -> Weights:
     }
 
 
+MASKED: Weights = {
+    "head.0.dense.{kind}": "lm_head.dense.{kind}",
+    "head.0.norm.{kind}": "lm_head.layer_norm.{kind}",
+    "scores.weight": "lm_head.decoder.weight",
+    "scores.bias": ("lm_head.bias", "lm_head.decoder.bias"),
+}
+
 FAMILY = Family(
     name="roberta",
     architectures=tuple(
@@ -39,8 +49,8 @@ FAMILY = Family(
         for head in ("Model", "ForMaskedLM", "ForSequenceClassification")
     ),
     parse=parse,
-    weights=weights,
+    weights=or_masked(weights, MASKED),
     spellings={"roberta.{rest}": "{rest}", **bert.OLD_NORMS},
     unused=bert.UNUSED,
-    tied={},
+    tied={"lm_head.decoder.weight": "embeddings.word_embeddings.weight"},
 )

@@ -75,6 +75,7 @@ ENDPOINTS = (
     Endpoint("POST", "/classify", "Gives the labels of texts.", ClassifyRequest, Labels),
     Endpoint("POST", "/pooling", "Gives what a model makes of texts.", PoolingRequest, Poolings),
     Endpoint("POST", "/embed", "Makes vectors of texts, as TEI does.", TeiEmbedRequest),
+    Endpoint("POST", "/embed_sparse", "Makes sparse ones, as TEI does.", TeiEmbedAllRequest),
     Endpoint("POST", "/embed_all", "Makes one of each token, as TEI does.", TeiEmbedAllRequest),
     Endpoint("POST", "/predict", "Gives the labels of texts, as TEI does.", TeiPredictRequest),
     Endpoint("GET", "/v1/models", "Lists the models by all their names.", None, ModelList),

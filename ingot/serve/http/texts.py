@@ -21,6 +21,7 @@ from ingot.runtime.scoring import (
     prompt_of,
     rows_of,
     scores_of,
+    sparse,
     task_of,
     token_rows_of,
 )
@@ -180,6 +181,24 @@ async def tei_embed(server: ServerContext, request: TeiEmbedRequest, key: str, b
         return vectors_of(
             rows, model.pooler, request.dimensions, request.normalize is not False
         ).tolist()
+
+
+async def tei_embed_sparse(
+    server: ServerContext, request: TeiEmbedAllRequest, key: str, body: bytes
+) -> Any:
+    """TEI's sparse vectors: of each text the numbers that are not 0, and their places."""
+    async with reading(server, request, key, body, "embed") as model:
+        if not model.pooler.sparse:
+            raise FieldError(
+                "model",
+                f"the vectors of the model {model.name[:80]!r} are not sparse",
+                hint="This needs a SPLADE model.",
+                code="unsupported_task",
+            )
+        texts = listed(request.inputs, "inputs", MAX_INPUTS)
+        prompt = prompt_for(model.pooler, request.prompt_name)
+        rows, _ = await model.rows(texts, request, "inputs", prompt)
+        return [answers.sparse_values(each) for each in sparse(finished(rows, model.pooler))]
 
 
 async def tei_embed_all(
@@ -374,5 +393,6 @@ TEXT_ROUTES: tuple[tuple[str, type[TextRequest], Answer], ...] = (
     ("/pooling", PoolingRequest, pool),
     ("/embed", TeiEmbedRequest, tei_embed),
     ("/embed_all", TeiEmbedAllRequest, tei_embed_all),
+    ("/embed_sparse", TeiEmbedAllRequest, tei_embed_sparse),
     ("/predict", TeiPredictRequest, tei_predict),
 )

@@ -10,8 +10,8 @@ from msgspec import UNSET, Struct, UnsetType
 
 from ingot.artifact.pooler import Pooler
 from ingot.runtime.arrays import Float32
+from ingot.runtime.scoring import SparseVector, by_rank
 from ingot.runtime.scoring import as_base64 as in_base64
-from ingot.runtime.scoring import by_rank
 from ingot.runtime.unique import unique_id
 
 
@@ -119,6 +119,18 @@ class TeiLabel(Struct, frozen=True, kw_only=True):
 
     score: float
     label: str
+
+
+class SparseValue(Struct, frozen=True):
+    """A number of a sparse vector and its place, under TEI's names."""
+
+    index: int
+    value: float
+
+
+def sparse_values(vector: SparseVector) -> list[SparseValue]:
+    """The numbers of a sparse vector, in the order of their places."""
+    return [*map(SparseValue, vector.indices.tolist(), vector.values.tolist())]
 
 
 def head(kind: str, model: str) -> dict[str, Any]:

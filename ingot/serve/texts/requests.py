@@ -63,7 +63,7 @@ class TeiEmbedRequest(TextRequest, kw_only=True):
 
 
 class TeiEmbedAllRequest(TextRequest, kw_only=True):
-    """`POST /embed_all` of TEI: a vector of each token."""
+    """`POST /embed_all` and `/embed_sparse` of TEI: vectors of each token, and sparse ones."""
 
     inputs: str | list[str]
     prompt_name: Name | None = None

@@ -25,6 +25,7 @@ ACTIVATIONS: Mapping[str, str] = {
     "gelu_tanh": "GeluTanh",
     "relu": "Relu",
     "relu2": "Relu2",
+    "log1p_relu": "Log1pRelu",
 }
 
 

@@ -25,7 +25,7 @@ from ingot.targets.work import Work, where
 
 COLUMNS = 512  # of a program of what is done number by number
 HEAD_NUMBERS = 2048  # of a program that norms heads
-ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "relu", "relu2")
+ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "relu", "relu2", "log1p_relu")
 
 
 @dataclass(frozen=True, slots=True)

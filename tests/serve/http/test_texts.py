@@ -30,7 +30,7 @@ from ingot.serve.settings import ModelSettings
 from ingot.serve.texts.requests import RerankRequest
 from tests.support.fake_engine import FakeModels
 from tests.support.live_server import serving
-from tests.support.text_models import colbert, wide_embedder
+from tests.support.text_models import colbert, splade, wide_embedder
 
 TEXTS = ["To be", "or not to be", "that is the question"]
 
@@ -61,8 +61,9 @@ def address(
         LLM(shakespeare_artifact, num_threads=1),
         LLM(wide_embedder(), num_threads=1),
         LLM(colbert(), num_threads=1),
+        LLM(splade(), num_threads=1),
     ]
-    names = ("vectors", "scores", "bard", "wide", "colbert")
+    names = ("vectors", "scores", "bard", "wide", "colbert", "splade")
     engines = {name: LocalEngine(each) for name, each in zip(names, models, strict=True)}
     with serving(lambda: build_app(FakeModels(**engines), gate=gate)) as address:
         yield address
@@ -139,6 +140,19 @@ def test_a_vector_of_each_token(http: httpx.Client) -> None:
     assert same(
         http.post("/embed_all", json={"model": name, "inputs": texts[0]}).json()[0], wanted[0]
     )
+
+
+def test_sparse_vectors(http: httpx.Client) -> None:
+    body = {"model": "splade", "inputs": TEXTS, "prompt_name": "query"}
+    found = http.post("/embed_sparse", json=body).json()
+    with ingot.Embedder(splade()) as model:
+        wanted = model.encode_sparse(TEXTS, prompt_name="query")
+        dense = model.encode(TEXTS)
+    for each, vector in zip(found, wanted, strict=True):
+        assert [value["index"] for value in each] == vector.indices.tolist()
+        assert same([value["value"] for value in each], vector.values)
+    data = http.post("/v1/embeddings", json={"model": "splade", "input": TEXTS}).json()["data"]
+    assert same([each["embedding"] for each in data], dense)
 
 
 def test_a_colbert_ranks_token_by_token(http: httpx.Client) -> None:
@@ -319,6 +333,7 @@ REFUSED = [
     ("/v1/embeddings", {"model": "bard", "input": "a"}, "generates text"),
     ("/v1/embeddings", {"model": "scores", "input": "a"}, "scores texts"),
     ("/v1/embeddings", {"model": "colbert", "input": "a"}, "makes vectors of the tokens"),
+    ("/embed_sparse", {"model": "vectors", "inputs": "a"}, "are not sparse"),
     ("/embed_all", {"model": "vectors", "inputs": "a"}, "task is 'token_embed'"),
     ("/embed_all", {"model": "scores", "inputs": "a"}, "scores texts"),
     ("/pooling", {"model": "wide", "input": "a", "task": "classify"}, "task is 'classify'"),

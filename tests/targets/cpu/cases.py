@@ -65,7 +65,7 @@ def at_levels(*kinds: str) -> pytest.MarkDecorator:
 every_program = at_levels(*TARGETS_OF)
 F32: DType = "float32"
 DTYPES: dict[str, DType] = {"f32": "float32", "bf16": "bfloat16"}
-KINDS = ("silu", "gelu", "gelu_tanh", "relu", "relu2")
+KINDS = ("silu", "gelu", "gelu_tanh", "relu", "relu2", "log1p_relu")
 # The cases that run most often. Of floats: sizes that end within a vector, a panel and a page, and
 # a product that is cut for the cache. Of integers: each storage, with groups that are filled and
 # not.

@@ -55,6 +55,7 @@ def test_activations(kind: str, target: str, x: Tensor) -> None:
         "gelu_tanh": F.gelu(x.double(), approximate="tanh"),
         "relu": F.relu(x.double()),
         "relu2": F.relu(x.double()).square(),
+        "log1p_relu": F.relu(x.double()).log1p(),
     }
     error = {
         name: (got[f"{name}-{COLUMNS}.out"].flatten().double() - reference).abs()
@@ -66,6 +67,7 @@ def test_activations(kind: str, target: str, x: Tensor) -> None:
         assert (error[name] <= 5e-7 * x.double().abs() + 1e-12).all(), name
     assert (error["silu"] <= 1e-6 * x.double().abs()).all()
     assert (error["relu"] == 0).all()
+    assert (error["log1p_relu"] <= 1e-6 * exact["log1p_relu"]).all()
     assert (error["relu2"][ordinary] <= 1e-7 * exact["relu2"][ordinary]).all()
 
 

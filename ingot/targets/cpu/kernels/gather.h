@@ -48,7 +48,7 @@ void select_rows(Slice slice, Rows<const T> x, const int* indices, Rows<T> out) 
   }
 }
 
-enum class Pooling { first, max, mean, mean_sqrt, weighted_mean, last };
+enum class Pooling { first, max, mean, mean_sqrt, weighted_mean, sum, last };
 
 // Rows that are summed up before their sum is added to that of the ones before.
 inline constexpr int summed_rows = 64;
@@ -61,6 +61,7 @@ struct PooledRows {
   template <Pooling How>
   float divisor() const {
     const double count = end - begin;
+    if (How == Pooling::sum) return 1.0f;
     if (How == Pooling::mean_sqrt) return static_cast<float>(__builtin_sqrt(count));
     if (How == Pooling::mean) return static_cast<float>(count);
     return static_cast<float>(count * (begin - start + 1 + (end - start)) / 2);

@@ -105,6 +105,20 @@ struct Relu2 {
   static vf of(vf x) { return Relu::of(x) * Relu::of(x); }
 };
 
+// ln(1 + x) of a finite x >= 0, relative error 1e-6: 128 ln(1 + r), where 1 + r is the root of
+// 1 + x seven times over. Written as x / (1 + root), r loses no digits where x is small.
+inline vf log1p(vf x) {
+  constexpr float terms[] = {2.0f, 2.0f / 3, 2.0f / 5, 2.0f / 7, 2.0f / 9, 2.0f / 11};
+  vf r = x;
+  for (int i = 0; i < 7; ++i) r = r / (splat(1.0f) + sqrt(splat(1.0f) + r));
+  const vf t = r / (splat(2.0f) + r);
+  return splat(128.0f) * t * polynomial(t * t, terms);
+}
+
+struct Log1pRelu {
+  static vf of(vf x) { return log1p(Relu::of(x)); }
+};
+
 // Of an integer from 1 on, in double: ln(2^n * m) = n * ln(2) + 2 * atanh((m - 1) / (m + 1)).
 inline float natural_log(int number) {
   constexpr double ln_2 = 0.69314718055994530942;

@@ -48,6 +48,8 @@ def activated(x, KIND: tl.constexpr):
         y = 0.5 * x * (1.0 + tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)))
     elif KIND == "relu":
         y = tl.maximum(x, 0.0)
+    elif KIND == "log1p_relu":
+        y = tl.log(1.0 + tl.maximum(x, 0.0))
     else:
         tl.static_assert(KIND == "relu2")
         y = tl.maximum(x, 0.0) * tl.maximum(x, 0.0)

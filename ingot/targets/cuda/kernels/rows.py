@@ -51,7 +51,7 @@ def pool(
     if HOW == "max":
         for other in tl.range(begin + 1, end):
             made = tl.maximum(made, _numbers(x, other, columns, mask, X_STRIDE))
-    if HOW == "mean" or HOW == "mean_sqrt" or HOW == "weighted_mean":
+    if HOW == "sum" or HOW == "mean" or HOW == "mean_sqrt" or HOW == "weighted_mean":
         made = tl.zeros_like(made)
         for first in tl.range(begin, end, 64):
             part = tl.zeros_like(made)
@@ -66,7 +66,8 @@ def pool(
             count = tl.sqrt_rn(count)
         if HOW == "weighted_mean":
             count *= (begin + end - 2 * start + 1).to(tl.float32) / 2
-        made /= count
+        if HOW != "sum":
+            made /= count
     _put(out, made, row, columns, mask, OUT_STRIDE)
 
 
