@@ -10,9 +10,9 @@ import msgspec
 from ingot.serve.grpc.call import current_call
 from ingot.serve.grpc.stubs import ingot_v1_pb2 as v1
 from ingot.serve.grpc.stubs import ingot_v1_pb2_grpc
-from ingot.serve.http.texts import Answer, classify, embed, rerank, score
 from ingot.serve.openai.fields import FieldError
 from ingot.serve.requests.context import ServerContext
+from ingot.serve.texts.answering import Answer, classify, embed, rerank, score
 from ingot.serve.texts.requests import (
     ClassifyRequest,
     EmbeddingRequest,

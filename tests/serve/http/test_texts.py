@@ -21,12 +21,13 @@ from ingot.runtime.llm import LLM
 from ingot.serve.asked import Asked
 from ingot.serve.engine import Job, Progress
 from ingot.serve.http.app import build_app
-from ingot.serve.http.texts import Reading, scored
 from ingot.serve.isolated.client import IsolatedEngine
 from ingot.serve.local import LocalEngine
 from ingot.serve.openai.fields import FieldError
 from ingot.serve.requests.gate import Admitted, OpenGate
 from ingot.serve.settings import ModelSettings
+from ingot.serve.texts.answering import scored
+from ingot.serve.texts.reading import Reading
 from ingot.serve.texts.requests import RerankRequest
 from tests.support.fake_engine import FakeModels
 from tests.support.live_server import serving
