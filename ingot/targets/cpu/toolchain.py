@@ -31,7 +31,7 @@ KERNELS = Path(__file__).parent / "kernels"
 # Compiles one source file for a target, with further flags, to an object file.
 CompileUnit = Callable[[Path, Path, Target, tuple[str, ...]], None]
 COMPILERS = ("g++", "clang++", "c++")
-TIMEOUT_SECONDS = 300
+TIMEOUT_SECONDS = 1800  # of a compiler that hangs: on a busy machine a file takes minutes
 SHOWN_LINES = 20
 # Enough to miss the library of C++, its headers, or the level of a target.
 TRY = '{includes}\nextern "C" int ingot_try() {{ return 0; }}\n'
