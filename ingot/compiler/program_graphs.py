@@ -8,8 +8,9 @@ from copy import deepcopy
 from torch.fx import GraphModule, Node
 
 from ingot.artifact.programs import ENCODE, HIDDEN, STEP, TOKENS, Program
+from ingot.artifact.traits import Role
 from ingot.errors import UnsupportedModelError
-from ingot.passes.graph import aten, is_call, op_calls, origin
+from ingot.passes.graph import aten, is_call, op_nodes, origin
 
 
 def graph_of(exported: GraphModule, program: Program, result: str) -> GraphModule:
@@ -48,7 +49,8 @@ def whole(gm: GraphModule) -> Node:
 def token_rows(gm: GraphModule) -> Node:
     """A row for each token of a text: what is pooled, or all that a model gives which pools
     nothing."""
-    (pooled,) = {node.args[0] for node in op_calls(gm, "pool")} or {whole(gm)}
+    chosen = {node.args[0] for node, traits in op_nodes(gm) if traits.arguments(Role.CHOSEN)}
+    (pooled,) = chosen or {whole(gm)}
     assert isinstance(pooled, Node)
     return pooled
 

@@ -22,7 +22,7 @@ from ingot.ops.expert_gate import gated, picks
 from ingot.ops.registry import Args
 from ingot.ops.scaled import Operand, Scaled
 from ingot.ops.stacks import matrix_name
-from ingot.passes.graph import arguments, is_op, op_name
+from ingot.passes.graph import arguments, op_name
 from ingot.passes.verification import on_cpu
 
 ATTENTION = OPS["attention"]
@@ -192,7 +192,7 @@ class Interpreter:
     def apply(self, node: Node, run: int, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """The value of a node in a run, from those that it is given."""
         traits = TRAITS.get(op_name(node))
-        if is_op(node, "pool"):
+        if traits is not None and traits.arguments(Role.CHOSEN):  # a row of all rows of a text
             texts = args[0].split(self.lengths, dim=1)
             return torch.cat([node.target(text, *args[1:], **kwargs) for text in texts], dim=1)  # type: ignore[operator]
         if traits is None or not traits.meets_tokens:

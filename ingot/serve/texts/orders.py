@@ -54,7 +54,6 @@ def pooler_of(facts: ModelFacts, name: str, *tasks: Task) -> Pooler:
 def order_of(
     texts: Sequence[Spelled],
     engine: Engine,
-    pooler: Pooler,
     *,
     param: str,
     prompt: str = "",
@@ -74,6 +73,8 @@ def order_of(
 
     Raises FieldError.
     """
+    pooler = engine.facts.pooler
+    assert pooler is not None, "the model reads texts"
     longest = min(pooler.max_tokens, engine.facts.max_model_len)
     room = longest if most in (None, -1) else min(most or 0, longest)
     if most == 0:

@@ -68,7 +68,6 @@ class Reading:
             order_of,
             texts,
             self.engine,
-            self.pooler,
             param=param,
             prompt=prompt,
             of_tokens=of_tokens,
