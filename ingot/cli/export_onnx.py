@@ -56,9 +56,10 @@ ARGUMENTS: Arguments = (
 
 def main(args: argparse.Namespace) -> int:
     """Writes a model as ONNX: model.onnx, with keys and values as inputs and outputs, plain.onnx,
-    with tokens and positions alone, and what onnxruntime-genai and Optimum read beside them. Both
-    are run in onnxruntime and held against the float32 reference before the folder appears. Needs
-    the extra ingot-lm[onnx]."""
+    with tokens and positions alone, and what onnxruntime-genai and Optimum read beside them. A
+    model of whole texts is one model.onnx, which takes padded batches with a mask. Files are run in
+    onnxruntime and held against the float32 reference before the folder appears. Needs the extra
+    ingot-lm[onnx]."""
     from ingot.hub.names import model_path
     from ingot.onnx import export_onnx
     from ingot.onnx.output import check_output

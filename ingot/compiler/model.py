@@ -73,7 +73,6 @@ def family_config(model: OpenModel) -> ModelConfig:
             f"{model.config.architecture} is compiled from {LIBRARY}",
             hint="This takes a model that a family of ingot builds.",
         )
-    refuse_texts(model)
     return model.config
 
 

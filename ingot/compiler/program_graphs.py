@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
+from functools import reduce
 
 from torch.fx import GraphModule, Node
 
 from ingot.artifact.programs import ENCODE, HIDDEN, STEP, TOKENS, Program
 from ingot.artifact.traits import Role
 from ingot.errors import UnsupportedModelError
-from ingot.passes.graph import aten, is_call, op_nodes, origin
+from ingot.passes.graph import aten, call_op, is_call, op_nodes, origin
 
 
 def graph_of(exported: GraphModule, program: Program, result: str) -> GraphModule:
@@ -23,6 +24,20 @@ def graph_of(exported: GraphModule, program: Program, result: str) -> GraphModul
     (node,) = (each for each in gm.graph.nodes if each.name == result)
     gm.graph.output_node().args = (node,)
     gm.graph.eliminate_dead_code()
+    return gm
+
+
+def pooled_states(exported: GraphModule, pooling: Sequence[str]) -> GraphModule:
+    """The last hidden states of a model that generates, pooled to one row, in a copy; what several
+    ways make lies side by side."""
+    gm = graph_of(exported, HIDDEN, result_of(exported, HIDDEN))
+    rows, output = whole(gm), gm.graph.output_node()
+    with gm.graph.inserting_before(output):
+        made = [
+            call_op(gm.graph, "pool", like=rows, x=rows, spans=None, how=how) for how in pooling
+        ]
+        pooled = reduce(lambda x, y: call_op(gm.graph, "concat", like=rows, x=x, y=y), made)
+    output.args = (pooled,)
     return gm
 
 

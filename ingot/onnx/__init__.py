@@ -1,4 +1,5 @@
-"""Writes models as ONNX: the plain model, and the one with keys and values as inputs."""
+"""Writes models as ONNX: those that generate, with keys and values as inputs and without, and those
+of whole texts."""
 
 from __future__ import annotations
 

@@ -16,17 +16,21 @@ Heads = tuple[int, int]  # of queries, and of keys and values
 LOWEST = torch.finfo(torch.float32).min
 
 
-def visible(mask_BM: Tensor | None, new: Tensor, window: int) -> Tensor:
+def visible(mask_BM: Tensor | None, new: Tensor, window: int, *, causal: bool = True) -> Tensor:
     """Mask of the keys that each new token sees, bool [B or 1, 1, T, M].
 
-    Those up to itself, at most `window` of them if there is one, where the mask of the batch, of
-    integers, is not 0. `new` is [B, T] of anything; without a mask nothing is there from before.
+    Those up to itself, or all where it is not causal, fewer than `window` places away if there is
+    one, where the mask of the batch, of integers, is not 0. `new` is [B, T] of anything; without a
+    mask nothing is there from before.
     """
     tokens = new.shape[1]
     total = tokens if mask_BM is None else mask_BM.shape[1]
     i_T1 = torch.arange(total - tokens, total, device=new.device)[:, None]
     j_1M = torch.arange(total, device=new.device)[None, :]
-    seen = (j_1M <= i_T1) & (j_1M > i_T1 - window) if window > 0 else j_1M <= i_T1
+    away = i_T1 - j_1M
+    seen = away >= 0 if causal else torch.ones_like(away, dtype=torch.bool)
+    if window > 0:
+        seen = seen & (away.abs() < window)
     seen = seen[None, None]
     return seen if mask_BM is None else seen & (mask_BM != 0)[:, None, None, :]
 

@@ -1,4 +1,4 @@
-"""A model's graph over a batch of sequences, with or without keys and values from before.
+"""A model's graph over a batch of sequences.
 
 Only attention lets tokens meet (design, rule 2). So the tokens of a batch are laid side by side and
 run through the graph of one sequence as it is, and attention alone is told which belong together
@@ -20,47 +20,46 @@ from ingot.onnx.attention import attend, visible
 from ingot.onnx.weights import Weight, Weights
 from ingot.ops import OPS
 from ingot.ops.attention import SoftmaxScope
-from ingot.passes.graph import op_nodes
+
+BATCH, TOKENS, PAST, TOTAL = (
+    "batch_size", "sequence_length", "past_sequence_length", "total_sequence_length",
+)  # fmt: skip
 
 Attend = Callable[..., tuple[Tensor, Tensor, Tensor]]
+Shape = tuple[str | int, ...]  # a name is that of a size which each call may choose
 
 
 class Batched(nn.Module):
-    """input_ids, position_ids int64 [B, T], and where it is cached attention_mask [B, M] and past
-    keys and values [B, K, P, D] -> logits float32 [B, T, V], and then present ones [B, K, M, D].
+    """A graph in primitives as what an ONNX file computes: named inputs to named outputs.
 
     Args:
-        graph: the model in primitives, forward(input_ids[1,T], positions[1,T]) -> logits[1,T,V].
+        graph: the model, forward(input_ids[1,T], positions[1,T]).
         operators: what calls the operator of an op that ONNX has one for, by name.
         narrow: the dtype of products, keys and values.
     """
+
+    inputs: Mapping[str, Shape]
+    output_names: list[str]
 
     def __init__(
         self,
         graph: GraphModule,
         make_weights: Callable[[], Weights],
         *,
-        cached: bool,
         operators: Mapping[str, Callable[..., Any]],
         narrow: torch.dtype,
     ) -> None:
         super().__init__()
         self.weights = make_weights()
         self.graph = (graph,)  # in a tuple, so that its parameters are not this module's
-        self.cached, self.operators, self.narrow = cached, operators, narrow
-        layers = range(sum(traits.meets_tokens for _, traits in op_nodes(graph)))
-        pairs = [f"{i}.{kind}" for i in layers for kind in ("key", "value")]
-        past = [f"past_key_values.{pair}" for pair in pairs]
-        own = ["input_ids", "attention_mask", "position_ids"]
-        self.input_names = [*own, *past] if cached else ["input_ids", "position_ids"]
-        self.output_names = ["logits", *(f"present.{pair}" for pair in pairs if cached)]
+        self.operators, self.narrow = operators, narrow
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        given = dict(zip(self.input_names, inputs, strict=True))
-        ids = given["input_ids"]
-        run = Run(self, given)
-        logits = run.run(ids.reshape(1, -1), given["position_ids"].reshape(1, -1))
-        return (logits.reshape(*ids.shape, logits.shape[-1]), *run.present)
+        return self.outputs(dict(zip(self.inputs, inputs, strict=True)))
+
+    def outputs(self, given: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
+        """The outputs, by the inputs' names."""
+        raise NotImplementedError
 
 
 class Run(torch.fx.Interpreter):
@@ -71,7 +70,7 @@ class Run(torch.fx.Interpreter):
         self.own = module
         self.given = given
         self.batch = tuple(given["input_ids"].shape)
-        self.masks: dict[int, Tensor] = {}
+        self.masks: dict[tuple[int, bool], Tensor] = {}
         self.present: list[Tensor] = []
         self.layer = 0
 
@@ -87,7 +86,7 @@ class Run(torch.fx.Interpreter):
         op = OPS[name]
         given = vars(op.bind(*args, **kwargs))
         if op.traits.meets_tokens:
-            return self.attention(**given)
+            return self.attention(scope_of(given), **given)
         if name in OF_WHOLE_ROWS:
             return self.product(op.traits, given)
         given = {key: numbers(value) for key, value in given.items()}
@@ -106,9 +105,8 @@ class Run(torch.fx.Interpreter):
         return result
 
     def attention(
-        self, q: Tensor, k: Tensor, v: Tensor | None, scale: float, window: int, softcap: float,
-        sinks: Tensor | None, value_size: int = 0, **_: Any,
-    ) -> Tensor:  # fmt: skip
+        self, scope: SoftmaxScope, q: Tensor, k: Tensor, v: Tensor | None, value_size: int, **_: Any
+    ) -> Tensor:
         """q [1, B*T, H, D], k and v [1, B*T, K, D] -> [1, B*T, H, D].
 
         Where values are the first columns of keys, whole keys take their place, and of the result
@@ -119,23 +117,27 @@ class Run(torch.fx.Interpreter):
         ]
         key, value = (f"past_key_values.{self.layer}.{x}" for x in ("key", "value"))
         past = self.given.get(key), self.given.get(value)
-        heads, scoring = (
-            (q.shape[2], k.shape[2]),
-            SoftmaxScope(scale, window, softcap, numbers(sinks)),
-        )
+        heads = q.shape[2], k.shape[2]
         attend_with: Attend = self.own.operators.get("attention", attend)
-        mixed, *present = attend_with(*flat, self.mask(window), past, heads, scoring)
-        self.present += present if self.own.cached else []
+        mixed, *present = attend_with(*flat, self.mask(scope), past, heads, scope)
+        self.present += present
         self.layer += 1
         whole = mixed.reshape(q.shape).float()
         return whole if v is not None else whole[..., :value_size]
 
-    def mask(self, window: int) -> Tensor:
-        """Mask of visible keys, made once for all layers of one window."""
-        if window not in self.masks:
+    def mask(self, scope: SoftmaxScope) -> Tensor:
+        """Mask of visible keys, made once for all layers of one kind."""
+        window, causal = kind = scope.window, scope.causal
+        if kind not in self.masks:
             mask = self.given.get("attention_mask")
-            self.masks[window] = visible(mask, self.given["input_ids"], window)
-        return self.masks[window]
+            self.masks[kind] = visible(mask, self.given["input_ids"], window, causal=causal)
+        return self.masks[kind]
+
+
+def scope_of(given: Mapping[str, Any]) -> SoftmaxScope:
+    """What attention is over, by its arguments."""
+    names = ("scale", "window", "softcap", "sinks", "causal")
+    return SoftmaxScope(**{name: numbers(given[name]) for name in names})
 
 
 def numbers(value: Any) -> Any:

@@ -9,11 +9,17 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime
+import torch
 from numpy.typing import NDArray
+from torch.fx import GraphModule
+from torch.nn import functional
 
+from ingot.artifact.pooler import Pooler
 from ingot.compiler.golden import MAX_WINDOW
+from ingot.compiler.reference import Interpreter, ReadParameter
 from ingot.errors import ExportError, VerificationError
 from ingot.models.config import ModelConfig
+from ingot.onnx.encoder import MASK, TYPES
 
 # The largest relative error of logits, on the numbers that the file holds. Arithmetic in float32
 # differs by the order of its sums; in float16, by a rounding of every product (docs/design.md).
@@ -22,7 +28,7 @@ LENGTHS = (1, 6, 33)
 NEW = 2  # the last tokens of a prompt, which come one by one
 ERRORS_ALONE = 3  # log level of onnxruntime
 
-Logits = NDArray[np.float32]
+Numbers = NDArray[np.float32]  # logits [T, V] of a prompt, or what a text becomes [W]
 
 
 def random_prompts(config: ModelConfig, longest: int) -> list[list[int]]:
@@ -34,9 +40,9 @@ def random_prompts(config: ModelConfig, longest: int) -> list[list[int]]:
 
 
 def check_file(
-    file: Path, prompts: Sequence[Sequence[int]], expected: Sequence[Logits], allowed: float
+    file: Path, prompts: Sequence[Sequence[int]], expected: Sequence[Numbers], allowed: float
 ) -> float:
-    """The largest relative error of a prompt's logits in onnxruntime.
+    """The largest relative error of what onnxruntime gives for a prompt.
 
     Raises:
         ExportError: `onnx.checker` or onnxruntime refuses the file.
@@ -45,7 +51,7 @@ def check_file(
     try:
         onnx.checker.check_model(file)
         runner = Runner(file)
-        got = [logits for batch in batches(prompts) for logits in runner.logits(batch)]
+        got = [each for batch in batches(prompts) for each in runner.run(batch)]
     except (onnx.checker.ValidationError, *RUNTIME_ERRORS) as error:
         first = (str(error).strip().splitlines() or [""])[0]
         raise ExportError(
@@ -63,8 +69,26 @@ def check_file(
     return largest
 
 
-def relative_error(got: Logits, expected: Logits) -> float:
-    """Relative error over all logits of a prompt."""
+def reference_rows(
+    graph: GraphModule, read: ReadParameter, texts: Sequence[Sequence[int]], pooler: Pooler
+) -> list[Numbers]:
+    """What the float32 reference makes of whole texts: vectors, or logits of labels."""
+    run = Interpreter(graph, read, texts)
+    if pooler.types > 1:
+        sorts = [int(i >= half(text)) for text in texts for i in range(len(text))]
+        run.positions = run.positions + torch.tensor([sorts]) * pooler.type_stride
+    (found,) = run.run()
+    rows = found[0]
+    return [*(functional.normalize(rows) if pooler.normalize else rows).numpy()]
+
+
+def half(text: Sequence[int]) -> int:
+    """Where the second half of a text begins, whose tokens are of another sort in a check."""
+    return (len(text) + 1) // 2
+
+
+def relative_error(got: Numbers, expected: Numbers) -> float:
+    """Relative error over all numbers of a prompt."""
     return float(np.linalg.norm(got - expected) / np.linalg.norm(expected))
 
 
@@ -84,15 +108,30 @@ class Runner:
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         providers = ["CPUExecutionProvider"]
         self.session = onnxruntime.InferenceSession(str(file), options, providers=providers)
-        self.past = [each for each in self.session.get_inputs() if each.name.startswith("past")]
+        inputs = self.session.get_inputs()
+        self.names = [each.name for each in inputs]
+        self.past = [each for each in inputs if each.name.startswith("past")]
 
-    def logits(self, prompts: Sequence[Sequence[int]]) -> list[Logits]:
-        """Logits [T, V] of each prompt, which run as one batch where the file takes a mask."""
+    def run(self, prompts: Sequence[Sequence[int]]) -> list[Numbers]:
+        """Logits [T, V] of each prompt, or what each text becomes. They run as one batch where the
+        file takes a mask."""
         if self.past:
             return self._padded(prompts)
+        if MASK in self.names:
+            return self._texts(prompts)
         return [self._whole(prompt) for prompt in prompts]
 
-    def _whole(self, prompt: Sequence[int]) -> Logits:
+    def _texts(self, texts: Sequence[Sequence[int]]) -> list[Numbers]:
+        """Whole texts that are padded on the right; their second halves are of another sort."""
+        longest = max(map(len, texts))
+        given = {name: np.zeros((len(texts), longest), dtype=np.int64) for name in self.names}
+        for row, text in enumerate(texts):
+            given["input_ids"][row, : len(text)], given[MASK][row, : len(text)] = text, 1
+            if TYPES in given:
+                given[TYPES][row, half(text) : len(text)] = 1
+        return [*self.session.run(None, given)[-1]]
+
+    def _whole(self, prompt: Sequence[int]) -> Numbers:
         """A prompt beside its reverse: what one gives must not depend on the other."""
         ids = np.array([prompt, prompt[::-1]], dtype=np.int64)
         positions = np.broadcast_to(np.arange(len(prompt), dtype=np.int64), ids.shape)
@@ -101,7 +140,7 @@ class Runner:
         )
         return logits[0]  # type: ignore[no-any-return]
 
-    def _padded(self, prompts: Sequence[Sequence[int]]) -> list[Logits]:
+    def _padded(self, prompts: Sequence[Sequence[int]]) -> list[Numbers]:
         """Prompts that are padded on the left; the last tokens come one by one."""
         longest = max(map(len, prompts))
         ids, mask = (np.zeros((len(prompts), longest), dtype=np.int64) for _ in range(2))

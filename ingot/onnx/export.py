@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
+
+from torch.fx import GraphModule
 
 from ingot.artifact.folder import FolderWriter
 from ingot.artifact.host import available_memory
+from ingot.artifact.pooler import Pooler
 from ingot.compiler.model import OpenModel, family_config, keeps, kept_integers, read_model
 from ingot.compiler.options import Clock, Progress
 from ingot.compiler.preflight import check_room
 from ingot.compiler.quantization.choose import label
 from ingot.compiler.quantization.quantize import quantize_weights
 from ingot.compiler.quantization.store import QuantizedWeights
-from ingot.compiler.reference import reference_logits
+from ingot.compiler.reference import ReadParameter, reference_logits
 from ingot.models.model_dir import ModelDir
 from ingot.onnx.batched import Batched
-from ingot.onnx.check import ALLOWED, check_file, random_prompts
-from ingot.onnx.genai import write_surroundings
+from ingot.onnx.check import ALLOWED, Numbers, check_file, random_prompts, reference_rows
+from ingot.onnx.encoder import Encoder
+from ingot.onnx.genai import write_genai_config, write_surroundings
+from ingot.onnx.generator import Generator
 from ingot.onnx.integers import fits
 from ingot.onnx.lowered import Lowered, as_stored, lower, make_weights
 from ingot.onnx.operators import operators
 from ingot.onnx.options import OnnxOptions, OnnxReport
-from ingot.onnx.output import CACHED, DATA, PLAIN, refuse_foreign
+from ingot.onnx.output import DATA, MODEL, PLAIN, refuse_foreign
 from ingot.onnx.program import count_operators, make_program, save, save_beside, weight_bytes
 from ingot.onnx.sums import wide_products
 from ingot.ops.dtypes import TORCH_DTYPES
@@ -74,8 +81,10 @@ def export_model(
 
 def surround(model: OpenModel, folder: Path) -> None:
     """Writes what other programs look for beside the models."""
-    longest = model.resolved.limits.max_model_len
-    write_surroundings(model.model_dir, folder, family_config(model), longest=longest, file=CACHED)
+    longest, config = model.resolved.limits.max_model_len, family_config(model)
+    write_surroundings(model.model_dir, folder, config)
+    if model.pooler is None:
+        write_genai_config(model.model_dir, folder, config, longest=longest, file=MODEL)
 
 
 def stored_as(model: OpenModel, lowered: Lowered) -> str:
@@ -125,29 +134,44 @@ def write_files(
     folder: Path,
     clock: Clock,
 ) -> dict[str, dict[str, int]]:
-    """Writes both models and the weights that they share; returns how often each operator occurs,
+    """Writes the models and the weights that they share; returns how often each operator occurs,
     by file."""
-    checkpoint = model.checkpoint
-    shapes = {name: tuple(checkpoint.shape(name)) for name in checkpoint.names}
     programs = {}
     with clock.stage("onnx", f"opset {options.opset}"):
-        for name in (CACHED, PLAIN):
-            build = partial(
-                Batched,
-                lowered.primitives,
-                partial(make_weights, lowered, shapes, options.stored, weights, wide),
-                cached=name == CACHED,
-                operators=operators(options.opset),
-                narrow=TORCH_DTYPES[options.narrow],
-            )
+        for name, build in builders(model, lowered, weights, options, wide).items():
             programs[name] = make_program(build, family_config(model), options.opset)
-    check_room(weight_bytes(programs[CACHED]), folder)
+    check_room(weight_bytes(programs[MODEL]), folder)
     sizes = {name: p.numel() for name, p in model.module.named_parameters()}
     with clock.stage_over("pack", DATA, sizes) as began:
-        save(programs[CACHED], folder / CACHED, began)
-    save_beside(programs[PLAIN], folder / PLAIN, folder / CACHED)
-    checkpoint.forget()
+        save(programs[MODEL], folder / MODEL, began)
+    for name in programs.keys() - {MODEL}:
+        save_beside(programs[name], folder / name, folder / MODEL)
+    model.checkpoint.forget()
     return {name: count_operators(program) for name, program in programs.items()}
+
+
+def builders(
+    model: OpenModel,
+    lowered: Lowered,
+    weights: QuantizedWeights,
+    options: OnnxOptions,
+    wide: tuple[str, ...],
+) -> dict[str, Callable[[], Batched]]:
+    """What builds the module of each file."""
+    checkpoint, config = model.checkpoint, family_config(model)
+    shapes = {name: tuple(checkpoint.shape(name)) for name in checkpoint.names}
+    graph = lowered.primitives
+    make = partial(make_weights, lowered, shapes, options.stored, weights, wide)
+    how: dict[str, Any] = {
+        "operators": operators(options.opset),
+        "narrow": TORCH_DTYPES[options.narrow],
+    }
+    if model.pooler is not None:
+        return {MODEL: partial(Encoder, model.pooler, graph, make, **how)}
+    return {
+        name: partial(Generator, config, graph, make, cached=name == MODEL, **how)
+        for name in (MODEL, PLAIN)
+    }
 
 
 def check(
@@ -165,6 +189,19 @@ def check(
     with clock.stage("check", "onnxruntime against the float32 reference"):
         prompts = random_prompts(family_config(model), model.resolved.limits.max_model_len)
         read = as_stored(weights, options.stored)
-        expected = [each.numpy() for each in reference_logits(lowered.reference, read, prompts)]
+        expected = expected_of(lowered.reference, read, prompts, model.pooler)
         allowed = ALLOWED[options.narrow]
-        return {n: check_file(folder / n, prompts, expected, allowed) for n in (CACHED, PLAIN)}
+        files = [file for file in (folder / MODEL, folder / PLAIN) if file.exists()]
+        return {file.name: check_file(file, prompts, expected, allowed) for file in files}
+
+
+def expected_of(
+    graph: GraphModule,
+    read: ReadParameter,
+    prompts: Sequence[Sequence[int]],
+    pooler: Pooler | None,
+) -> list[Numbers]:
+    """What the float32 reference gives for each prompt."""
+    if pooler is not None:
+        return reference_rows(graph, read, prompts, pooler)
+    return [each.numpy() for each in reference_logits(graph, read, prompts)]

@@ -1,4 +1,5 @@
-"""Writes what onnxruntime-genai and Optimum read beside a model: config and tokenizer."""
+"""Writes what other programs read beside a model, such as onnxruntime-genai and Optimum: configs
+and the tokenizer."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from typing import Any
 
 from ingot.compiler.tokenizer import copy_tokenizer
 from ingot.models.config import ModelConfig
-from ingot.models.file_names import CONFIG, GENERATION
+from ingot.models.file_names import CONFIG, GENERATION, SPECIAL_TOKENS_MAP
 from ingot.models.model_dir import ModelDir
 from ingot.onnx.output import GENAI_CONFIG
 
@@ -42,12 +43,18 @@ SEARCH: dict[str, Any] = {
 }
 
 
-def write_surroundings(
-    model_dir: ModelDir, folder: Path, config: ModelConfig, *, longest: int, file: str
-) -> None:
-    """Writes the config of onnxruntime-genai, and copies config.json and the tokenizer."""
+def write_surroundings(model_dir: ModelDir, folder: Path, config: ModelConfig) -> None:
+    """Copies config.json and the tokenizer."""
     copy_tokenizer(model_dir, folder, config.vocab_size)
     (folder / CONFIG).write_bytes(model_dir.json_bytes(CONFIG))
+    if model_dir.has(SPECIAL_TOKENS_MAP):
+        (folder / SPECIAL_TOKENS_MAP).write_bytes(model_dir.json_bytes(SPECIAL_TOKENS_MAP))
+
+
+def write_genai_config(
+    model_dir: ModelDir, folder: Path, config: ModelConfig, *, longest: int, file: str
+) -> None:
+    """Writes the config of onnxruntime-genai."""
     chosen = model_dir.json(GENERATION) if model_dir.has(GENERATION) else {}
     text = json.dumps(genai_config(config, chosen, longest=longest, file=file), indent=2)
     (folder / GENAI_CONFIG).write_text(text + "\n", encoding="utf-8")

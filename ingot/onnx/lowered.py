@@ -13,11 +13,13 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from ingot.artifact.formats import DType, Storage
+from ingot.artifact.programs import HIDDEN
 from ingot.artifact.traits import Role
 from ingot.compiler.export import export
-from ingot.compiler.model import OpenModel, refuse_texts, storage_of
+from ingot.compiler.model import OpenModel, family_config, storage_of
 from ingot.compiler.options import Clock
 from ingot.compiler.orders import with_orders
+from ingot.compiler.program_graphs import blocks_of, pooled_states
 from ingot.compiler.quantization.store import QuantizedWeights
 from ingot.errors import ExportError
 from ingot.models.counts import module_counts
@@ -45,17 +47,19 @@ class Lowered:
 
 def lower(model: OpenModel, clock: Clock) -> Lowered:
     """Exports the module of a model, and runs the passes that find primitives."""
-    refuse_texts(model)
-    config = model.config
+    config, pooler, called = model.config, model.pooler, None
     with clock.stage("export", f"{config.architecture}, {config.num_layers} layers"):
         graph = with_orders(export(model.module, config), model.orders)
+        if pooler is not None and family_config(model).head is None:
+            graph = pooled_states(graph, pooler.pooling)
+            called = blocks_of(graph, HIDDEN)
         refuse_stacks(graph, config.architecture)
         reference = GraphModule(graph, deepcopy(graph.graph))
     chosen = storage_of(model, reference, fits)
     storage = {name: narrowest(each) for name, each in chosen.items()}
     with clock.stage("passes", "arithmetic to primitives"):
         passes = takewhile(lambda each: each.name != END, pipeline())
-        runner.run(graph, list(passes), module_counts(model.module))
+        runner.run(graph, list(passes), module_counts(model.module, called))
     return Lowered(reference, graph, storage)
 
 

@@ -6,7 +6,7 @@ import logging
 import re
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,15 +18,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ingot.errors import ExportError
 from ingot.models.config import ModelConfig
-from ingot.onnx.batched import Batched
+from ingot.onnx.batched import BATCH, PAST, TOKENS, TOTAL, Batched, Shape
 from ingot.onnx.weights import Make
 from ingot.version import __version__
 
-BATCH, TOKENS, PAST, TOTAL = (
-    "batch_size", "sequence_length", "past_sequence_length", "total_sequence_length",
-)  # fmt: skip
 EXAMPLE = {BATCH: 2, TOKENS: 3, PAST: 5, TOTAL: 8}  # no two alike
-KINDS = ("key", "value")  # of what is cached
 DOMAINS = {"": None, "com.microsoft": {"MatMulNBits"}}  # and which of their operators
 INLINE_BYTES = 1024  # of the largest tensor that lies in the model's own file
 PAGE = 4096
@@ -46,15 +42,15 @@ def make_program(build: Callable[[], Batched], config: ModelConfig, opset: int) 
         module = build().eval()
         program = torch.export.export(
             module,
-            tuple(_example(name, config, module.narrow) for name in module.input_names),
-            dynamic_shapes=(tuple(map(_dynamic, module.input_names)),),
+            tuple(_example(name, shape, module.narrow) for name, shape in module.inputs.items()),
+            dynamic_shapes=(tuple(map(_dynamic, module.inputs.values())),),
             strict=False,
         )
         exported = torch.onnx.export(
             program,
             dynamo=True,
             opset_version=opset,
-            input_names=module.input_names,
+            input_names=[*module.inputs],
             output_names=module.output_names,
             optimize=False,  # it would read weights that are not there yet
             verbose=False,
@@ -63,38 +59,22 @@ def make_program(build: Callable[[], Batched], config: ModelConfig, opset: int) 
     model = exported.model
     attach(model, module.weights.makes())
     optimizer.optimize_ir(model)
-    name_dimensions(model, config)
+    name_dimensions(model, module.inputs)
     forget_origins(model)
     check_operators(model, config)
     return model
 
 
-def shape_of(name: str, config: ModelConfig) -> tuple[str | int, ...]:
-    """The shape of an input or an output."""
-    if name == "logits":
-        return BATCH, TOKENS, config.vocab_size
-    if name == "attention_mask":
-        return BATCH, TOTAL
-    if name in ("input_ids", "position_ids"):
-        return BATCH, TOKENS
-    stem, layer, kind = name.rsplit(".", 2)
-    cached = config.layers[int(layer)].mixer.cached
-    heads, size = cached[min(KINDS.index(kind), len(cached) - 1)]  # of latent rows, both are one
-    return BATCH, heads, PAST if stem.startswith("past") else TOTAL, size
+def _example(name: str, shape: Shape, narrow: torch.dtype) -> torch.Tensor:
+    sizes = [size if isinstance(size, int) else EXAMPLE[size] for size in shape]
+    return torch.zeros(sizes, dtype=narrow if name.startswith("past") else torch.int64)
 
 
-def _example(name: str, config: ModelConfig, narrow: torch.dtype) -> torch.Tensor:
-    sizes = [EXAMPLE.get(size, size) for size in shape_of(name, config)]  # type: ignore[arg-type]
-    dtype = narrow if name.startswith("past") else torch.int64
-    return torch.zeros(sizes, dtype=dtype)
-
-
-def _dynamic(name: str) -> dict[int, Any]:
-    """The dimensions of an input that may have any size; that of the mask follows from others."""
-    batch, tokens, past = (torch.export.Dim(each, min=1) for each in (BATCH, TOKENS, PAST))
-    if name == "attention_mask":
-        return {0: batch, 1: torch.export.Dim.AUTO}
-    return {0: batch, 2: past} if name.startswith("past") else {0: batch, 1: tokens}
+def _dynamic(shape: Shape) -> dict[int, Any]:
+    """The dimensions that may have any size; the total follows from others."""
+    dims = {each: torch.export.Dim(each, min=1) for each in (BATCH, TOKENS, PAST)}
+    free = {**dims, TOTAL: torch.export.Dim.AUTO}
+    return {i: free[size] for i, size in enumerate(shape) if isinstance(size, str)}
 
 
 @contextmanager
@@ -147,12 +127,12 @@ def attach(model: ir.Model, makes: dict[str, tuple[str, Make]]) -> None:
         )
 
 
-def name_dimensions(model: ir.Model, config: ModelConfig) -> None:
-    """Gives dimensions the names of `shape_of` instead of PyTorch's symbols."""
+def name_dimensions(model: ir.Model, inputs: Mapping[str, Shape]) -> None:
+    """Gives dimensions the names that they have in inputs instead of PyTorch's symbols."""
     names: dict[str, str] = {}
     for value in model.graph.inputs:
         assert value.shape is not None, "an input has a shape"
-        for dim, name in zip(value.shape, shape_of(str(value.name), config), strict=True):
+        for dim, name in zip(value.shape, inputs[str(value.name)], strict=True):
             if isinstance(dim, ir.SymbolicDim) and str(dim.value).isidentifier():
                 names[str(dim.value)] = str(name)
     nodes = (output for node in model.graph for output in node.outputs)

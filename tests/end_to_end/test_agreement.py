@@ -16,7 +16,7 @@ from ingot.compare.sides import Side, open_side
 from ingot.errors import ExportError
 from ingot.models import registry
 from ingot.onnx import export_onnx
-from ingot.onnx.output import CACHED, PLAIN
+from ingot.onnx.output import MODEL, PLAIN
 from tests.end_to_end.support import (
     LIMITS,
     QUANTIZED_LIMITS,
@@ -35,7 +35,7 @@ FORMS: dict[str, Callable[[Path, Path, Callable[[], Path]], str]] = {
     "artifact": lambda model_dir, artifact, onnx: str(artifact),
     "module": lambda model_dir, artifact, onnx: str(model_dir),
     "transformers": lambda model_dir, artifact, onnx: f"hf:{model_dir}",
-    "onnx": lambda model_dir, artifact, onnx: str(onnx() / CACHED),
+    "onnx": lambda model_dir, artifact, onnx: str(onnx() / MODEL),
     "plain onnx": lambda model_dir, artifact, onnx: str(onnx() / PLAIN),
 }
 STORED = ("artifact", "onnx", "plain onnx")  # the forms that have integers if any has

@@ -103,7 +103,7 @@ def test_logits_that_are_no_numbers_are_refused_in_whichever_prompt(
     prompts = [[1, 2]] * 3
     monkeypatch.setattr(check.onnx.checker, "check_model", lambda file: None)
     for got in (expected, spoilt):
-        runner = SimpleNamespace(logits=lambda batch, got=got: got[: len(batch)])
+        runner = SimpleNamespace(run=lambda batch, got=got: got[: len(batch)])
         monkeypatch.setattr(check, "Runner", lambda file, runner=runner: runner)
         refused = (
             pytest.raises(VerificationError, match="by nan") if got is spoilt else nullcontext()

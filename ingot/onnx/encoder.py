@@ -1,0 +1,87 @@
+"""A model that reads whole texts over a padded batch, as other exports of such models take it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ingot.artifact.pooler import Pooler
+from ingot.onnx.batched import BATCH, OP_NAMES, TOKENS, Batched, Run, Shape
+from ingot.ops import OPS
+
+MASK, TYPES = "attention_mask", "token_type_ids"
+ROWS, VECTORS, LOGITS = "last_hidden_state", "sentence_embedding", "logits"
+LEAST_LENGTH = 1e-12  # of a vector that is divided by its length
+LOWEST = torch.finfo(torch.float32).min
+
+
+class Encoder(Batched):
+    """input_ids, attention_mask, and where tokens are of two sorts token_type_ids, int64 [B, T] ->
+    last_hidden_state [B, T, C] and sentence_embedding [B, W], or logits [B, labels]; all float32.
+
+    The mask is 0 for padding, on either side. The graph gives a pooled row [1, 1, W]. The others
+    are as of `Batched`.
+    """
+
+    def __init__(self, pooler: Pooler, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
+        self.pooler = pooler
+        names = ("input_ids", MASK, *((TYPES,) if pooler.types > 1 else ()))
+        ids: Shape = (BATCH, TOKENS)
+        self.inputs = dict.fromkeys(names, ids)
+        self.output_names = [LOGITS] if pooler.task == "classify" else [ROWS, VECTORS]
+
+    def outputs(self, given: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
+        ids, mask = given["input_ids"], given[MASK]
+        positions = (mask.cumsum(1) - 1).clamp(min=0)
+        if TYPES in given:
+            positions = positions + given[TYPES] * self.pooler.type_stride
+        run = TextRun(self, given)
+        made = run.run(ids.reshape(1, -1), positions.reshape(1, -1))[0]
+        if self.pooler.task == "classify":
+            return (made,)
+        if self.pooler.normalize:
+            made = made / made.norm(dim=1, keepdim=True).clamp(min=LEAST_LENGTH)
+        return run.rows, made
+
+
+class TextRun(Run):
+    """A run that pools the rows of each text; `rows` are those that it pooled, [B, T, C]."""
+
+    rows: Tensor
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        if OP_NAMES.get(target) != "pool":
+            return super().call_function(target, args, kwargs)
+        given = OPS["pool"].bind(*args, **kwargs)
+        self.rows = given.x.reshape(*self.batch, -1)
+        return pooled(self.rows, self.given[MASK], given.how)[None]
+
+
+def pooled(rows: Tensor, mask: Tensor, how: str) -> Tensor:
+    """rows [B, T, C], mask int64 [B, T] -> [B, C]: of each text one row of those that are masked
+    with 1; see `ingot.ops.pool`."""
+    seen = mask != 0
+    if how == "max":
+        return torch.where(seen[:, :, None], rows, LOWEST).amax(1)
+    if how in ("first", "last"):
+        place = place_of(seen, how)
+        return rows.gather(1, place[:, None, None].expand(-1, 1, rows.shape[2]))[:, 0]
+    counts = mask.cumsum(1) if how == "weighted_mean" else torch.ones_like(mask)
+    weights = torch.where(seen, counts, 0).float()[:, :, None]
+    total = (torch.where(seen[:, :, None], rows, 0.0) * weights).sum(1)
+    if how == "sum":
+        return total
+    number = weights.sum(1).clamp(min=1)
+    return total / (number.sqrt() if how == "mean_sqrt" else number)
+
+
+def place_of(seen: Tensor, how: str) -> Tensor:
+    """seen bool [B, T] -> int64 [B]: where the first or the last token of each text is."""
+    places = torch.arange(seen.shape[1], device=seen.device)[None]
+    if how == "last":
+        return torch.where(seen, places, 0).amax(1)
+    return torch.where(seen, places, seen.shape[1] - 1).amin(1)
