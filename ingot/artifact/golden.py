@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, Self, TypeVar
 
 import msgspec
 
@@ -20,6 +20,7 @@ GOLDEN = "golden/golden.json"  # in an artifact
 GOLDEN_FORMAT = 2  # a reader refuses others
 INT8_CACHE = "+int8-cache"
 LONGEST_NAME = 200
+Kind = TypeVar("Kind")
 
 
 class GoldenModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -56,6 +57,15 @@ class Tolerance:
             self.largest + other.largest,
             (self.kl**0.5 + other.kl**0.5) ** 2,
         )
+
+
+class Combines(Protocol):
+    """Errors of two roundings, which add up."""
+
+    def __add__(self, other: Self, /) -> Self: ...
+
+
+Allowed = TypeVar("Allowed", bound=Combines)
 
 
 class GoldenPosition(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -96,6 +106,10 @@ class GoldenPrompt(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tru
     @property
     def tokens(self) -> list[int]:
         return [position.token for position in self.positions]
+
+    @property
+    def given_tokens(self) -> list[int]:
+        return self.tokens[: self.given]
 
     @property
     def first(self) -> int:
@@ -171,33 +185,38 @@ def decode_golden(data: bytes, where: str) -> Golden:
     Raises:
         GoldenError: it is none, is cut off, is of another version, or contradicts itself.
     """
-    _check_format(data, where)
-    try:
-        golden = decode_json(data, Golden)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise _malformed(where, str(error)) from error
+    golden = decode_format(data, Golden, GOLDEN_FORMAT, where)
     if fault := _fault(golden):
-        raise _malformed(where, fault)
+        raise malformed(where, fault)
     return golden
 
 
-def _check_format(data: bytes, where: str) -> None:
+def decode_format(data: bytes, kind: type[Kind], wanted: int, where: str) -> Kind:
+    """The content of a file of that format. Raises GoldenError."""
+    _check_format(data, wanted, where)
+    try:
+        return decode_json(data, kind)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise malformed(where, str(error)) from error
+
+
+def _check_format(data: bytes, wanted: int, where: str) -> None:
     class Head(msgspec.Struct):
         format: int
 
     try:
         found = msgspec.json.decode(data, type=Head).format
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise _malformed(where, str(error)) from error
-    if found != GOLDEN_FORMAT:
-        newer = "Update ingot, or record" if found > GOLDEN_FORMAT else "Record"
+        raise malformed(where, str(error)) from error
+    if found != wanted:
+        newer = "Update ingot, or record" if found > wanted else "Record"
         raise GoldenError(
-            f"{where} has goldens of format {found}, and this ingot reads format {GOLDEN_FORMAT}",
+            f"{where} has goldens of format {found}, and this ingot reads format {wanted}",
             hint=f"{newer} them again with this version: ingot golden record MODEL_DIR -o FILE",
         )
 
 
-def _malformed(where: str, fault: str) -> GoldenError:
+def malformed(where: str, fault: str) -> GoldenError:
     return GoldenError(
         f"{where} is no file of goldens: {fault}",
         hint="It is damaged or cut off, or something else. Fetch it again, or record it: "
@@ -229,9 +248,9 @@ def _fault(golden: Golden) -> str:
     return ""
 
 
-def check_model(golden: Golden, manifest: Manifest, where: str) -> None:
+def check_model(found: GoldenModel, manifest: Manifest, where: str) -> None:
     """Raises GoldenError for goldens of another model than an artifact's, whatever its name."""
-    found, own = golden.model, model_of(manifest.model)
+    own = model_of(manifest.model)
     differ = [
         f"{field} is {getattr(found, field)} there and {getattr(own, field)} here"
         for field in GoldenModel.__struct_fields__
@@ -245,7 +264,7 @@ def check_model(golden: Golden, manifest: Manifest, where: str) -> None:
         )
 
 
-def tolerance_of(tolerances: Mapping[str, Tolerance], name: str, where: str) -> Tolerance:
+def tolerance_of(tolerances: Mapping[str, Allowed], name: str, where: str) -> Allowed:
     """Looks up the tolerance of a number format. Raises GoldenError if none was recorded."""
     if name in tolerances:
         return tolerances[name]

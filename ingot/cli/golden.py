@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,9 @@ from ingot.cli.output import facts, next_step, print_json, show, table
 from ingot.cli.progress import progress_display
 
 if TYPE_CHECKING:
-    from ingot.artifact.golden import Golden
+    from ingot.artifact.golden import Tolerance
+    from ingot.artifact.golden_rows import RowsTolerance
+    from ingot.runtime.goldens import AnyGolden
 
 
 def _count(text: str) -> int:
@@ -36,7 +39,10 @@ OPTIONS: Arguments = (
         "(default: a few short texts)",
         Path,
     ),
-    Argument("--tokens N", "tokens that follow each prompt (default: 32)", _count),
+    Argument(
+        "--tokens N", "tokens that follow each prompt of a model that generates (default: 32)",
+        _count,
+    ),
     Argument(
         "--samples N", "texts that the reference draws, to measure on them, too (default: 16)",
         _count,
@@ -68,18 +74,20 @@ ARGUMENTS: Arguments = (
 def main(args: argparse.Namespace) -> int:
     """Records what the float32 reference says of a model: the likeliest tokens after each prompt
     with their log-probabilities and margins, texts that it draws itself, and what each number
-    format may be off by. `ingot verify ARTIFACT --golden FILE` holds artifacts against it. Needs
-    the extra ingot-lm[compile].
+    format may be off by. Of a model of whole texts it records the vector, or the scores, of each.
+    `ingot verify ARTIFACT --golden FILE` holds artifacts against it. Needs the extra
+    ingot-lm[compile].
 
-    The file is JSON with a line for each position, so that a change of the model shows in a diff.
+    The file is JSON with a line for each position or text, so that a change of the model shows in a
+    diff.
     """
-    from ingot.artifact.golden import decode_golden
     from ingot.compiling import check_golden_out, record_goldens
     from ingot.hub.names import model_path
 
     check_golden_out(args.output, replace=args.force)
     model_dir = model_path(args.model, args.revision)
     from ingot.compiler.record_options import RecordOptions
+    from ingot.runtime.goldens import decode_any
 
     given = {each.names[-1][2:].replace("-", "_") for each in OPTIONS if isinstance(each, Argument)}
     options = {name: value for name in given if (value := getattr(args, name)) is not None}
@@ -87,7 +95,7 @@ def main(args: argparse.Namespace) -> int:
         data = record_goldens(
             model_dir, args.output, RecordOptions(**options), progress, replace=args.force
         )
-    golden = decode_golden(data, str(args.output))
+    golden = decode_any(data, str(args.output))
     if args.json:
         print_json(summary_json(args.output, golden))
     else:
@@ -95,30 +103,49 @@ def main(args: argparse.Namespace) -> int:
     return 0
 
 
-def summary(path: Path, golden: Golden) -> str:
+# What a tolerance has, as heads of a table.
+HEADS = {"mean": "mean allowed", "largest": "largest allowed", "kl": "divergence allowed"}
+
+
+def summary(path: Path, golden: AnyGolden) -> str:
     """Summary of a recording, and the command to go on with."""
-    sampled = sum(prompt.sampled for prompt in golden.prompts)
-    rows = [
-        ("model", f"{golden.model.name} ({golden.model.architecture})"),
-        ("prompts", f"{len(golden.prompts) - sampled}, and {sampled} texts that were drawn"),
-        ("positions", f"{sum(len(prompt.scored) for prompt in golden.prompts)}"),
-    ]
+    tolerances: dict[str, Tolerance | RowsTolerance] = {**golden.tolerances}
     formats = [
-        (name, f"{each.noise:.1e}", f"{each.mean:.1e}", f"{each.largest:.1e}", f"{each.kl:.1e}")
-        for name, each in golden.tolerances.items()
+        (name, *(f"{value:.1e}" for value in asdict(each).values()))
+        for name, each in tolerances.items()
     ]
-    head = ("number format", "noise", "mean allowed", "largest allowed", "divergence allowed")
+    names = asdict(next(iter(tolerances.values())))
+    head = ("number format", *(HEADS.get(name, name) for name in names))
+    model = ("model", f"{golden.model.name} ({golden.model.architecture})")
     following = next_step("verify", "ARTIFACT", "--golden", str(path))
-    return f"{path}\n{facts(rows)}\n\n{table(formats, head)}\n\n{following}"
+    return f"{path}\n{facts((model, *_counted(golden)))}\n\n{table(formats, head)}\n\n{following}"
 
 
-def summary_json(path: Path, golden: Golden) -> dict[str, object]:
-    """Summary of a recording as data."""
+def _counted(golden: AnyGolden) -> list[tuple[str, str]]:
+    found = counts(golden)
+    if "sampled" not in found:
+        return [("texts", f"{found['prompts']}, each as {found['columns']} numbers")]
+    given = found["prompts"] - found["sampled"]
+    return [
+        ("prompts", f"{given}, and {found['sampled']} texts that were drawn"),
+        ("positions", f"{found['positions']}"),
+    ]
+
+
+def counts(golden: AnyGolden) -> dict[str, int]:
+    """How much was recorded."""
+    from ingot.artifact.golden_rows import GoldenRows
+
+    if isinstance(golden, GoldenRows):
+        return {"prompts": len(golden.prompts), "columns": len(golden.prompts[0].row)}
     return {
-        "path": path,
-        "model": golden.model.name,
         "prompts": len(golden.prompts),
         "sampled": sum(prompt.sampled for prompt in golden.prompts),
         "positions": sum(len(prompt.scored) for prompt in golden.prompts),
-        "tolerances": golden.tolerances,
     }
+
+
+def summary_json(path: Path, golden: AnyGolden) -> dict[str, object]:
+    """Summary of a recording as data."""
+    named = {"path": path, "model": golden.model.name}
+    return {**named, **counts(golden), "tolerances": golden.tolerances}

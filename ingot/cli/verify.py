@@ -15,7 +15,7 @@ from ingot.errors import VerificationError
 
 if TYPE_CHECKING:
     from ingot.artifact.reader import Artifact
-    from ingot.runtime.verify import Verification
+    from ingot.runtime.verify import RowsDifference, Verification
 
 ARGUMENTS: Arguments = (
     MODEL,
@@ -71,13 +71,17 @@ def summary(artifact: Artifact, result: Verification) -> str:
         ("files", f"{len(artifact.manifest.files)} hashes match"),
         ("golden", f"{texts}, {result.number_format}"),
         *(_of_logits(result) if result.differences else ()),
-        *(
-            (name, f"relative error {each.error:.1e}, {each.allowed:.1e} allowed")
-            for name, each in result.programs.items()
-        ),
+        *(line for name, each in result.programs.items() for line in _of_rows(name, each)),
         ("ways", f"{ways}: the same bits"),
     ]
     return f"{artifact.path}: verified on this host as {artifact.target.name}\n{facts(rows)}"
+
+
+def _of_rows(program: str, found: RowsDifference) -> list[tuple[str, str]]:
+    return [
+        (program, f"relative error {found.error:.1e}, {found.allowed:.1e} allowed"),
+        ("", f"largest error {found.largest:.1e}, cosine {found.cosine:.7f} or more"),
+    ]
 
 
 def _of_logits(result: Verification) -> list[tuple[str, str]]:

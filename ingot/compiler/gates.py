@@ -48,12 +48,13 @@ def add_golden(
         max_model_len=resolved.limits.max_model_len,
         windows=model.config.windows,
     )
+    named = model_of(model_info(model, front))
     if LOGITS in front.main.program.names:
         golden = golden_outputs(
             front.reference,
             own.stored,
             prompts,
-            model_of(model_info(model, front)),
+            named,
             {name: ways_to_round(parts, own.stored)},
         )
         writer.write(GOLDEN, encode_golden(golden))
@@ -61,8 +62,8 @@ def add_golden(
         if LOGITS in each.program.names:
             continue
         program = each.program
-        ways = ways_to_round(parts, own.stored, program)
-        rows = golden_rows(program.name, front.graph(each), own.stored, prompts, ways)
+        ways = {name: ways_to_round(parts, own.stored, program)}
+        rows = golden_rows(program.name, front.graph(each), own.stored, prompts, named, ways)
         writer.write(rows_file(program.name), encode_rows(rows))
 
 
@@ -72,7 +73,8 @@ def error_allowed(writer: ArtifactWriter, front: Front) -> float:
     program = front.main.program
     if LOGITS not in program.names:
         name = rows_file(program.name)
-        return decode_rows(writer.file(name).read_bytes(), name).allowed
+        rows = decode_rows(writer.file(name).read_bytes(), name)
+        return next(iter(rows.tolerances.values())).allowed
     golden = decode_golden(writer.file(GOLDEN).read_bytes(), GOLDEN)
     (tolerance,) = golden.tolerances.values()
     return tolerance.mean

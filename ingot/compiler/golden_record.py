@@ -19,17 +19,20 @@ import torch
 from torch.fx import GraphModule
 
 from ingot.artifact.golden import INT8_CACHE, encode_golden, model_of
+from ingot.artifact.golden_rows import encode_rows
 from ingot.compiler.compile import quantize
 from ingot.compiler.continuing import Continuing
 from ingot.compiler.describe import model_info, stored_format
 from ingot.compiler.front import Front
 from ingot.compiler.golden import ReferencePrompt, golden_outputs
+from ingot.compiler.golden_rows import golden_rows
+from ingot.compiler.golden_text import TEXT
 from ingot.compiler.kept_front import front_of
-from ingot.compiler.model import OpenModel, read_model, refuse_texts
+from ingot.compiler.model import OpenModel, read_model
 from ingot.compiler.options import Clock, CompileOptions, Progress, silent
 from ingot.compiler.prompt_file import read_prompts
 from ingot.compiler.quantization.store import QuantizedWeights
-from ingot.compiler.record_options import RecordOptions
+from ingot.compiler.record_options import FORMATS, RecordOptions
 from ingot.compiler.rounding import Rounded, roundings_of
 from ingot.compiler.tokenizer import encode
 from ingot.compiler.torch_threads import torch_threads
@@ -44,6 +47,8 @@ _FORMAT = re.compile(
 # What rounds most among the kinds of targets that compute so: activations to int8, on a CPU.
 TARGETS = {"float16": "cuda:sm_80"}
 TARGET = "cpu:portable"
+# Of models that continue no text.
+LONGER = (TEXT,)
 TEXTS = (
     "Once upon a time",
     "The capital of France is",
@@ -60,26 +65,43 @@ def record_golden(
     Raises UsageError for options and prompts that cannot be used, and as `compile_model` does.
     """
     clock = Clock(progress)
-    compiles = [compile_options(name, options.max_model_len) for name in options.formats]
+    compiles = {name: compile_options(name, options.max_model_len) for name in options.formats}
     exact = read_model(model_dir, compile_options("float32", options.max_model_len), clock)
-    refuse_texts(exact)
     with exact.checkpoint:
+        if exact.resolved.encodes:
+            options = of_texts(options)
         front, read = front_of(exact, clock), exact.checkpoint.read
-        prompts = _continued(exact, front.reference, given_prompts(exact, options), options, clock)
+        prompts = given_prompts(exact, options)
+        if not exact.resolved.encodes:
+            prompts = _continued(exact, front.reference, prompts, options, clock)
         with ExitStack() as stack:
             ways: dict[str, list[Rounded]] = {}
-            for each in compiles:
-                name, way = _way(model_dir, each, front, folder, stack, clock)
+            for asked in options.formats:
+                name, way = _way(model_dir, compiles[asked], front, folder, stack, clock)
                 ways.setdefault(name, []).append(way)
+            model, graph = model_of(model_info(exact, front)), front.graph(front.main)
             with clock.stage("golden", ", ".join(ways)):
-                golden = golden_outputs(
-                    front.reference,
-                    read,
-                    prompts,
-                    model_of(model_info(exact, front)),
-                    ways,
-                )
-    return encode_golden(golden)
+                if exact.resolved.encodes:
+                    program = front.main.program.name
+                    return encode_rows(golden_rows(program, graph, read, prompts, model, ways))
+                return encode_golden(golden_outputs(graph, read, prompts, model, ways))
+
+
+def of_texts(options: RecordOptions) -> RecordOptions:
+    """The options for a model that reads whole texts: nothing is continued, and there is no cache.
+
+    Raises UsageError for number formats of a cache.
+    """
+    formats = options.formats
+    if formats == FORMATS:
+        formats = tuple(name for name in formats if not name.endswith(INT8_CACHE))
+    for name in formats:
+        if name.endswith(INT8_CACHE):
+            raise UsageError(
+                f"--formats has {name!r}, and the model reads whole texts",
+                hint="It keeps no cache: leave it out.",
+            )
+    return replace(options, tokens=0, samples=0, formats=formats)
 
 
 def compile_options(name: str, max_model_len: int | None) -> CompileOptions:
@@ -104,10 +126,12 @@ def compile_options(name: str, max_model_len: int | None) -> CompileOptions:
 
 def given_prompts(model: OpenModel, options: RecordOptions) -> list[ReferencePrompt]:
     """The prompts as tokens. Raises UsageError for one that the model does not take."""
-    if options.prompts is None:
-        read: list[tuple[str, Any]] = [(f"prompt {i}", text) for i, text in enumerate(TEXTS, 1)]
-    else:
+    read: list[tuple[str, Any]]
+    if options.prompts is not None:
         read = [*read_prompts(options.prompts)]
+    else:
+        texts = (*TEXTS, *(LONGER if model.resolved.encodes else ()))
+        read = [(f"prompt {i}", text) for i, text in enumerate(texts, 1)]
     return [_given(model, where, prompt, options.tokens) for where, prompt in read]
 
 

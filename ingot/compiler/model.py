@@ -76,15 +76,6 @@ def family_config(model: OpenModel) -> ModelConfig:
     return model.config
 
 
-def refuse_texts(model: OpenModel) -> None:
-    """Raises UsageError for a model that generates nothing."""
-    if isinstance(model.config, ModelConfig) and model.config.head is not None:
-        raise UsageError(
-            f"{model.config.architecture} reads whole texts, and generates none",
-            hint="This takes a model that generates.",
-        )
-
-
 def read_model(
     model_dir: ModelDir, options: CompileOptions, clock: Clock, fits: Fits | None = None
 ) -> OpenModel:

@@ -11,15 +11,17 @@ import numpy as np
 
 from ingot.artifact.golden import GOLDEN, Golden, GoldenPrompt, Tolerance, tolerance_of
 from ingot.artifact.golden_error import GoldenDifference, difference
-from ingot.artifact.golden_rows import GoldenRows, relative_error
+from ingot.artifact.golden_rows import GoldenRow, GoldenRows, rows_error
 from ingot.artifact.programs import STEP, TOKENS
 from ingot.artifact.reader import Artifact
 from ingot.errors import VerificationError
 from ingot.runtime.arrays import Float32
 from ingot.runtime.embedding import PooledRows, RunsTexts
 from ingot.runtime.encoder import EncodedText, TextEncoder
-from ingot.runtime.goldens import number_format, read_golden, read_rows
+from ingot.runtime.goldens import AnyGolden, number_format, read_golden, read_rows
 from ingot.runtime.llm import LLM
+from ingot.runtime.tokenizer import Tokenizer
+from ingot.runtime.tokenizer_files import TokenizerFiles
 
 # Tokens of a chunk: one prefill as large as fits, odd chunks, token by token. Prompts in chunks run
 # side by side, those in one piece one after the other.
@@ -54,11 +56,16 @@ class Mismatch:
 
 @dataclass(frozen=True, slots=True)
 class RowsDifference:
-    """Relative error of a program's rows against the golden ones, and its tolerance."""
+    """Error of a program's rows against the golden ones, and its tolerance.
+
+    `error` is the relative one, which is judged; `largest` and `cosine` are as of `RowsError`.
+    """
 
     error: float
     allowed: float
     bitwise_equal: bool
+    largest: float = 0.0
+    cosine: float = 1.0
 
     @property
     def passed(self) -> bool:
@@ -66,7 +73,10 @@ class RowsDifference:
 
     def told(self, program: str) -> str:
         """Describes the difference in words."""
-        error = f"relative error {self.error:.3g}, tolerance {self.allowed:.3g}"
+        error = (
+            f"relative error {self.error:.3g}, tolerance {self.allowed:.3g}; "
+            f"largest error {self.largest:.3g}, cosine {self.cosine:.6f}"
+        )
         return f"{program}: {error}" + ("" if self.bitwise_equal else "; the ways differ")
 
 
@@ -173,14 +183,15 @@ def compile_hint(artifact: Artifact, found: Verification) -> str:
     return FAULT
 
 
-def replay(artifact: Artifact, golden: Golden | None = None) -> Verification:
+def replay(artifact: Artifact, golden: AnyGolden | None = None) -> Verification:
     """Opens an artifact with room for the golden prompts only, and replays them.
 
-    They are those in the artifact, or `golden`. Raises ArtifactError if it has none, and what `LLM`
-    raises.
+    They are those in the artifact, or `golden`, which fits it; see `check_fit`. Raises
+    ArtifactError if it has none, and what `LLM` raises.
     """
-    if artifact.manifest.encodes:
-        return replay_texts(artifact)
+    if isinstance(golden, GoldenRows) or artifact.manifest.encodes:
+        assert not isinstance(golden, Golden), "it was checked"
+        return replay_texts(artifact, golden)
     golden = golden or read_golden(artifact)
     longest = max(len(prompt.positions) for prompt in golden.prompts)
     with LLM(artifact, max_model_len=longest) as llm:
@@ -196,7 +207,7 @@ def replay_text(model: LLM) -> None:
     row = _golden_rows(model.texts, main, [EncodedText(prompt.tokens)])[0].astype(np.float64)
     error = float(np.abs(row - prompt.row).max() / np.abs(prompt.row).max())
     # What is allowed is of all rows together; a number of one of them may be further off.
-    most = OF_ONE_ROW * max(golden.allowed, LEAST)
+    most = OF_ONE_ROW * max(allowed_of(golden, model.artifact), LEAST)
     if not error <= most:
         raise VerificationError(
             f"a golden text is not reproduced on this host ({number_format(model.artifact)}): "
@@ -205,40 +216,44 @@ def replay_text(model: LLM) -> None:
         )
 
 
-def replay_texts(artifact: Artifact) -> Verification:
-    """Replays the golden texts of an artifact that reads whole texts: alone and in company."""
+def replay_texts(artifact: Artifact, golden: GoldenRows | None = None) -> Verification:
+    """Replays golden texts with an artifact that reads whole texts: alone and in company. They are
+    those of all its programs, or `golden`."""
+    programs = artifact.target.programs
+    goldens = [golden] if golden else [read_rows(artifact, name) for name in programs]
     encoder = TextEncoder(artifact)
     try:
-        found = {
-            name: _texts_difference(encoder, name, read_rows(artifact, name))
-            for name in artifact.target.programs
-        }
+        found = {each.program: _texts_difference(encoder, each, artifact) for each in goldens}
     finally:
         encoder.close()
-    num_texts = len(read_rows(artifact, artifact.manifest.main).prompts)
+    prompts = next(each.prompts for each in goldens)
+    tokenizer = TokenizerFiles(artifact).tokenizer if any_text(prompts) else None
     return Verification(
-        num_prompts=num_texts,
-        num_positions=num_texts,
+        num_prompts=len(prompts),
+        num_positions=len(prompts),
         number_format=number_format(artifact),
         allowed=NO_LOGITS,
         differences={},
         mismatches=(),
         bitwise_equal=all(each.bitwise_equal for each in found.values()),
+        other_tokens=_other_tokens(tokenizer, prompts),
         programs=found,
     )
 
 
-def _texts_difference(encoder: TextEncoder, program: str, golden: GoldenRows) -> RowsDifference:
+def _texts_difference(
+    encoder: TextEncoder, golden: GoldenRows, artifact: Artifact
+) -> RowsDifference:
     """Compares a program's rows of golden texts, computed in ways that must agree."""
     texts = [EncodedText(prompt.tokens) for prompt in golden.prompts]
-    rows = partial(_golden_rows, encoder, program)
+    rows = partial(_golden_rows, encoder, golden.program)
     alone = [rows([text])[0] for text in texts]
     same = all(
         row.tobytes() == other.tobytes()
         for each in (rows(texts), rows(texts[::-1])[::-1])
         for row, other in zip(alone, each, strict=True)
     )
-    return RowsDifference(relative_error(alone, golden), golden.allowed, same)
+    return rows_difference(alone, golden, artifact, same)
 
 
 def _golden_rows(texts: RunsTexts, program: str, given: Sequence[EncodedText]) -> Sequence[Float32]:
@@ -246,6 +261,20 @@ def _golden_rows(texts: RunsTexts, program: str, given: Sequence[EncodedText]) -
     if program == TOKENS.name:
         return [rows[-1] for rows in texts.run_tokens(given)]
     return [*texts.run(given)]
+
+
+def rows_difference(
+    found: Sequence[Float32], golden: GoldenRows, artifact: Artifact, same: bool
+) -> RowsDifference:
+    """Compares rows with the golden ones; `same` tells whether all ways gave the same bits."""
+    error = rows_error(found, golden)
+    allowed = allowed_of(golden, artifact)
+    return RowsDifference(error.relative, allowed, same, error.largest, error.cosine)
+
+
+def allowed_of(golden: GoldenRows, artifact: Artifact) -> float:
+    """The relative error that golden rows allow an artifact."""
+    return tolerance_of(golden.tolerances, number_format(artifact), "the file").allowed
 
 
 def verify(llm: LLM, golden: Golden | None = None) -> Verification:
@@ -272,7 +301,9 @@ def verify(llm: LLM, golden: Golden | None = None) -> Verification:
         differences={way: each.difference for way, each in found.items()},
         mismatches=tuple(mismatch for each in found.values() for mismatch in each.mismatches),
         bitwise_equal=all(each.bitwise_equal for each in found.values()),
-        other_tokens=_other_tokens(llm, golden.prompts),
+        other_tokens=_other_tokens(
+            llm.get_tokenizer() if any_text(golden.prompts) else None, golden.prompts
+        ),
         programs={name: _rows_difference(llm, name) for name in _programs_of_rows(llm)},
     )
 
@@ -302,7 +333,7 @@ def _rows_difference(llm: LLM, program: str) -> RowsDifference:
         for each in others
         for row, other in zip(first, each, strict=True)
     )
-    return RowsDifference(relative_error(first, golden), golden.allowed, same)
+    return rows_difference(first, golden, llm.artifact, same)
 
 
 def replay_shortest(llm: LLM) -> None:
@@ -332,13 +363,21 @@ def replay_shortest(llm: LLM) -> None:
         )
 
 
-def _other_tokens(llm: LLM, prompts: Sequence[GoldenPrompt]) -> tuple[int, ...]:
+def any_text(prompts: Sequence[GoldenPrompt | GoldenRow]) -> bool:
+    """Tells whether a prompt was given as text."""
+    return any(prompt.text is not None for prompt in prompts)
+
+
+def _other_tokens(
+    tokenizer: Tokenizer | None, prompts: Sequence[GoldenPrompt | GoldenRow]
+) -> tuple[int, ...]:
     """The prompts with a text that gives other tokens than theirs."""
+    if tokenizer is None:
+        return ()
     return tuple(
         index
         for index, prompt in enumerate(prompts)
-        if prompt.text is not None
-        and llm.get_tokenizer().encode(prompt.text) != prompt.tokens[: prompt.given]
+        if prompt.text is not None and tokenizer.encode(prompt.text) != prompt.given_tokens
     )
 
 

@@ -92,10 +92,10 @@ def test_goldens_of_another_model_are_refused(field: str, value: object, refused
     model = {name: getattr(MODEL, name) for name in GoldenModel.__struct_fields__} | {field: value}
     of = Golden(2, GoldenModel(**model), golden().tolerances, golden().prompts)
     if not refused:
-        check_model(of, make_manifest(), "x")
+        check_model(of.model, make_manifest(), "x")
         return
     with pytest.raises(GoldenError, match=f"another model, fake: {field} is {value} there"):
-        check_model(of, make_manifest(), "x")
+        check_model(of.model, make_manifest(), "x")
 
 
 @pytest.mark.parametrize(

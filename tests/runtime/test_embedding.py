@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 from dataclasses import replace
 from functools import partial
@@ -14,7 +15,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import ingot
-from ingot.artifact.golden_rows import decode_rows, encode_rows, relative_error, rows_file
+from ingot.artifact.golden_rows import RowsError, decode_rows, encode_rows, rows_error, rows_file
 from ingot.artifact.reader import Artifact
 from ingot.artifact.writer import ArtifactWriter
 from ingot.errors import ArtifactError, GoldenError, RequestError, UsageError, VerificationError
@@ -198,9 +199,9 @@ def test_golden_rows_are_replayed_and_find_other_rows(artifact: Path, tmp_path: 
 def test_rows_that_are_not_finite_are_infinitely_far_off(artifact: Path) -> None:
     golden = decode_rows((artifact / rows_file("hidden")).read_bytes(), "here")
     rows = [np.array(prompt.row, np.float32) for prompt in golden.prompts]
-    assert relative_error(rows, golden) < 1e-6
+    assert rows_error(rows, golden).relative < 1e-6
     rows[1][0] = np.nan
-    assert relative_error(rows, golden) == float("inf")
+    assert rows_error(rows, golden) == RowsError(math.inf, math.inf, -1.0)
 
 
 @pytest.mark.parametrize(
