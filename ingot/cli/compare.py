@@ -84,8 +84,9 @@ def main(args: argparse.Namespace) -> int:
 
     A model directory is run in float32 by its plain module, which has no kernel, pass or rounding;
     hf: runs it by transformers, and an .onnx file is run by onnxruntime. `--target` with two names
-    compares two targets of one artifact, given as A and as B. Exit code 4 if a limit that was given
-    is exceeded.
+    compares two targets of one artifact, given as A and as B. Of models of whole texts the vectors
+    or the scores of labels are compared, and the least cosine is told. Exit code 4 if a limit that
+    was given is exceeded.
 
     `--bisect` runs every artifact among the two once more, kernel by kernel: are its packed weights
     those of the model, does each instruction compute what its module does, and does each kernel, as
@@ -104,6 +105,7 @@ def main(args: argparse.Namespace) -> int:
     with progress_display() as progress:
         found = compare_pair(pair, source, num_greedy=args.tokens, progress=progress)
         bisections = _bisected(pair, source, found, progress) if args.bisect else []
+    _check_limits(args, found)
     failures = exceeded(found.measures, max_kl=args.max_kl, max_error=args.max_error)
     failures += _faults(bisections)
     if args.json:
@@ -116,6 +118,14 @@ def main(args: argparse.Namespace) -> int:
     for failure in failures:
         print(f"error: {failure}", file=sys.stderr)
     return VerificationError.exit_code if failures else 0
+
+
+def _check_limits(args: argparse.Namespace, found: Comparison) -> None:
+    """Raises UsageError for a limit of what vectors have not."""
+    if args.max_kl is not None and found.task == "embed":
+        raise UsageError(
+            "--max-kl is given, and vectors are no distribution", hint="Give --max-error instead."
+        )
 
 
 def _check_bisect(args: argparse.Namespace) -> None:
@@ -143,8 +153,7 @@ def _bisected(
     from ingot.compare.bisect_sides import bisect_pair
 
     progress("bisect", "kernel by kernel", None)
-    worst = sorted(found.prompts, key=lambda each: -each.measures.mean_kl)
-    return bisect_pair(pair, source, [each.where for each in worst], progress)
+    return bisect_pair(pair, source, [each.where for each in found.worst], progress)
 
 
 def _faults(bisections: Sequence[Bisection]) -> list[str]:

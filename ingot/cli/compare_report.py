@@ -14,7 +14,14 @@ if TYPE_CHECKING:
     from ingot.compare.measure import Measures
 
 MOST_ROWS = 8
-COLUMNS = ("prompt", "tokens", "largest", "relative", "KL", "top-1", "greedy")
+# Heads of the table, by what both sides do.
+COLUMNS = {
+    "generate": ("prompt", "tokens", "largest", "relative", "KL", "top-1", "greedy"),
+    "classify": ("text", "tokens", "largest", "relative", "KL", "likeliest"),
+    "embed": ("text", "tokens", "largest", "relative", "cosine"),
+}
+NUMBERS = {"generate": "logit", "classify": "score", "embed": "vector"}
+NO_DISTRIBUTION = ("mean_kl", "tail_kl", "top1", "top5")  # measures that vectors have not
 
 
 def summary(found: Comparison) -> str:
@@ -52,12 +59,22 @@ def as_object(found: Comparison, *, passed: bool) -> dict[str, Any]:
             "same_files": found.same_files,
             "passed": passed,
             "sides": sides,
-            "measures": asdict(found.measures),
+            "task": found.task,
+            "measures": measured(found, found.measures),
             "difference": found.difference and asdict(found.difference),
-            "prompts": [asdict(prompt) for prompt in found.prompts],
+            "prompts": [
+                asdict(prompt) | {"measures": measured(found, prompt.measures)}
+                for prompt in found.prompts
+            ],
         }
     )
     return fields
+
+
+def measured(found: Comparison, measures: Measures) -> dict[str, Any]:
+    """The measures that say something of what both sides do."""
+    left_out = NO_DISTRIBUTION if found.task == "embed" else ()
+    return {name: value for name, value in asdict(measures).items() if name not in left_out}
 
 
 def finite(value: Any) -> Any:
@@ -69,25 +86,35 @@ def finite(value: Any) -> Any:
 
 
 def _facts(found: Comparison) -> list[tuple[str, str]]:
-    measures = found.measures
+    measures, name = found.measures, NUMBERS[found.task]
     rows = [("files", "the same, byte for byte")] if found.same_files else []
     if not found.prompts:
-        return [*rows, ("logits", "identical; not run, as this host has none of the targets")]
-    rows.append(("compared", f"{measures.num_positions} positions of {len(found.prompts)} prompts"))
+        return [*rows, (f"{name}s", "identical; not run, as this host has none of the targets")]
+    rows.append(("compared", _compared(found)))
     if measures.identical:
-        return [*rows, ("logits", "identical, bit by bit")]
+        return [*rows, (f"{name}s", "identical, bit by bit")]
     if measures.num_not_finite:
         rows.append(("not finite", f"{measures.num_not_finite} positions"))
+    error = f"largest {measures.max_error:.2e}, relative {measures.relative_error:.2e}"
+    rows.append((f"{name} error", error))
+    if found.task == "embed":
+        return [*rows, ("cosine", f"{measures.cosine:.7f} or more")]
+    if found.task == "classify":
+        rows.append(("KL", f"mean {measures.mean_kl:.2e} nats"))
+        return [*rows, ("likeliest", f"the same label for {_share(measures.top1)}")]
     return [
         *rows,
-        (
-            "logit error",
-            f"largest {measures.max_error:.2e}, relative {measures.relative_error:.2e}",
-        ),
         ("KL", f"mean {measures.mean_kl:.2e}, 99.9th percentile {measures.tail_kl:.2e} nats"),
         ("likeliest", f"top-1 {_share(measures.top1)}, top-5 {_share(measures.top5)} the same"),
         ("greedy", _greedy(found.prompts, found.difference)),
     ]
+
+
+def _compared(found: Comparison) -> str:
+    count = len(found.prompts)
+    if found.task != "generate":
+        return f"{count} texts"
+    return f"{found.measures.num_positions} positions of {count} prompts"
 
 
 def _greedy(prompts: Sequence[PromptResult], difference: GreedyDifference | None) -> str:
@@ -106,23 +133,32 @@ def _table(found: Comparison) -> str:
     """The prompts that differ most; empty where none does."""
     if found.measures.identical:
         return ""
-    worst = sorted(found.prompts, key=lambda each: -each.measures.mean_kl)[:MOST_ROWS]
-    rows = [
-        (
-            each.where,
-            each.num_tokens,
-            f"{each.measures.max_error:.2e}",
-            f"{each.measures.relative_error:.2e}",
-            f"{each.measures.mean_kl:.2e}",
-            _share(each.measures.top1),
-            each.num_greedy if each.difference is None else f"{each.num_greedy}, then not",
-        )
-        for each in worst
-    ]
+    heads = COLUMNS[found.task]
+    worst = found.worst[:MOST_ROWS]
+    rows = [(*_row(each)[: len(heads) - 1], _last(found, each)) for each in worst]
     more = len(found.prompts) - len(rows)
-    return table(rows, COLUMNS) + (
-        f"\n  and {more} more prompts, which differ less" if more else ""
+    return table(rows, heads) + (f"\n  and {more} more prompts, which differ less" if more else "")
+
+
+def _row(each: PromptResult) -> tuple[object, ...]:
+    measures = each.measures
+    return (
+        each.where,
+        each.num_tokens,
+        f"{measures.max_error:.2e}",
+        f"{measures.relative_error:.2e}",
+        f"{measures.mean_kl:.2e}",
+        _share(measures.top1),
     )
+
+
+def _last(found: Comparison, each: PromptResult) -> object:
+    """The last column: what tells most of what both sides do."""
+    if found.task == "embed":
+        return f"{each.measures.cosine:.7f}"
+    if found.task == "classify":
+        return "the same" if each.measures.top1 == 1 else "another"
+    return each.num_greedy if each.difference is None else f"{each.num_greedy}, then not"
 
 
 def _share(share: float) -> str:

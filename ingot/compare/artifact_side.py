@@ -10,10 +10,13 @@ from ingot.artifact.manifest import Manifest, TargetEntry
 from ingot.artifact.reader import Artifact
 from ingot.artifact.select import ABIS, choose_target
 from ingot.artifact.target import kind_of_name
+from ingot.compare.forms import Task
 from ingot.errors import TokenizerError, UsageError
 from ingot.runtime.arrays import Float32
+from ingot.runtime.encoder import EncodedText
 from ingot.runtime.llm import LLM
 from ingot.runtime.params import SamplingParams
+from ingot.runtime.scoring import finished
 from ingot.runtime.tokenizer import Tokenizer
 from ingot.runtime.tokenizer_files import TokenizerFiles
 
@@ -39,13 +42,22 @@ class ArtifactSide:
         self.manifest: Manifest = self.artifact.manifest
         self.what = f"artifact, {self.artifact.target.name}, {numerics(self.manifest)}"
         self.vocab_size = self.manifest.model.vocab_size
-        self.max_model_len: int | None = self.manifest.limits.max_model_len
+        limits, pooler = self.manifest.limits, self.manifest.pooler
+        self.max_model_len: int | None = limits.max_model_len
+        self.task: Task = "generate"
+        if self.manifest.encodes and pooler is not None:
+            self.task = pooler.task
+            self.max_model_len = min(limits.max_model_len, limits.max_num_batched_tokens)
         self.eos_token_ids = self.manifest.model.eos_token_ids
         self.tokenizer = _tokenizer(self.artifact)
         self._llm: LLM | None = None
 
     def logits(self, tokens: Sequence[int]) -> Float32:
-        return self.llm(len(tokens)).logits(tokens)
+        llm, pooler = self.llm(len(tokens)), self.manifest.pooler
+        if self.task == "generate":
+            return llm.logits(tokens)
+        assert llm.texts is not None and pooler is not None, "it reads whole texts"
+        return finished(llm.texts.run([EncodedText(tokens)]), pooler)
 
     def greedy(self, tokens: Sequence[int], count: int) -> list[int]:
         if not count:

@@ -18,7 +18,7 @@ from ingot.artifact.reader import Artifact
 from ingot.compare.artifact_side import ArtifactSide
 from ingot.compare.bisect import TracedFinding, Walk
 from ingot.compare.drift import Drift, by_layer, drift
-from ingot.compare.forms import HF
+from ingot.compare.forms import DOES, HF
 from ingot.compare.kernel_check import WatchedKernels, run_kernels
 from ingot.compare.makers import Makers, makers_of
 from ingot.compare.model_values import ModelValues, model_values
@@ -101,6 +101,12 @@ def bisect(
         UsageError: no side has a plan, or nothing has values to hold it against.
         ArtifactError, ResourceError: an artifact cannot be run here.
     """
+    if a.task != "generate":
+        raise UsageError(
+            f"{a.name} {DOES[a.task]}, and only models that generate can be bisected",
+            hint="Without --bisect the two are compared. `ingot compile --verify-passes` holds "
+            "each stage of a compile against the one before.",
+        )
     sides = [side for side in (a, b) if isinstance(side, ArtifactSide)]
     if not sides:
         raise UsageError(

@@ -6,12 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ingot.compare.forms import Task
 from ingot.compare.measure import Measures, Tally
 from ingot.compare.pair import Pair
 from ingot.compare.prompts import ComparedPrompt, max_len
 from ingot.compare.sides import Side
 from ingot.compiler.options import Progress, silent
-from ingot.errors import IncompatibleHostError, RequestError
+from ingot.errors import IncompatibleHostError, RequestError, UsageError
 from ingot.runtime.arrays import Float32
 from ingot.runtime.tokenizer import Tokenizer
 
@@ -47,8 +48,8 @@ class PromptResult:
 class Comparison:
     """The error of a side against its reference, over all prompts and by prompt.
 
-    `names` and `whats` are those of the sides. `same_files`: both are artifacts, of the same bytes;
-    where this host cannot run them, there are no prompts.
+    `names` and `whats` are those of the sides, and `task` what both do. `same_files`: both are
+    artifacts, of the same bytes; where this host cannot run them, there are no prompts.
     """
 
     names: tuple[str, str]
@@ -56,6 +57,14 @@ class Comparison:
     measures: Measures
     prompts: tuple[PromptResult, ...]
     same_files: bool = False
+    task: Task = "generate"
+
+    @property
+    def worst(self) -> list[PromptResult]:
+        """The prompts, those that differ most first: by divergence, and vectors by their error."""
+        if self.task == "embed":
+            return sorted(self.prompts, key=lambda each: -each.measures.relative_error)
+        return sorted(self.prompts, key=lambda each: -each.measures.mean_kl)
 
     @property
     def difference(self) -> GreedyDifference | None:
@@ -74,13 +83,15 @@ def compare(
 ) -> Comparison:
     """Holds a side against a reference.
 
-    A side writes on after each prompt, until `num_greedy` tokens can be compared; the one to which
-    that is cheaper. Then both score the same text. Up to the first token that differs it is the
-    text of both, so that it does not matter who wrote it.
+    Of whole texts what each becomes is compared. Otherwise a side writes on after each prompt,
+    until `num_greedy` tokens can be compared; the one to which that is cheaper. Then both score the
+    same text. Up to the first token that differs it is the text of both, so that it does not matter
+    who wrote it.
 
     Raises what the sides raise.
     """
     total, results = Tally(), []
+    num_greedy = num_greedy if side.task == "generate" else 0
     for number, prompt in enumerate(prompts):
         progress("compare", prompt.where, number / len(prompts))
         results.append(_prompt_result(side, reference, prompt, num_greedy, total))
@@ -90,6 +101,7 @@ def compare(
         whats=(side.what, reference.what),
         measures=total.measures(),
         prompts=tuple(results),
+        task=side.task,
     )
 
 
@@ -125,6 +137,11 @@ def _prompt_result(
 ) -> PromptResult:
     text = _continued(side, reference, prompt, num_greedy - 1)
     got, wanted = side.logits(text), reference.logits(text)
+    if got.shape != wanted.shape:
+        raise UsageError(
+            f"{side.name} gives {got.shape[1]} numbers, and {reference.name} {wanted.shape[1]}",
+            hint="Only models whose results have one size can be compared.",
+        )
     tally = Tally()
     tally.add(got, wanted)
     total.merge(tally)
@@ -146,6 +163,8 @@ def _prompt_result(
 def _continued(side: Side, reference: Side, prompt: ComparedPrompt, count: int) -> list[int]:
     """The prompt with the tokens after it, which end where the model ends the text."""
     sides = (side, reference)
+    if count <= 0:
+        return [*prompt.tokens]
     longest = max_len(sides)
     if longest is not None:
         count = min(count, longest - len(prompt.tokens))

@@ -12,6 +12,7 @@ from math import inf, sqrt
 import numpy as np
 from numpy.typing import NDArray
 
+from ingot.artifact.golden_rows import cosines
 from ingot.runtime.arrays import Float32
 
 Float64 = NDArray[np.float64]
@@ -33,6 +34,7 @@ class Measures:
             KL(reference ‖ other) of the two distributions, in nats.
         top1: the share of positions whose likeliest token is the same.
         top5: the share of the reference's five likeliest tokens that are among the other's five.
+        cosine: the least cosine of the two rows of a position.
         identical: all logits are equal, bit by bit.
         num_not_finite: positions where a NaN or an infinity sets the two apart. They count as
             infinitely far from each other.
@@ -47,6 +49,7 @@ class Measures:
     top5: float
     identical: bool
     num_not_finite: int
+    cosine: float = 1.0
 
 
 @dataclass(slots=True)
@@ -61,6 +64,7 @@ class Tally:
     top5: float = 0.0
     num_different: int = 0
     num_not_finite: int = 0
+    cosine: float = 1.0
 
     def add(self, got: Float32, reference: Float32) -> None:
         """Adds the logits [T, V] of a sequence."""
@@ -77,6 +81,7 @@ class Tally:
         self.top5 += other.top5
         self.num_different += other.num_different
         self.num_not_finite += other.num_not_finite
+        self.cosine = min(self.cosine, other.cosine)
 
     def measures(self) -> Measures:
         kl = np.concatenate(self.kl) if self.kl else np.zeros(1)
@@ -92,6 +97,7 @@ class Tally:
             top5=self.top5 / count if count else 1.0,
             identical=not self.num_different,
             num_not_finite=self.num_not_finite,
+            cosine=self.cosine,
         )
 
     def _add_rows(self, got: Float32, reference: Float32) -> None:
@@ -102,12 +108,14 @@ class Tally:
         with np.errstate(invalid="ignore"):  # what is left undefined counts as infinitely far
             apart = np.nan_to_num(np.where(same, 0.0, np.abs(wide - wanted)), nan=inf, posinf=inf)
             kl = np.nan_to_num(divergences(wide, wanted), nan=inf, posinf=inf)
+            alike = np.where(equal, 1.0, np.nan_to_num(cosines(wide, wanted), nan=-1.0))
         self.max_error = max(self.max_error, float(apart.max(initial=0.0)))
         self.square_error += float(np.square(apart).sum())
         self.square_reference += float(np.square(wanted[np.isfinite(wanted)]).sum())
         self.kl.append(np.where(equal, 0.0, kl))
         self.top1 += int((got.argmax(axis=1) == reference.argmax(axis=1)).sum())
         self.top5 += float(_shared_likeliest(got, reference).sum())
+        self.cosine = min(self.cosine, float(alike.min(initial=1.0)))
         self.num_different += int((~equal).sum())
         self.num_not_finite += int(np.isinf(apart).any(axis=1).sum())
 

@@ -2,7 +2,8 @@
 
 Two forms of a language model are known: tokens and positions to logits, and the same with a mask,
 and keys and values that go in and come out, as Optimum and ONNX Runtime GenAI name them. The second
-runs with an empty cache.
+runs with an empty cache. Of a model of whole texts the vector or the scores are known, as Optimum
+names them.
 """
 
 from __future__ import annotations
@@ -16,21 +17,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ingot.compare.forms import Task
 from ingot.compare.side_parts import folder_tokenizer, greedy_by_logits, needed
 from ingot.errors import ModelDirError, UsageError, describe, listed
+from ingot.models.file_names import CONFIG
 from ingot.models.model_dir import ModelDir
 from ingot.runtime.arrays import Float32
 
 GENAI = "genai_config.json"
 LOGITS = "logits"
 PAST = re.compile(r"past_key_values\.\d+\.(key|value)")
+VECTORS = "sentence_embedding"
 SUPPORTED = (
-    "Supported inputs: input_ids, position_ids, attention_mask and past_key_values.N.key and "
-    f".value; one output must be {LOGITS}. `ingot export-onnx` writes such files."
+    "Supported inputs: input_ids, position_ids, attention_mask, token_type_ids and "
+    f"past_key_values.N.key and .value; one output must be {LOGITS} or {VECTORS}. `ingot "
+    "export-onnx` writes such files."
 )
 INTEGERS = {"tensor(int64)": np.int64, "tensor(int32)": np.int32}
 FLOATS = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
-WHOLE = ("input_ids", "position_ids", "attention_mask")
+WHOLE = ("input_ids", "position_ids", "attention_mask", "token_type_ids")
 MOST_SAID = 400
 QUIET = 3  # of onnxruntime's levels: errors alone
 
@@ -47,19 +52,36 @@ class OnnxSide:
     def __init__(self, name: str, path: Path) -> None:
         self._session: Any = _session(path)
         self._inputs: list[Any] = self._session.get_inputs()
-        _check(path, self._inputs, [output.name for output in self._session.get_outputs()])
+        outputs = self._session.get_outputs()
+        _check(path, self._inputs, [output.name for output in outputs])
         self.name = name
+        self.task: Task = _task(outputs)
         folder = ModelDir.at(path.parent)
         model = (folder.json(GENAI) if folder.has(GENAI) else {}).get("model", {})
         self.max_model_len: int | None = model.get("context_length")
         ends = model.get("eos_token_id", [])
         self.eos_token_ids = (ends,) if isinstance(ends, int) else tuple(ends)
         self.what = "ONNX, onnxruntime"
-        self.vocab_size = self.logits([0, 0]).shape[-1]
+        self.vocab_size: int = self._vocab_size(folder)
         self.tokenizer = folder_tokenizer(folder, self.vocab_size)
+
+    def _vocab_size(self, folder: ModelDir) -> int:
+        """How many tokens it knows. Raises UsageError where nothing tells."""
+        if self.task == "generate":
+            return int(self.logits([0, 0]).shape[-1])
+        config = folder.config if folder.has(CONFIG) else {}
+        size = (config | config.get("text_config", {})).get("vocab_size")
+        if not isinstance(size, int):
+            raise UsageError(
+                f"{self.name} has no {CONFIG} with a vocab_size beside it",
+                hint="Copy it there: it says which tokens the model takes.",
+            )
+        return size
 
     def logits(self, tokens: Sequence[int]) -> Float32:
         found = self._run(tokens)
+        if self.task != "generate":
+            return found.astype(np.float32, copy=False)
         if found.ndim != 3 or found.shape[:2] != (1, len(tokens)):
             raise UsageError(
                 f"{self.name} gives {LOGITS} of the shape {list(found.shape)} for {len(tokens)} "
@@ -72,7 +94,8 @@ class OnnxSide:
     def _run(self, tokens: Sequence[int]) -> NDArray[Any]:
         given = {each.name: _value(each, tokens) for each in self._inputs}
         try:
-            (found,) = self._session.run([LOGITS], given)
+            name = VECTORS if self.task == "embed" else LOGITS
+            (found,) = self._session.run([name], given)
         except Exception as error:
             raise ModelDirError(f"{self.name}: onnxruntime raised {describe(error)}") from error
         logits: NDArray[Any] = found
@@ -118,8 +141,18 @@ def _check(path: Path, inputs: Sequence[Any], outputs: Sequence[str]) -> None:
     if unknown or "input_ids" not in names:
         what = f"unknown inputs: {listed(unknown)}" if unknown else "no input input_ids"
         raise UsageError(f"{path} has {what}", hint=SUPPORTED)
-    if LOGITS not in outputs:
-        raise UsageError(f"{path} has no output {LOGITS}: {listed(list(outputs))}", hint=SUPPORTED)
+    if not {LOGITS, VECTORS} & {*outputs}:
+        raise UsageError(
+            f"{path} has no output {LOGITS} or {VECTORS}: {listed(list(outputs))}", hint=SUPPORTED
+        )
+
+
+def _task(outputs: Sequence[Any]) -> Task:
+    """What a file makes of tokens: scores of labels have no dimension of positions."""
+    shapes = {each.name: each.shape for each in outputs}
+    if VECTORS in shapes:
+        return "embed"
+    return "classify" if len(shapes[LOGITS] or ()) == 2 else "generate"
 
 
 def _is_known(given: Any) -> bool:
@@ -138,5 +171,6 @@ def _value(given: Any, tokens: Sequence[int]) -> NDArray[Any]:
         "input_ids": tokens,
         "position_ids": range(len(tokens)),
         "attention_mask": [1] * len(tokens),
+        "token_type_ids": [0] * len(tokens),
     }
     return np.array([list(values[given.name])], INTEGERS[given.type])

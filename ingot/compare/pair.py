@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ingot.artifact.reader import Artifact
 from ingot.artifact.tree import MANIFEST, is_artifact
-from ingot.compare.forms import HF
+from ingot.compare.forms import DOES, HF, Task
 from ingot.compare.prompts import max_len
 from ingot.compare.sides import Side, check_there, open_side
 from ingot.errors import UsageError
@@ -52,7 +52,7 @@ class Pair:
     def opened(self) -> Iterator[tuple[Side, Side]]:
         """Both sides, until the end of the block.
 
-        Raises UsageError for different vocabularies, and what `open_side` raises.
+        Raises UsageError for different vocabularies and tasks, and what `open_side` raises.
 
         Artifacts come first: what they were compiled for fixes the rotary frequencies of a plain
         module in the same way.
@@ -73,6 +73,7 @@ class Pair:
                 stack.callback(side.close)
                 opened[index] = side
             self._check_vocabularies(opened[0].vocab_size, opened[1].vocab_size)
+            self._check_tasks(opened[0].task, opened[1].task)
             yield opened[0], opened[1]
 
     def same_files(self) -> bool:
@@ -94,6 +95,14 @@ class Pair:
                 f"{self.names[0]} has a vocabulary of {one} tokens, and {self.names[1]} one of "
                 f"{other}",
                 hint="Only models of one vocabulary can be compared.",
+            )
+
+    def _check_tasks(self, one: Task, other: Task) -> None:
+        """Raises UsageError for sides of which one reads whole texts otherwise than the other."""
+        if one != other:
+            raise UsageError(
+                f"{self.names[0]} {DOES[one]}, and {self.names[1]} {DOES[other]}",
+                hint="Only models that do the same can be compared.",
             )
 
     def _artifacts(self) -> list[int]:

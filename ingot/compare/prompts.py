@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ingot.artifact.programs import ENCODE
 from ingot.compare.artifact_side import ArtifactSide
 from ingot.compare.reference_side import ReferenceSide
 from ingot.compare.sides import Side
 from ingot.compiler.prompt_file import GivenPrompt
 from ingot.errors import RequestError, UsageError
-from ingot.runtime.goldens import read_golden
+from ingot.runtime.goldens import read_golden, read_rows
 
 LONGEST_RANDOM = 128  # tokens
 
@@ -64,11 +65,18 @@ def golden_prompts(sides: Sequence[Side]) -> list[ComparedPrompt]:
     """
     artifact = next((side for side in sides if isinstance(side, ArtifactSide)), None)
     if artifact is not None:
-        found = [prompt.tokens for prompt in read_golden(artifact.artifact).prompts]
+        found = _golden(artifact)
     else:
         found = _made(sides)
     cut = dict.fromkeys(tuple(tokens[: max_len(sides)]) for tokens in found)
     return [ComparedPrompt(f"golden prompt {i}", tokens) for i, tokens in enumerate(cut, 1)]
+
+
+def _golden(side: ArtifactSide) -> list[list[int]]:
+    """The tokens of an artifact's golden prompts."""
+    if side.task == "generate":
+        return [prompt.tokens for prompt in read_golden(side.artifact).prompts]
+    return [prompt.tokens for prompt in read_rows(side.artifact, ENCODE.name).prompts]
 
 
 def _made(sides: Sequence[Side]) -> list[list[int]]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ingot.compare.forms import HF
+from ingot.compare.forms import HF, Task
 from ingot.compare.side_parts import folder_tokenizer, greedy_by_logits
 from ingot.compiler.torch_import import check_torch, import_torch
 from ingot.errors import UnsupportedModelError
 from ingot.models.model_dir import ModelDir
 from ingot.runtime.arrays import Float32
+from ingot.runtime.scoring import finished
 
 
 class ReferenceSide:
@@ -28,6 +29,8 @@ class ReferenceSide:
         from ingot.compiler.export import export
         from ingot.models import registry
         from ingot.models.checkpoints.checkpoint import Checkpoint
+        from ingot.models.config import ModelConfig
+        from ingot.models.text_modules import read_pooler
 
         try:
             config = registry.load_config(model_dir)
@@ -42,6 +45,9 @@ class ReferenceSide:
         self.vocab_size = config.vocab_size
         self.max_model_len: int | None = longest
         self.eos_token_ids = config.eos_token_ids
+        self.pooler = read_pooler(model_dir, config) if isinstance(config, ModelConfig) else None
+        encodes = isinstance(config, ModelConfig) and config.head is not None
+        self.task: Task = self.pooler.task if encodes and self.pooler else "generate"
         self.tokenizer = folder_tokenizer(model_dir, config.vocab_size)
         self.checkpoint = Checkpoint.open(model_dir, config, self.module)
         self.graph = export(self.module, config)
@@ -54,11 +60,11 @@ class ReferenceSide:
         with_orders(self.graph, register_orders(self.module, checkpoint, checkpoint.quantized))
 
     def logits(self, tokens: Sequence[int]) -> Float32:
-        from ingot.compiler.reference import reference_logits
+        from ingot.compiler.reference import Interpreter
 
-        (found,) = reference_logits(self.graph, self.checkpoint.read, [tokens])
-        logits: Float32 = found.numpy()
-        return logits
+        (found,) = Interpreter(self.graph, self.checkpoint.read, [tokens]).run()
+        rows: Float32 = found[0].numpy()
+        return rows if self.task == "generate" or not self.pooler else finished(rows, self.pooler)
 
     def greedy(self, tokens: Sequence[int], count: int) -> list[int]:
         return greedy_by_logits(self.logits, tokens, count)

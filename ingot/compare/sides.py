@@ -1,4 +1,5 @@
-"""Sides of a comparison: anything that gives the logits of a sequence of tokens."""
+"""Sides of a comparison: anything that gives the logits of a sequence of tokens, or what a whole
+text becomes."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from ingot.artifact.tree import is_artifact
-from ingot.compare.forms import FORMS, HF, ONNX
+from ingot.compare.forms import FORMS, HF, ONNX, Task
 from ingot.errors import UsageError
 from ingot.hub.names import hub_name, model_path
 from ingot.runtime.arrays import Float32
@@ -23,7 +24,8 @@ class Side(Protocol):
     Attributes:
         name: as the user wrote it.
         what: what runs, in a few words, such as "artifact, cpu:portable, bfloat16".
-        vocab_size: how many logits a position has.
+        task: what it makes of tokens.
+        vocab_size: how many tokens it knows.
         max_model_len: the most tokens of a sequence; None where nothing says it.
         token_cost: what another greedy token takes: 0 a step with a cache, 1 a pass over weights
             that lie in memory, 2 a pass over those of a checkpoint.
@@ -33,6 +35,7 @@ class Side(Protocol):
 
     name: str
     what: str
+    task: Task
     vocab_size: int
     max_model_len: int | None
     token_cost: int
@@ -40,11 +43,12 @@ class Side(Protocol):
     tokenizer: Tokenizer | None
 
     def logits(self, tokens: Sequence[int]) -> Float32:
-        """Logits [T, V] of every position. Raises IngotError."""
+        """Logits [T, V] of every position; of whole texts the vector [1, W], of length 1 if the
+        model says so, or the scores [1, labels]. Raises IngotError."""
         ...
 
     def greedy(self, tokens: Sequence[int], count: int) -> list[int]:
-        """The `count` likeliest tokens after those, one after the other."""
+        """The `count` likeliest tokens after those, one after the other, where it generates."""
         ...
 
     def close(self) -> None:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from ingot.compare.forms import Task
 from ingot.compare.side_parts import folder_tokenizer, greedy_by_logits, needed
 from ingot.compiler.torch_import import check_torch, import_torch
 from ingot.errors import ModelDirError, UsageError, describe, listed
+from ingot.models.file_names import CONFIG
 from ingot.models.model_dir import ModelDir
 from ingot.runtime.arrays import Float32
 
+UNUSED = "pooler."  # a head of BERT's training, which vectors are not made by
 DTYPES = ("float32", "bfloat16", "float16")
 
 
@@ -30,13 +33,18 @@ class TransformersSide:
         model_dir = ModelDir.open(path)
         check_torch()
         import_torch()
-        self._model: Any = _loaded(path, dtype)
+        self.task, kind = _kind(model_dir)
+        self._pooled: Pooled | None = None
+        if self.task == "embed":
+            self._pooled = pooling_of(model_dir)
+        self._model: Any = _loaded(path, dtype, kind)
         config = self._model.config.get_text_config()
         self.name = name
         self.what = f"transformers, {dtype}"
         self.vocab_size: int = config.vocab_size
         self.max_model_len: int | None = getattr(config, "max_position_embeddings", None)
-        self.eos_token_ids = _token_ids(self._model.generation_config.eos_token_id)
+        chosen = getattr(self._model, "generation_config", None)
+        self.eos_token_ids = _token_ids(getattr(chosen, "eos_token_id", None))
         self.tokenizer = folder_tokenizer(model_dir, self.vocab_size)
 
     def logits(self, tokens: Sequence[int]) -> Float32:
@@ -44,13 +52,18 @@ class TransformersSide:
 
         with torch.inference_mode():
             try:
-                out = self._model(torch.tensor([list(tokens)]), use_cache=False)
+                out = self._model(torch.tensor([list(tokens)]), **self._given())
             except Exception as error:
                 raise ModelDirError(
                     f"{self.name}: transformers raised {describe(error)}"
                 ) from error
-        logits: Float32 = out.logits[0].float().numpy()
+        if self._pooled is not None:
+            return self._pooled(out.last_hidden_state.float())
+        logits: Float32 = (out.logits if self.task == "classify" else out.logits[0]).float().numpy()
         return logits
+
+    def _given(self) -> dict[str, Any]:
+        return {"use_cache": False} if self.task == "generate" else {}
 
     def greedy(self, tokens: Sequence[int], count: int) -> list[int]:
         return greedy_by_logits(self.logits, tokens, count)
@@ -59,7 +72,52 @@ class TransformersSide:
         self._model = None
 
 
-def _loaded(path: Path, dtype: str) -> Any:
+Pooled = Callable[[Any], Float32]
+
+
+def _kind(model_dir: ModelDir) -> tuple[Task, str]:
+    """What a model does, and the class of `transformers` that loads it, by the class that it was
+    saved from."""
+    names = model_dir.config.get("architectures") if model_dir.has(CONFIG) else None
+    name = str(names[0]) if isinstance(names, list) and names else ""
+    if name.endswith("ForSequenceClassification"):
+        return "classify", "AutoModelForSequenceClassification"
+    with needed("transformers", "hf", "hf:"):
+        import transformers
+    made = getattr(transformers, name, None)
+    generates = made is None or issubclass(made, transformers.GenerationMixin)
+    return ("generate", "AutoModelForCausalLM") if generates else ("embed", "AutoModel")
+
+
+def pooling_of(model_dir: ModelDir) -> Pooled:
+    """What makes a vector [1, C] of the rows [1, T, C] of a text, by the files of the directory.
+
+    Raises UsageError for Dense layers, which `transformers` does not know.
+    """
+    from torch.nn import functional
+
+    from ingot.models.blocks.encoder import POOLINGS
+    from ingot.models.text_modules import read_modules
+
+    modules = read_modules(model_dir)
+    if modules is not None and modules.layers:
+        raise UsageError(
+            f"{model_dir.path} has Dense layers behind the model, which transformers does not run",
+            hint="Give the model directory without hf:, which is run in float32.",
+        )
+    pool = POOLINGS[modules.pooling if modules else "mean"]
+
+    def pooled(rows: Any) -> Float32:
+        row = pool(rows)[0]
+        vector: Float32 = (
+            functional.normalize(row) if modules and modules.normalize else row
+        ).numpy()
+        return vector
+
+    return pooled
+
+
+def _loaded(path: Path, dtype: str, kind: str) -> Any:
     """The model, with every one of its weights. Runs no code of the directory."""
     with needed("transformers", "hf", "hf:"):
         import transformers
@@ -69,7 +127,7 @@ def _loaded(path: Path, dtype: str) -> Any:
         raise UsageError(f"dtype {dtype!r} of hf:", hint=f"Supported: {', '.join(DTYPES)}.")
     with _quiet():
         try:
-            model, info = transformers.AutoModelForCausalLM.from_pretrained(
+            model, info = getattr(transformers, kind).from_pretrained(
                 path,
                 dtype=getattr(torch, dtype),
                 attn_implementation="eager",
@@ -84,6 +142,7 @@ def _loaded(path: Path, dtype: str) -> Any:
             ) from error
     # It would fill these with random numbers, and warn.
     missing = sorted({*info["missing_keys"], *(key[0] for key in info["mismatched_keys"])})
+    missing = [name for name in missing if not name.startswith(UNUSED)]
     if missing:
         raise ModelDirError(
             f"{path} has no weights for {listed(missing)}, as transformers names them",

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from ingot.compare.forms import Task
 from ingot.compare.side_parts import greedy_by_logits
 
 
@@ -14,6 +15,7 @@ class TableSide:
     """Gives row t of a table [V, V] after token t; counts how often it was asked."""
 
     what = "a table"
+    task: Task = "generate"
     tokenizer = None
 
     def __init__(
