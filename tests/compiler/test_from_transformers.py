@@ -149,6 +149,17 @@ def test_what_does_not_fit_is_named(model_dir, changes, error, words):
         read(model_dir)
 
 
+def test_models_of_whole_texts_need_a_family(model_dir):
+    change(model_dir, architectures=["AlbertModel"])
+    with pytest.raises(UnsupportedModelError, match="no model that generates") as caught:
+        read(model_dir)
+    assert "built by families alone" in caught.value.hint
+    with pytest.raises(UnsupportedModelError, match="no family builds") as caught:
+        read_model(ModelDir.open(model_dir), CompileOptions(), Clock(silent))
+    assert "models that generate alone" in caught.value.hint
+    assert "may take it" not in caught.value.hint
+
+
 def test_a_missing_package_names_the_extra(model_dir, monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(UsageError, match=r"transformers is not installed\n.*\[hf\]"):

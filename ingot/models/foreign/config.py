@@ -122,7 +122,9 @@ def class_named(name: str, values: dict[str, Any]) -> type[Any]:
     if not issubclass(made, GenerationMixin):
         raise UnsupportedModelError(
             f"{name} of transformers is no model that generates text",
-            hint=f"{WAY} takes language models, such as LlamaForCausalLM",
+            hint=f"{WAY} takes models that generate, such as LlamaForCausalLM. Models of whole "
+            "texts are built by families alone: docs/embeddings.md lists them, and "
+            "docs/add_a_model.md tells how to write one.",
         )
     return made
 
