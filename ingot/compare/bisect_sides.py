@@ -6,26 +6,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from torch.fx import GraphModule
 
 from ingot.artifact.plan import Buffer
+from ingot.artifact.programs import PROGRAMS, main_of
 from ingot.artifact.reader import Artifact
 from ingot.compare.artifact_side import ArtifactSide
 from ingot.compare.bisect import TracedFinding, Walk
 from ingot.compare.drift import Drift, by_layer, drift
-from ingot.compare.forms import DOES, HF
+from ingot.compare.forms import HF
 from ingot.compare.kernel_check import WatchedKernels, run_kernels
 from ingot.compare.makers import Makers, makers_of
 from ingot.compare.model_values import ModelValues, model_values
 from ingot.compare.numbers_apart import Apart, numbers_apart
 from ingot.compare.pair import Pair
 from ingot.compare.plan_check import PlanValues, strayed
-from ingot.compare.prompts import ComparedPrompt
+from ingot.compare.prompts import ComparedPrompt, golden_tokens
 from ingot.compare.reference_side import ReferenceSide
 from ingot.compare.sides import Side, open_side
 from ingot.compare.steps import Steps, room_for, steps_of
@@ -33,9 +32,9 @@ from ingot.compare.stored import sources_of
 from ingot.compiler.interpret import Value
 from ingot.compiler.options import Progress, silent
 from ingot.compiler.orders import is_order
+from ingot.compiler.program_graphs import graph_of, result_of
 from ingot.errors import IngotError, UsageError
 from ingot.ops.scaled import Scaled
-from ingot.runtime.goldens import read_golden
 from ingot.targets.target import Weights, target_named
 
 WHAT = {
@@ -101,12 +100,6 @@ def bisect(
         UsageError: no side has a plan, or nothing has values to hold it against.
         ArtifactError, ResourceError: an artifact cannot be run here.
     """
-    if a.task != "generate":
-        raise UsageError(
-            f"{a.name} {DOES[a.task]}, and only models that generate can be bisected",
-            hint="Without --bisect the two are compared. `ingot compile --verify-passes` holds "
-            "each stage of a compile against the one before.",
-        )
     sides = [side for side in (a, b) if isinstance(side, ArtifactSide)]
     if not sides:
         raise UsageError(
@@ -195,7 +188,7 @@ def _against_model(
 def _steps(subject: ArtifactSide, prompts: Sequence[Sequence[int]]) -> tuple[Steps, list[str]]:
     """The steps that there is memory for, and what is to be said of that."""
     plan = subject.artifact.plan_of(subject.artifact.target)
-    steps = steps_of(prompts, plan.limits, room_for(plan))
+    steps = steps_of(prompts, plan.limits, room_for(plan), whole_texts=subject.task != "generate")
     wanted, found = (sum(map(len, each)) for each in (prompts, steps.prompts))
     return steps, [f"run were {found} of {wanted} tokens"] if found < wanted else []
 
@@ -204,7 +197,8 @@ def _makers(model: _Model, subject: ArtifactSide) -> tuple[Makers, list[str]]:
     """Finds the makers of the instructions; without them, findings lack the name of the pass."""
     entry = subject.artifact.target
     plan = subject.artifact.plan_of(entry)
-    graph = GraphModule(model.side.graph, deepcopy(model.side.graph.graph))
+    program, exported = PROGRAMS[main_of(entry.programs)], model.side.graph
+    graph = graph_of(exported, program, result_of(exported, program))
     try:
         return makers_of(graph, subject.manifest, plan, target_named(entry.name)), []
     except IngotError as error:
@@ -267,7 +261,7 @@ def blame(folder: Path, model_dir: Path) -> str:
         subject = ArtifactSide(str(folder), artifact)
         longest = artifact.manifest.limits.max_model_len
         reference = ReferenceSide(str(model_dir), model_dir, longest)
-        prompts = [prompt.tokens for prompt in read_golden(artifact).prompts]
+        prompts = golden_tokens(subject)
         try:
             (bisection,) = bisect(subject, reference, prompts)
         finally:

@@ -53,7 +53,7 @@ class CpuStep:
         }
         (output,) = plan.of_kind("output")
         limits = plan.limits
-        self.logits = torch.full((limits.max_logit_rows, output.columns), torch.nan)
+        self.rows = torch.full((limits.bound(output.shape[0]), output.columns), torch.nan)
         self.inputs = StepInputs(plan)
         self._values: dict[str, Tensor] = {}
         self._kernels = Kernels(code, name)
@@ -87,7 +87,7 @@ class CpuStep:
         if buffer.kind == "state":
             return unpack_state(self.plan, buffer, self.caches[name])
         if buffer.kind == "output":
-            return self.logits[: self.inputs.num_rows].clone()
+            return self.rows[: self.inputs.num_results].clone()
         found = Step(self.plan, _none, self._values, {}, self.arena).memory(buffer)
         return copied(found)
 
@@ -107,7 +107,7 @@ class CpuStep:
     def _run(self, inputs: Mapping[str, Tensor], watcher: Watcher) -> None:
         self._values = dict(inputs)
         fill(self.inputs, inputs)
-        step = step_struct(self.inputs, [self.logits.data_ptr()])
+        step = step_struct(self.inputs, [self.rows.data_ptr()])
         times = np.zeros(len(self.work) + 1, np.int64)
         code = self._kernels.run_timed(step, times.ctypes.data, watcher)
         if code:

@@ -10,7 +10,6 @@ from torch import Tensor
 from ingot.artifact.formats import stored_bytes
 from ingot.artifact.launches import LaunchArgument
 from ingot.artifact.plan import Plan, arrays_of, scales_offset
-from ingot.artifact.programs import LOGITS
 from ingot.artifact.reader import Artifact
 from ingot.compare.seen import Seen, Watching, copied
 from ingot.compare.steps import fill
@@ -67,9 +66,9 @@ class CudaStep:
             kept = arrays_of(buffer.format, (count, *map(int, buffer.shape[1:])))
             sizes = (stored_bytes(dtype, count) for dtype, count in kept)
             return unpack_state(buffer, [self._read(name, n, s) for n, s in enumerate(sizes)])
-        rows = len(self._inputs["logit_rows"])
+        rows = self._executor.inputs[0].num_results
         if buffer.kind == "output":
-            data = self._read(LOGITS, 0, rows * buffer.columns * 4)
+            data = self._read(name, 0, rows * buffer.columns * 4)
             return data.view(torch.float32).view(rows, -1)
         step = Step(self.plan, lambda b: torch.empty(0), self._inputs, {}, self._arena)
         inner = [*map(int, buffer.shape[1:])]

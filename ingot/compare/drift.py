@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from ingot.compare.kernel_check import WatchedKernels, as_numbers
@@ -36,12 +37,12 @@ def drift(kernels: WatchedKernels, wide: PlanValues) -> list[Drift]:
 
     `wide` has run the whole of the steps.
     """
-    tokens = kernels.steps.rows["prefill"]
-    wanted = tokens[kernels.steps.parts["prefill"]["logit_rows"].long()]
+    step, tokens = kernels.steps.parts["prefill"], kernels.steps.rows["prefill"]
+    rows = {"R": tokens[step["logit_rows"].long()], "S": torch.arange(len(step["spans"]))}
 
     def right(name: str) -> Tensor:
         buffer = wide.plan.buffer(name)
-        return wide.flat(buffer)[wanted if buffer.shape[0] == "R" else tokens]
+        return wide.flat(buffer)[rows.get(str(buffer.shape[0]), tokens)]
 
     return [
         Drift(

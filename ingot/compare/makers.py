@@ -10,14 +10,13 @@ from torch.fx import GraphModule, Node
 from ingot.artifact.formats import Storage, storage_in
 from ingot.artifact.manifest import Manifest
 from ingot.artifact.plan import Instruction, Plan
-from ingot.artifact.programs import LOGITS
 from ingot.artifact.target import Target
 from ingot.artifact.traits import TRAITS, written_by
 from ingot.compiler.lower import lower
 from ingot.compiler.rounding import fine_products
 from ingot.errors import IngotError
 from ingot.passes import runner
-from ingot.passes.graph import arguments, op_name
+from ingot.passes.graph import arguments, op_name, program_of
 from ingot.passes.pipeline import optional_passes, pipeline
 from ingot.targets.target import kind_of
 
@@ -57,7 +56,7 @@ def results(instruction: Instruction) -> tuple[str, ...]:
 
 
 def makers_of(graph: GraphModule, manifest: Manifest, plan: Plan, target: Target) -> Makers:
-    """Runs the passes over the exported graph, in place, as the artifact was compiled."""
+    """Runs the passes over the graph of a program, in place, as the artifact was compiled."""
     found = Makers()
     ran = {entry.name for entry in manifest.ledger}
     integers = {
@@ -68,6 +67,7 @@ def makers_of(graph: GraphModule, manifest: Manifest, plan: Plan, target: Target
     }
     before = _texts(graph)
     for each in pipeline(
+        program_of(graph),
         dtype=manifest.numerics.dtype,
         disable=[name for name in optional_passes() if name not in ran],
         integers=integers.keys(),
@@ -81,7 +81,7 @@ def makers_of(graph: GraphModule, manifest: Manifest, plan: Plan, target: Target
                 past = [] if target_changed else found.passes.get(name, [])
                 found.passes[name] = [*past, each.name]
         before = after
-    found.passes |= _renamed(graph, found.passes)
+    found.passes |= _renamed(graph, plan, found.passes)
     _lowered(found, graph, plan, integers, target)
     return found
 
@@ -95,11 +95,14 @@ def _texts(graph: GraphModule) -> dict[str, tuple[str, str]]:
     }
 
 
-def _renamed(graph: GraphModule, passes: Mapping[str, list[str]]) -> dict[str, list[str]]:
+def _renamed(
+    graph: GraphModule, plan: Plan, passes: Mapping[str, list[str]]
+) -> dict[str, list[str]]:
     """By the names that a plan has for what a graph calls otherwise: its result, and what is only
     written into a state."""
     (result,) = graph.graph.output_node().all_input_nodes
-    found = {LOGITS: list(passes.get(result.name, []))}
+    (output,) = plan.spec.outputs
+    found = {output.name: list(passes.get(result.name, []))}
     for node in graph.graph.nodes:
         for argument in TRAITS[op].mutates if (op := op_name(node)) else ():
             if (state := arguments(node)[argument]) is not None:

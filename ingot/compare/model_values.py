@@ -17,7 +17,8 @@ from ingot.passes.graph import origin
 
 @dataclass(slots=True)
 class ModelValues:
-    """Values of all tokens of a step, [tokens, columns] in float32, by module path."""
+    """Values of all tokens of a step, [tokens, columns] in float32, or of all texts, by module
+    path."""
 
     of_module: dict[str, list[tuple[str, Tensor]]] = field(
         default_factory=lambda: defaultdict(list)
@@ -34,11 +35,12 @@ class ModelValues:
             yield from self.of_module.get(around, ())
 
     def like(self, module: str, part: Tensor, rows: Tensor | None) -> Iterator[tuple[str, Tensor]]:
-        """The values near a module that have the shape of a part; of some rows where those are
-        given."""
+        """The values near a module that have the shape of a part; those of tokens of some rows
+        where these are given."""
         for name, value in self.near(module):
             if value.shape[1] == part.shape[1]:
-                chosen = value if rows is None else value[rows]
+                whole = rows is None or value.shape == part.shape
+                chosen = value if whole else value[rows]
                 if chosen.shape == part.shape:
                     yield name, chosen
 
@@ -60,6 +62,8 @@ class _Noting(Interpreter):
     def _call(self, node: Node) -> list[Any]:
         (value,) = super()._call(node)
         rows = by_token(value, sum(self.lengths))
+        if rows is None:  # pooled, if it is of all texts
+            rows = by_token(value, len(self.lengths))
         if rows is not None:
             self.found.add(origin(node), node.name, rows)
         return [value]

@@ -60,12 +60,13 @@ def _wide(form: Format) -> Format:
 class PlanValues:
     """A widened plan that has run: what its buffers hold, rows by columns.
 
-    `rows` are the tokens whose logits it gave.
+    `rows` are the tokens whose logits it gave, or those that texts are pooled to, by the symbol of
+    the rows.
     """
 
     plan: Plan
     step: Step
-    rows: Tensor
+    rows: Mapping[str, Tensor]
 
     @classmethod
     def of(
@@ -81,7 +82,7 @@ class PlanValues:
             step = Step(wide, weights, inputs, new_states(wide, num_pages))
             for instruction in wide.instructions:
                 step.run(instruction)
-        return cls(wide, step, inputs["logit_rows"].long())
+        return cls(wide, step, rows_in(plan, inputs))
 
     def flat(self, buffer: Buffer) -> Tensor:
         value = self.step.memory(buffer)
@@ -96,8 +97,8 @@ class PlanValues:
         return [self.flat(each) for each in cut or [whole]]
 
     def rows_of(self, name: str) -> Tensor | None:
-        """The tokens whose rows a result has; None for all of them."""
-        return self.rows if self.plan.buffer(name).shape[0] == "R" else None
+        """The tokens whose rows a result has; None for all of them, or where it has none."""
+        return self.rows.get(str(self.plan.buffer(name).shape[0]))
 
     def of_model(self) -> ModelValues:
         """Values of a plan, to compare another plan with."""
@@ -107,6 +108,16 @@ class PlanValues:
                 for part in (*self.parts(name), self.flat(self.plan.buffer(name))):
                     found.add(instruction.origin, name, part)
         return found
+
+
+def rows_in(plan: Plan, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tokens of the rows that a step leaves, by the symbol that counts them."""
+    spans = inputs["spans"].long()
+    found = {"R": inputs["logit_rows"].long()}
+    hows = {i.attrs["how"] for i in plan.instructions if i.op == "pool"}
+    if hows <= {"first", "last"} and hows:
+        found["S"] = spans[:, 0] if hows == {"first"} else spans[:, 1] - 1
+    return found
 
 
 def strayed(values: PlanValues, model: ModelValues) -> Strayed | None:
@@ -162,7 +173,11 @@ def _is_pair(values: PlanValues, name: str, module: str, model: ModelValues) -> 
     """Tells whether both halves of a result begin a value of the model, as cosines and sines do."""
     whole, rows = values.flat(values.plan.buffer(name)), values.rows_of(name)
     size, odd = divmod(whole.shape[1], 2)
-    near = [v if rows is None else v[rows] for _, v in model.near(module) if v.shape[1] >= size]
+    near = [
+        v if rows is None or len(v) == len(whole) else v[rows]
+        for _, v in model.near(module)
+        if v.shape[1] >= size
+    ]
     return not odd and all(
         any(_agrees(difference(name, half, v[:, :size], BOUNDS, by_rows=True)) for v in near)
         for half in whole.split(size, 1)

@@ -65,14 +65,14 @@ def golden_prompts(sides: Sequence[Side]) -> list[ComparedPrompt]:
     """
     artifact = next((side for side in sides if isinstance(side, ArtifactSide)), None)
     if artifact is not None:
-        found = _golden(artifact)
+        found = golden_tokens(artifact)
     else:
         found = _made(sides)
     cut = dict.fromkeys(tuple(tokens[: max_len(sides)]) for tokens in found)
     return [ComparedPrompt(f"golden prompt {i}", tokens) for i, tokens in enumerate(cut, 1)]
 
 
-def _golden(side: ArtifactSide) -> list[list[int]]:
+def golden_tokens(side: ArtifactSide) -> list[list[int]]:
     """The tokens of an artifact's golden prompts."""
     if side.task == "generate":
         return [prompt.tokens for prompt in read_golden(side.artifact).prompts]

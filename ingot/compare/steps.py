@@ -33,9 +33,9 @@ class Steps:
         prompts: what runs.
         whole: all tokens in one step, whatever the limits: for plans without an arena. All logits
             are wanted.
-        parts: the same in steps that keep the limits, by name, and then the last token of each
-            prompt once more, which takes other ways through kernels: "prefill", "prefill 2",
-            "decode".
+        parts: the same in steps that keep the limits, by name, and then, where there are caches,
+            the last token of each prompt once more, which takes other ways through kernels:
+            "prefill", "prefill 2", "decode".
         rows: which tokens of the whole each part has.
         num_pages: of the caches.
     """
@@ -56,13 +56,20 @@ def room_for(plan: Plan) -> int:
     return max(LEAST_TOKENS, min(MOST_TOKENS, free // MEMORY_SHARE // (4 * COPIES * columns)))
 
 
-def steps_of(prompts: Sequence[Sequence[int]], limits: Limits, room: int = MOST_TOKENS) -> Steps:
+def steps_of(
+    prompts: Sequence[Sequence[int]],
+    limits: Limits,
+    room: int = MOST_TOKENS,
+    *,
+    whole_texts: bool = False,
+) -> Steps:
     """Steps of as many of the prompts as there is room for, in tokens; the first is cut if it must
-    be.
+    be. `whole_texts` are not taken apart.
 
     Raises UsageError where there is no prompt.
     """
-    chosen = _chosen(prompts, limits, room)
+    longest, most = limits.max_model_len, limits.max_num_batched_tokens
+    chosen = _chosen(prompts, min(longest, most) if whole_texts else longest, limits, room)
     if not chosen:
         raise UsageError("there is no prompt to run", hint="Give one with at least one token.")
     pages = _pages(chosen, limits.page_size)
@@ -76,9 +83,12 @@ def steps_of(prompts: Sequence[Sequence[int]], limits: Limits, room: int = MOST_
 
     wholes = [(n, 0, len(prompt)) for n, prompt in enumerate(chosen)]
     lasts = [(n, end - 1, end) for n, _, end in wholes]
+    laid = {"prefill": _within(wholes, most), "decode": _within(lasts, most)}
+    if whole_texts:
+        laid = {"prefill": _together(wholes, most)}
     parts, rows = dict[str, Inputs](), dict[str, Tensor]()
-    for name, pieces in (("prefill", wholes), ("decode", lasts)):
-        for number, part in enumerate(_within(pieces, limits.max_num_batched_tokens), 1):
+    for name, each in laid.items():
+        for number, part in enumerate(each, 1):
             label = name if number == 1 else f"{name} {number}"
             parts[label] = inputs(part)
             parts[label]["logit_rows"] = parts[label]["logit_rows"][-limits.max_logit_rows :]
@@ -87,10 +97,12 @@ def steps_of(prompts: Sequence[Sequence[int]], limits: Limits, room: int = MOST_
     return Steps(chosen, inputs(wholes), parts, rows, num_pages)
 
 
-def _chosen(prompts: Sequence[Sequence[int]], limits: Limits, room: int) -> list[list[int]]:
+def _chosen(
+    prompts: Sequence[Sequence[int]], longest: int, limits: Limits, room: int
+) -> list[list[int]]:
     chosen: list[list[int]] = []
     for prompt in prompts:
-        cut = list(prompt[: limits.max_model_len])
+        cut = list(prompt[:longest])
         cut = cut if chosen else cut[:room]
         if cut and len(cut) <= room and len(chosen) < limits.max_num_seqs:
             chosen.append(cut)
@@ -119,6 +131,20 @@ def _within(pieces: Sequence[Piece], most: int) -> list[list[Piece]]:
             parts[-1].append((number, start, stop))
             room -= stop - start
             start = stop
+    return parts
+
+
+def _together(pieces: Sequence[Piece], most: int) -> list[list[Piece]]:
+    """The pieces, whole, in parts of at most so many tokens."""
+    parts: list[list[Piece]] = []
+    room = 0
+    for piece in pieces:
+        size = piece[2] - piece[1]
+        if not parts or size > room:
+            parts.append([])
+            room = most
+        parts[-1].append(piece)
+        room -= size
     return parts
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import wraps
@@ -30,11 +30,13 @@ LAYER = "model.layers.1"
 PROMPTS = [[(7 * i) % 320 for i in range(WINDOW + 13)], [3], [(11 * i) % 320 for i in range(17)]]
 
 
-def bisected(artifact: Path, other: Path | str) -> Bisection:
+def bisected(
+    artifact: Path, other: Path | str, prompts: Sequence[Sequence[int]] = PROMPTS
+) -> Bisection:
     one = open_side(str(artifact))
     side = open_side(str(other), max_model_len=64)
     try:
-        found, *_ = bisect(one, side, PROMPTS)
+        found, *_ = bisect(one, side, prompts)
         return found
     finally:
         one.close()
@@ -79,8 +81,8 @@ def faulty_pass(name: str, spoil: Callable[[GraphModule], None]) -> Iterator[Non
         return replace(each, function=function) if each.name == name else each
 
     with pytest.MonkeyPatch.context() as patch:
-        spoilt_passes = tuple(map(spoilt, pipeline.PIPELINE))
-        patch.setattr(pipeline, "PIPELINES", {"step": spoilt_passes})
+        passes = {n: tuple(map(spoilt, each)) for n, each in pipeline.PIPELINES.items()}
+        patch.setattr(pipeline, "PIPELINES", passes)
         patch.setattr(compiler, "front_of", lower_model)  # not what was kept of a good compile
         yield
 

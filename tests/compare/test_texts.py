@@ -78,9 +78,7 @@ def test_an_onnx_file_of_texts_is_read_with_its_config(
     assert len(found["prompts"]) == 3 and found["measures"]["cosine"] > 1 - 1e-9
     assert main(["compare", str(embedder_artifact), str(file), "--max-error", "1e-9"]) == 4
     assert main(["compare", str(embedder_artifact), str(file), "--max-kl", "1"]) == 2
-    assert main(["compare", str(embedder_artifact), str(file), "--bisect"]) == 2
-    said = capsys.readouterr().err
-    assert "vectors are no distribution" in said and "can be bisected" in said
+    assert "vectors are no distribution" in capsys.readouterr().err
     for name in ("model.onnx", "model.onnx.data"):
         (tmp_path / name).symlink_to(exported("bert") / name)
     with pytest.raises(UsageError, match=r"no config\.json with a vocab_size"):
