@@ -15,6 +15,7 @@ from ingot.models.file_names import CONFIG
 from ingot.models.model_dir import ModelDir
 from ingot.runtime.arrays import Float32
 
+ROWS = "AutoModel"  # the class that loads what gives the rows of a text
 UNUSED = "pooler."  # a head of BERT's training, which vectors are not made by
 DTYPES = ("float32", "bfloat16", "float16")
 
@@ -86,7 +87,7 @@ def _kind(model_dir: ModelDir) -> tuple[Task, str]:
         import transformers
     made = getattr(transformers, name, None)
     generates = made is None or issubclass(made, transformers.GenerationMixin)
-    return ("generate", "AutoModelForCausalLM") if generates else ("embed", "AutoModel")
+    return ("generate", "AutoModelForCausalLM") if generates else ("embed", ROWS)
 
 
 def pooling_of(model_dir: ModelDir) -> Pooled:
@@ -142,7 +143,8 @@ def _loaded(path: Path, dtype: str, kind: str) -> Any:
             ) from error
     # It would fill these with random numbers, and warn.
     missing = sorted({*info["missing_keys"], *(key[0] for key in info["mismatched_keys"])})
-    missing = [name for name in missing if not name.startswith(UNUSED)]
+    if kind == ROWS:
+        missing = [name for name in missing if not name.startswith(UNUSED)]
     if missing:
         raise ModelDirError(
             f"{path} has no weights for {listed(missing)}, as transformers names them",

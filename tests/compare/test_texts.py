@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.torch import load_file, save_file
 
 import ingot
 from ingot.cli.main import main
@@ -14,9 +15,9 @@ from ingot.compare.compare import compare
 from ingot.compare.onnx_side import OnnxSide
 from ingot.compare.prompts import ComparedPrompt, golden_prompts
 from ingot.compare.sides import Side, open_side
-from ingot.errors import UsageError
+from ingot.errors import ModelDirError, UsageError
 from ingot.onnx import export_onnx
-from tests.onnx.test_encoders import exported
+from tests.onnx.support import exported_texts
 from tests.support.core import core
 from tests.support.text_models import KINDS, TEXTS, rows, saved, with_modules
 
@@ -68,7 +69,7 @@ def test_labels_of_an_artifact_and_of_onnx_agree(reranker_artifact: Path, tmp_pa
 def test_an_onnx_file_of_texts_is_read_with_its_config(
     embedder_artifact: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = exported("bert") / "model.onnx"
+    file = exported_texts("bert") / "model.onnx"
     assert main(["compare", str(embedder_artifact), str(file), "--max-error", "2e-5"]) == 0
     out = capsys.readouterr().out
     assert "vector error" in out and "cosine        1.0000000 or more" in out
@@ -80,7 +81,7 @@ def test_an_onnx_file_of_texts_is_read_with_its_config(
     assert main(["compare", str(embedder_artifact), str(file), "--max-kl", "1"]) == 2
     assert "vectors are no distribution" in capsys.readouterr().err
     for name in ("model.onnx", "model.onnx.data"):
-        (tmp_path / name).symlink_to(exported("bert") / name)
+        (tmp_path / name).symlink_to(exported_texts("bert") / name)
     with pytest.raises(UsageError, match=r"no config\.json with a vocab_size"):
         OnnxSide("file", tmp_path / "model.onnx")
 
@@ -118,6 +119,20 @@ def test_vectors_of_other_sizes_are_not_compared(embedder_artifact: Path, tmp_pa
     one.close()
     other.close()
     with pytest.raises(UsageError, match="Dense layers behind the model"):
+        open_side(f"hf:{folder}")
+
+
+def test_transformers_may_lack_only_what_makes_no_vector(tmp_path: Path) -> None:
+    folder = saved(KINDS["bert"].build("Model"), tmp_path / "model")
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    for name in ("pooler.dense.weight", "pooler.dense.bias"):
+        del tensors[name]
+    save_file(tensors, file, metadata={"format": "pt"})
+    assert open_side(f"hf:{folder}").logits(TEXTS[0]).shape == (1, 60)
+    del tensors["encoder.layer.1.output.dense.bias"]
+    save_file(tensors, file, metadata={"format": "pt"})
+    with pytest.raises(ModelDirError, match=r"no weights for encoder\.layer\.1\.output"):
         open_side(f"hf:{folder}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import onnxruntime
 
 from ingot.onnx import export_onnx
 from tests.support.made_once import made_once
+from tests.support.text_models import KINDS, saved, with_modules
 from tests.support.tiny_models import save_random
 
 CACHED, PLAIN = "model.onnx", "plain.onnx"
@@ -24,6 +26,18 @@ def exported(name: str, checkpoint: str = "float32", **options: object) -> tuple
 
     place = made_once(f"onnx-{key}", make)
     return place / "model", place / "onnx"
+
+
+def exported_texts(kind: str, pooling: str = "mean", opset: int = 23) -> Path:
+    """The folder that a model which makes vectors is exported to, once a test run."""
+
+    def make(place: Path) -> None:
+        folder = with_modules(saved(KINDS[kind].build("Model"), place / "model"), pooling)
+        (folder / "special_tokens_map.json").write_text(json.dumps({"pad_token": "<pad>"}))
+        report = export_onnx(folder, place / "onnx", opset=opset)
+        assert report.errors["model.onnx"] < 2e-5
+
+    return made_once(f"onnx-texts-{kind}-{pooling}-{opset}", make) / "onnx"
 
 
 def session(file: Path) -> onnxruntime.InferenceSession:

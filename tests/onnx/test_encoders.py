@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,8 @@ from ingot.errors import VerificationError
 from ingot.onnx import encoder, export_onnx
 from ingot.onnx.output import check_output
 from tests.conftest import ROOT
-from tests.onnx.support import session
+from tests.onnx.support import exported_texts, session
 from tests.support.core import core
-from tests.support.made_once import made_once
 from tests.support.page_blocks import blocks_of
 from tests.support.text_models import KINDS, POOLS, TEXTS, VOCAB, rows, saved, with_modules
 
@@ -48,18 +46,6 @@ def error(got: np.ndarray, wanted: torch.Tensor) -> float:
     return float(np.linalg.norm(got - wanted.numpy()) / np.linalg.norm(wanted.numpy()))
 
 
-def exported(kind: str, pooling: str = "mean", opset: int = 23) -> Path:
-    """The folder of a model that makes vectors, once a test run."""
-
-    def make(place: Path) -> None:
-        folder = with_modules(saved(KINDS[kind].build("Model"), place / "model"), pooling)
-        (folder / "special_tokens_map.json").write_text(json.dumps({"pad_token": "<pad>"}))
-        report = export_onnx(folder, place / "onnx", opset=opset)
-        assert report.errors["model.onnx"] < MOST
-
-    return made_once(f"onnx-encoder-{kind}-{pooling}-{opset}", make) / "onnx"
-
-
 @pytest.mark.parametrize(
     ("kind", "pooling", "opset"),
     [
@@ -69,7 +55,7 @@ def exported(kind: str, pooling: str = "mean", opset: int = 23) -> Path:
     ],
 )
 def test_vectors_are_those_of_transformers(kind: str, pooling: str, opset: int) -> None:
-    judge, folder = KINDS[kind].build("Model"), exported(kind, pooling, opset)
+    judge, folder = KINDS[kind].build("Model"), exported_texts(kind, pooling, opset)
     expected = [rows(judge, text) for text in TEXTS]
     wanted = functional.normalize(torch.stack([POOLS[pooling](each) for each in expected]))
     for side in ("right", "left"):
@@ -153,7 +139,7 @@ def test_dense_layers_and_other_formats(tmp_path: Path) -> None:
 
 
 def test_a_file_is_what_programs_for_encoders_expect() -> None:
-    folder = exported("bert")
+    folder = exported_texts("bert")
     assert {path.name for path in folder.iterdir()} == {
         "model.onnx", "model.onnx.data", "config.json", "tokenizer.json", "tokenizer_config.json",
         "special_tokens_map.json",
@@ -175,7 +161,7 @@ def test_a_file_is_what_programs_for_encoders_expect() -> None:
 def test_texts_become_vectors_as_the_page_says() -> None:
     page = ROOT / "docs" / "onnx.md"
     (block,) = (each for each in blocks_of(page) if each.test.endswith(f"::{NAMED_BY_THE_PAGE}"))
-    folder, found = exported("bert"), dict[str, Any]()
+    folder, found = exported_texts("bert"), dict[str, Any]()
     exec(block.text.replace("DIR", str(folder)), found)
     texts = found["texts"]
     pairs = [zip(text.ids, text.attention_mask, strict=True) for text in texts]
