@@ -13,6 +13,7 @@ from ingot.cli.arguments import REVISION, Argument, Arguments
 from ingot.cli.numbers import allowed, human_int, whole_number
 from ingot.cli.output import print_json, show
 from ingot.cli.progress import progress_display
+from ingot.compare.forms import OF_VECTORS
 from ingot.errors import UsageError, VerificationError
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ def main(args: argparse.Namespace) -> int:
 
 def _check_limits(args: argparse.Namespace, found: Comparison) -> None:
     """Raises UsageError for a limit of what vectors have not."""
-    if args.max_kl is not None and found.task == "embed":
+    if args.max_kl is not None and found.task in OF_VECTORS:
         raise UsageError(
             "--max-kl is given, and vectors are no distribution", hint="Give --max-error instead."
         )

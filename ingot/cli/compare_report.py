@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from ingot.cli.output import facts, table
+from ingot.compare.forms import OF_VECTORS
 
 if TYPE_CHECKING:
     from ingot.compare.compare import Comparison, GreedyDifference, PromptResult
@@ -19,8 +20,9 @@ COLUMNS = {
     "generate": ("prompt", "tokens", "largest", "relative", "KL", "top-1", "greedy"),
     "classify": ("text", "tokens", "largest", "relative", "KL", "likeliest"),
     "embed": ("text", "tokens", "largest", "relative", "cosine"),
+    "token_embed": ("text", "tokens", "largest", "relative", "cosine"),
 }
-NUMBERS = {"generate": "logit", "classify": "score", "embed": "vector"}
+NUMBERS = {"generate": "logit", "classify": "score", "embed": "vector", "token_embed": "vector"}
 NO_DISTRIBUTION = ("mean_kl", "tail_kl", "top1", "top5")  # measures that vectors have not
 
 
@@ -73,7 +75,7 @@ def as_object(found: Comparison, *, passed: bool) -> dict[str, Any]:
 
 def measured(found: Comparison, measures: Measures) -> dict[str, Any]:
     """The measures that say something of what both sides do."""
-    left_out = NO_DISTRIBUTION if found.task == "embed" else ()
+    left_out = NO_DISTRIBUTION if found.task in OF_VECTORS else ()
     return {name: value for name, value in asdict(measures).items() if name not in left_out}
 
 
@@ -97,7 +99,7 @@ def _facts(found: Comparison) -> list[tuple[str, str]]:
         rows.append(("not finite", f"{measures.num_not_finite} positions"))
     error = f"largest {measures.max_error:.2e}, relative {measures.relative_error:.2e}"
     rows.append((f"{name} error", error))
-    if found.task == "embed":
+    if found.task in OF_VECTORS:
         return [*rows, ("cosine", f"{measures.cosine:.7f} or more")]
     if found.task == "classify":
         rows.append(("KL", f"mean {measures.mean_kl:.2e} nats"))
@@ -154,7 +156,7 @@ def _row(each: PromptResult) -> tuple[object, ...]:
 
 def _last(found: Comparison, each: PromptResult) -> object:
     """The last column: what tells most of what both sides do."""
-    if found.task == "embed":
+    if found.task in OF_VECTORS:
         return f"{each.measures.cosine:.7f}"
     if found.task == "classify":
         return "the same" if each.measures.top1 == 1 else "another"

@@ -57,6 +57,8 @@ class ArtifactSide:
         if self.task == "generate":
             return llm.logits(tokens)
         assert llm.texts is not None and pooler is not None, "it reads whole texts"
+        if self.task == "token_embed":
+            return finished(llm.texts.run_tokens([EncodedText(tokens)])[0], pooler)
         return finished(llm.texts.run([EncodedText(tokens)]), pooler)
 
     def greedy(self, tokens: Sequence[int], count: int) -> list[int]:

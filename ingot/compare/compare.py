@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ingot.compare.forms import Task
+from ingot.compare.forms import OF_VECTORS, Task
 from ingot.compare.measure import Measures, Tally
 from ingot.compare.pair import Pair
 from ingot.compare.prompts import ComparedPrompt, max_len
@@ -62,7 +62,7 @@ class Comparison:
     @property
     def worst(self) -> list[PromptResult]:
         """The prompts, those that differ most first: by divergence, and vectors by their error."""
-        if self.task == "embed":
+        if self.task in OF_VECTORS:
             return sorted(self.prompts, key=lambda each: -each.measures.relative_error)
         return sorted(self.prompts, key=lambda each: -each.measures.mean_kl)
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
-# What a side makes of tokens: logits of every position, or of the whole text a vector or scores of
-# labels.
-Task = Literal["generate", "embed", "classify"]
-DOES: dict[Task, str] = {
+from ingot.artifact.pooler import DOES as READS
+
+# What a side makes of tokens: logits of every position, or of the whole text a vector, one for each
+# token, or scores of labels.
+Task = Literal["generate", "embed", "token_embed", "classify"]
+DOES: Mapping[str, str] = {
     "generate": "generates text",
-    "embed": "makes vectors of texts",
-    "classify": "gives texts scores of labels",
+    **{str(task): does for task, does in READS.items()},
 }
+OF_VECTORS: tuple[Task, ...] = ("embed", "token_embed")  # which are no distributions
 HF = "hf:"
 ONNX = ".onnx"
 FORMS = (

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ingot.artifact.programs import ENCODE
 from ingot.compare.artifact_side import ArtifactSide
 from ingot.compare.reference_side import ReferenceSide
 from ingot.compare.sides import Side
@@ -76,7 +75,7 @@ def golden_tokens(side: ArtifactSide) -> list[list[int]]:
     """The tokens of an artifact's golden prompts."""
     if side.task == "generate":
         return [prompt.tokens for prompt in read_golden(side.artifact).prompts]
-    return [prompt.tokens for prompt in read_rows(side.artifact, ENCODE.name).prompts]
+    return [prompt.tokens for prompt in read_rows(side.artifact, side.manifest.main).prompts]
 
 
 def _made(sides: Sequence[Side]) -> list[list[int]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ingot.compare.forms import Task
 from ingot.compare.side_parts import folder_tokenizer, greedy_by_logits, needed
@@ -14,6 +14,9 @@ from ingot.errors import ModelDirError, UsageError, describe, listed
 from ingot.models.file_names import CONFIG
 from ingot.models.model_dir import ModelDir
 from ingot.runtime.arrays import Float32
+
+if TYPE_CHECKING:
+    from ingot.models.text_modules import TextModules
 
 ROWS = "AutoModel"  # the class that loads what gives the rows of a text
 UNUSED = "pooler."  # a head of BERT's training, which vectors are not made by
@@ -93,29 +96,40 @@ def _kind(model_dir: ModelDir) -> tuple[Task, str]:
 def pooling_of(model_dir: ModelDir) -> Pooled:
     """What makes a vector [1, C] of the rows [1, T, C] of a text, by the files of the directory.
 
-    Raises UsageError for Dense layers, which `transformers` does not know.
+    Raises UsageError for Dense layers and weights of tokens, which `transformers` does not know,
+    and for vectors of tokens.
     """
+    import torch
     from torch.nn import functional
 
-    from ingot.models.blocks.encoder import POOLINGS
     from ingot.models.text_modules import read_modules
+    from ingot.ops.pool import pooled as pooled_row
 
     modules = read_modules(model_dir)
-    if modules is not None and modules.layers:
+    if foreign := _foreign(modules):
         raise UsageError(
-            f"{model_dir.path} has Dense layers behind the model, which transformers does not run",
+            f"{model_dir.path} has {foreign} behind the model, which transformers does not run",
             hint="Give the model directory without hf:, which is run in float32.",
         )
-    pool = POOLINGS[modules.pooling if modules else "mean"]
+    hows = modules.pooling if modules else ("mean",)
 
     def pooled(rows: Any) -> Float32:
-        row = pool(rows)[0]
+        row = torch.cat([pooled_row(rows[0], how) for how in hows])[None]
         vector: Float32 = (
             functional.normalize(row) if modules and modules.normalize else row
         ).numpy()
         return vector
 
     return pooled
+
+
+def _foreign(modules: TextModules | None) -> str:
+    """What follows the rows of a model that is no pooling; empty if there is nothing else."""
+    if modules is None:
+        return ""
+    if modules.log1ps:
+        return "SpladePooling"
+    return "Dense layers" if modules.layers else "" if modules.pooling else "no pooling"
 
 
 def _loaded(path: Path, dtype: str, kind: str) -> Any:
