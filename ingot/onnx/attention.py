@@ -41,7 +41,8 @@ def attend(
     """q [B, T, H*D], k and v [B, T, K*D], mask bool [B or 1, 1, T, M], the past [B, K, P, D] ->
     [B, T, H*D] and, with the new ones, keys and values [B, K, M, D].
 
-    The mask says what is visible, and a window of `scoring` nothing.
+    The mask says what is visible, and a window of `scoring` nothing. A bias is for texts without a
+    past.
 
     A row that sees nothing, as of padding, gets finite values that nobody reads: infinite ones
     would spoil the values that come after.
@@ -51,7 +52,9 @@ def attend(
     queries = q.reshape(batch, tokens, count, -1).transpose(1, 2)
     keys, values = (with_past(x, old, kv_count) for x, old in zip((k, v), past, strict=True))
     wide_keys, wide_values = (repeated(x, count // kv_count) for x in (keys, values))
-    scores = torch.matmul(queries, wide_keys.transpose(2, 3)).float() * scoring.scale
+    products = torch.matmul(queries, wide_keys.transpose(2, 3)).float()
+    scale, bias = scoring.scale, scoring.bias
+    scores = products * scale if bias is None else bias.of(products, 0, scale)
     softcap, sinks = scoring.softcap, scoring.sinks
     if softcap > 0:
         scores = softcap * torch.tanh(scores / softcap)

@@ -19,7 +19,7 @@ from ingot.artifact.traits import Role, Traits
 from ingot.onnx.attention import attend, visible
 from ingot.onnx.weights import Weight, Weights
 from ingot.ops import OPS
-from ingot.ops.attention import SoftmaxScope
+from ingot.ops.attention import DistanceBias, SoftmaxScope
 
 BATCH, TOKENS, PAST, TOTAL = (
     "batch_size", "sequence_length", "past_sequence_length", "total_sequence_length",
@@ -86,7 +86,7 @@ class Run(torch.fx.Interpreter):
         op = OPS[name]
         given = vars(op.bind(*args, **kwargs))
         if op.traits.meets_tokens:
-            return self.attention(scope_of(given), **given)
+            return self.attention(scope_of(given, self.batch), **given)
         if name in OF_WHOLE_ROWS:
             return self.product(op.traits, given)
         given = {key: numbers(value) for key, value in given.items()}
@@ -134,10 +134,23 @@ class Run(torch.fx.Interpreter):
         return self.masks[kind]
 
 
-def scope_of(given: Mapping[str, Any]) -> SoftmaxScope:
-    """What attention is over, by its arguments."""
+def scope_of(given: Mapping[str, Any], batch: tuple[int, ...]) -> SoftmaxScope:
+    """What attention is over, by its arguments, of a batch [B, T]."""
     names = ("scale", "window", "softcap", "sinks", "causal")
-    return SoftmaxScope(**{name: numbers(given[name]) for name in names})
+    return SoftmaxScope(
+        **{name: numbers(given[name]) for name in names}, bias=bias_of(given, batch)
+    )
+
+
+def bias_of(given: Mapping[str, Any], batch: tuple[int, ...]) -> DistanceBias | None:
+    """What is added to scores by distance, if anything is."""
+    if given["buckets"] is None:
+        return None
+    queries, keys = (
+        rows if rows is None else rows.reshape(*batch, *rows.shape[2:])
+        for rows in (given["q_bias"], given["k_bias"])
+    )
+    return DistanceBias(numbers(given["buckets"]), numbers(given["bias"]), queries, keys)
 
 
 def numbers(value: Any) -> Any:

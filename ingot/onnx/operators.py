@@ -52,8 +52,9 @@ def rope(x: Tensor, table: Tensor, interleaved: bool, **_: Any) -> Tensor:
 def attention(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor, past: Past, heads: Heads, scoring: SoftmaxScope
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """As `ingot.onnx.attention.attend`, which it leaves sinks to: the operator knows none."""
-    if scoring.sinks is not None:
+    """As `ingot.onnx.attention.attend`, which it leaves sinks and biases to: the operator knows
+    none."""
+    if scoring.sinks is not None or scoring.bias is not None:
         return attend(q, k, v, mask, past, heads, scoring)
     batch, tokens, width = k.shape
     count, kv_count = heads

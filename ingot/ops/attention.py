@@ -18,8 +18,8 @@ class DistanceBias:
         buckets: [2 R + 1]: the number of the bucket of each distance from -R to R. Those that are
             farther have the buckets of the ends.
         heads: [Hq, B] or None: for each bucket what is added to the score.
-        queries, keys: [N, Hq, B] and [M, Hk, B] or None: for each bucket what is added to the
-            product of the query, or of the key, with any other.
+        queries, keys: [..., N, Hq, B] and [..., M, Hk, B] or None: for each bucket what is added to
+            the product of the query, or of the key, with any other.
     """
 
     buckets: Tensor
@@ -28,19 +28,20 @@ class DistanceBias:
     keys: Tensor | None
 
     def of(self, products: Tensor, first: int, scale: float) -> Tensor:
-        """Scores [H, N, M] of products of queries at positions first.. and keys at 0.."""
-        heads, n, m = products.shape
+        """Scores [..., H, N, M] of products of queries at positions first.. and keys at 0.."""
+        *lead, heads, n, m = products.shape
         reach = len(self.buckets) // 2
         i = torch.arange(first, first + n, device=products.device)[:, None]
         j = torch.arange(m, device=products.device)[None, :]
         found = self.buckets[(i - j).clamp(-reach, reach) + reach].long()
         if self.queries is not None:
-            rows = self.queries.float().transpose(0, 1)
-            products = products + rows.gather(2, found.expand(heads, n, m))
+            rows = self.queries.float().transpose(-3, -2)
+            products = products + rows.gather(-1, found.expand(*lead, heads, n, m))
         if self.keys is not None:
-            rows = self.keys.float().transpose(0, 1)
-            rows = rows.repeat_interleave(heads // len(rows), dim=0)
-            products = products + rows.gather(2, found.T.expand(heads, m, n)).transpose(1, 2)
+            rows = self.keys.float().transpose(-3, -2)
+            rows = rows.repeat_interleave(heads // rows.shape[-3], dim=-3)
+            turned = rows.gather(-1, found.T.expand(*lead, heads, m, n))
+            products = products + turned.transpose(-2, -1)
         scores = products * scale
         return scores if self.heads is None else scores + self.heads.float()[:, found]
 
