@@ -27,15 +27,22 @@ from ingot.runtime.arrays import Float32
 GENAI = "genai_config.json"
 LOGITS = "logits"
 PAST = re.compile(r"past_key_values\.\d+\.(key|value)")
-VECTORS = "sentence_embedding"
+VECTORS, OF_TOKENS = "sentence_embedding", "token_embeddings"
 SUPPORTED = (
-    "Supported inputs: input_ids, position_ids, attention_mask, token_type_ids and "
-    f"past_key_values.N.key and .value; one output must be {LOGITS} or {VECTORS}. `ingot "
-    "export-onnx` writes such files."
+    "Supported inputs: input_ids, position_ids, attention_mask, token_type_ids, prompt_length and "
+    f"past_key_values.N.key and .value; one output must be {LOGITS}, {VECTORS} or {OF_TOKENS}. "
+    "`ingot export-onnx` writes such files."
 )
 INTEGERS = {"tensor(int64)": np.int64, "tensor(int32)": np.int32}
 FLOATS = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
 WHOLE = ("input_ids", "position_ids", "attention_mask", "token_type_ids")
+BEFORE = "prompt_length"  # tokens of each text that are not pooled
+RESULTS: dict[Task, str] = {
+    "generate": LOGITS,
+    "embed": VECTORS,
+    "token_embed": OF_TOKENS,
+    "classify": LOGITS,
+}
 MOST_SAID = 400
 QUIET = 3  # of onnxruntime's levels: errors alone
 
@@ -81,7 +88,8 @@ class OnnxSide:
     def logits(self, tokens: Sequence[int]) -> Float32:
         found = self._run(tokens)
         if self.task != "generate":
-            return found.astype(np.float32, copy=False)
+            rows = found[0] if self.task == "token_embed" else found
+            return rows.astype(np.float32, copy=False)
         if found.ndim != 3 or found.shape[:2] != (1, len(tokens)):
             raise UsageError(
                 f"{self.name} gives {LOGITS} of the shape {list(found.shape)} for {len(tokens)} "
@@ -94,8 +102,7 @@ class OnnxSide:
     def _run(self, tokens: Sequence[int]) -> NDArray[Any]:
         given = {each.name: _value(each, tokens) for each in self._inputs}
         try:
-            name = VECTORS if self.task == "embed" else LOGITS
-            (found,) = self._session.run([name], given)
+            (found,) = self._session.run([RESULTS[self.task]], given)
         except Exception as error:
             raise ModelDirError(f"{self.name}: onnxruntime raised {describe(error)}") from error
         logits: NDArray[Any] = found
@@ -141,9 +148,10 @@ def _check(path: Path, inputs: Sequence[Any], outputs: Sequence[str]) -> None:
     if unknown or "input_ids" not in names:
         what = f"unknown inputs: {listed(unknown)}" if unknown else "no input input_ids"
         raise UsageError(f"{path} has {what}", hint=SUPPORTED)
-    if not {LOGITS, VECTORS} & {*outputs}:
+    if not {LOGITS, VECTORS, OF_TOKENS} & {*outputs}:
         raise UsageError(
-            f"{path} has no output {LOGITS} or {VECTORS}: {listed(list(outputs))}", hint=SUPPORTED
+            f"{path} has no output {LOGITS}, {VECTORS} or {OF_TOKENS}: {listed(list(outputs))}",
+            hint=SUPPORTED,
         )
 
 
@@ -152,6 +160,8 @@ def _task(outputs: Sequence[Any]) -> Task:
     shapes = {each.name: each.shape for each in outputs}
     if VECTORS in shapes:
         return "embed"
+    if OF_TOKENS in shapes:
+        return "token_embed"
     return "classify" if len(shapes[LOGITS] or ()) == 2 else "generate"
 
 
@@ -159,7 +169,7 @@ def _is_known(given: Any) -> bool:
     if PAST.fullmatch(given.name):
         _, heads, _, size = given.shape if len(given.shape) == 4 else (None,) * 4
         return given.type in FLOATS and isinstance(heads, int) and isinstance(size, int)
-    return given.name in WHOLE and given.type in INTEGERS
+    return given.name in (*WHOLE, BEFORE) and given.type in INTEGERS
 
 
 def _value(given: Any, tokens: Sequence[int]) -> NDArray[Any]:
@@ -167,6 +177,8 @@ def _value(given: Any, tokens: Sequence[int]) -> NDArray[Any]:
     if PAST.fullmatch(given.name):
         _, heads, _, size = given.shape
         return np.empty((1, heads, 0, size), FLOATS[given.type])
+    if given.name == BEFORE:
+        return np.zeros(1, INTEGERS[given.type])
     values = {
         "input_ids": tokens,
         "position_ids": range(len(tokens)),

@@ -19,7 +19,7 @@ from ingot.compiler.golden import MAX_WINDOW
 from ingot.compiler.reference import Interpreter, ReadParameter
 from ingot.errors import ExportError, VerificationError
 from ingot.models.config import ModelConfig
-from ingot.onnx.encoder import MASK, TYPES
+from ingot.onnx.encoder import BEFORE, MASK, TYPES
 
 # The largest relative error of logits, on the numbers that the file holds. Arithmetic in float32
 # differs by the order of its sums; in float16, by a rounding of every product (docs/design.md).
@@ -72,14 +72,17 @@ def check_file(
 def reference_rows(
     graph: GraphModule, read: ReadParameter, texts: Sequence[Sequence[int]], pooler: Pooler
 ) -> list[Numbers]:
-    """What the float32 reference makes of whole texts: vectors, or logits of labels."""
+    """What the float32 reference makes of whole texts: vectors, of them or of their tokens, or
+    logits of labels."""
     run = Interpreter(graph, read, texts)
     if pooler.types > 1:
         sorts = [int(i >= half(text)) for text in texts for i in range(len(text))]
         run.positions = run.positions + torch.tensor([sorts]) * pooler.type_stride
     (found,) = run.run()
-    rows = found[0]
-    return [*(functional.normalize(rows) if pooler.normalize else rows).numpy()]
+    rows = functional.normalize(found[0]) if pooler.normalize else found[0]
+    if pooler.task == "token_embed":
+        return [each.numpy() for each in rows.split([len(text) for text in texts])]
+    return [*rows.numpy()]
 
 
 def half(text: Sequence[int]) -> int:
@@ -124,12 +127,16 @@ class Runner:
     def _texts(self, texts: Sequence[Sequence[int]]) -> list[Numbers]:
         """Whole texts that are padded on the right; their second halves are of another sort."""
         longest = max(map(len, texts))
-        given = {name: np.zeros((len(texts), longest), dtype=np.int64) for name in self.names}
+        shapes = {name: (len(texts), longest) for name in self.names if name != BEFORE}
+        given = {name: np.zeros(shape, dtype=np.int64) for name, shape in shapes.items()}
         for row, text in enumerate(texts):
             given["input_ids"][row, : len(text)], given[MASK][row, : len(text)] = text, 1
             if TYPES in given:
                 given[TYPES][row, half(text) : len(text)] = 1
-        return [*self.session.run(None, given)[-1]]
+        none = {BEFORE: np.zeros(len(texts), dtype=np.int64)} if BEFORE in self.names else {}
+        found = self.session.run(None, given | none)[-1]
+        of_tokens = found.ndim == 3
+        return [row[: len(t)] if of_tokens else row for row, t in zip(found, texts, strict=True)]
 
     def _whole(self, prompt: Sequence[int]) -> Numbers:
         """A prompt beside its reverse: what one gives must not depend on the other."""

@@ -12,18 +12,21 @@ from ingot.artifact.pooler import Pooler
 from ingot.onnx.batched import BATCH, OP_NAMES, TOKENS, Batched, Run, Shape
 from ingot.ops import OPS
 
-MASK, TYPES = "attention_mask", "token_type_ids"
+MASK, TYPES, BEFORE = "attention_mask", "token_type_ids", "prompt_length"
 ROWS, VECTORS, LOGITS = "last_hidden_state", "sentence_embedding", "logits"
+OF_TOKENS = "token_embeddings"
 LEAST_LENGTH = 1e-12  # of a vector that is divided by its length
 LOWEST = torch.finfo(torch.float32).min
 
 
 class Encoder(Batched):
     """input_ids, attention_mask, and where tokens are of two sorts token_type_ids, int64 [B, T] ->
-    last_hidden_state [B, T, C] and sentence_embedding [B, W], or logits [B, labels]; all float32.
+    last_hidden_state [B, T, C] and sentence_embedding [B, W], or what `names_of` tells; all
+    float32.
 
-    The mask is 0 for padding, on either side. The graph gives a pooled row [1, 1, W]. The others
-    are as of `Batched`.
+    The mask is 0 for padding, on either side. Where rows of prompts are not pooled, prompt_length
+    int64 [B] tells how many tokens they have. The graph gives a pooled row [1, 1, W], or a row for
+    each token. The others are as of `Batched`.
     """
 
     def __init__(self, pooler: Pooler, *given: Any, **options: Any) -> None:
@@ -31,8 +34,9 @@ class Encoder(Batched):
         self.pooler = pooler
         names = ("input_ids", MASK, *((TYPES,) if pooler.types > 1 else ()))
         ids: Shape = (BATCH, TOKENS)
-        self.inputs = dict.fromkeys(names, ids)
-        self.output_names = [LOGITS] if pooler.task == "classify" else [ROWS, VECTORS]
+        before: dict[str, Shape] = {} if pooler.include_prompt else {BEFORE: (BATCH,)}
+        self.inputs = dict.fromkeys(names, ids) | before
+        self.output_names = names_of(pooler)
 
     def outputs(self, given: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
         ids, mask = given["input_ids"], given[MASK]
@@ -41,11 +45,21 @@ class Encoder(Batched):
             positions = positions + given[TYPES] * self.pooler.type_stride
         run = TextRun(self, given)
         made = run.run(ids.reshape(1, -1), positions.reshape(1, -1))[0]
-        if self.pooler.task == "classify":
-            return (made,)
+        if self.pooler.task == "token_embed":
+            made = made.reshape(*ids.shape, -1)
         if self.pooler.normalize:
-            made = made / made.norm(dim=1, keepdim=True).clamp(min=LEAST_LENGTH)
-        return run.rows, made
+            made = made / made.norm(dim=-1, keepdim=True).clamp(min=LEAST_LENGTH)
+        return (run.rows, made) if ROWS in self.output_names else (made,)
+
+
+def names_of(pooler: Pooler) -> list[str]:
+    """The outputs: labels have logits, and vectors follow the rows that they are pooled from,
+    unless those are as wide as the vocabulary. A model that pools nothing has vectors of tokens."""
+    if pooler.task == "classify":
+        return [LOGITS]
+    if pooler.task == "token_embed":
+        return [OF_TOKENS]
+    return [VECTORS] if pooler.sparse else [ROWS, VECTORS]
 
 
 class TextRun(Run):
@@ -58,19 +72,23 @@ class TextRun(Run):
             return super().call_function(target, args, kwargs)
         given = OPS["pool"].bind(*args, **kwargs)
         self.rows = given.x.reshape(*self.batch, -1)
-        return pooled(self.rows, self.given[MASK], given.how)[None]
+        places = self.given[MASK].cumsum(1)  # from 1 on
+        seen = self.given[MASK] != 0
+        if BEFORE in self.given:
+            seen = seen & (places > self.given[BEFORE][:, None])
+        return pooled(self.rows, seen, places, given.how)[None]
 
 
-def pooled(rows: Tensor, mask: Tensor, how: str) -> Tensor:
-    """rows [B, T, C], mask int64 [B, T] -> [B, C]: of each text one row of those that are masked
-    with 1; see `ingot.ops.pool`."""
-    seen = mask != 0
+def pooled(rows: Tensor, seen: Tensor, places: Tensor, how: str) -> Tensor:
+    """rows [B, T, C], seen bool [B, T], places int64 [B, T] -> [B, C]: of each text one row of
+    those that are seen. Where they are weighted, each counts as often as its place says; see
+    `ingot.ops.pool`."""
     if how == "max":
         return torch.where(seen[:, :, None], rows, LOWEST).amax(1)
     if how in ("first", "last"):
         place = place_of(seen, how)
         return rows.gather(1, place[:, None, None].expand(-1, 1, rows.shape[2]))[:, 0]
-    counts = mask.cumsum(1) if how == "weighted_mean" else torch.ones_like(mask)
+    counts = places if how == "weighted_mean" else torch.ones_like(places)
     weights = torch.where(seen, counts, 0).float()[:, :, None]
     total = (torch.where(seen[:, :, None], rows, 0.0) * weights).sum(1)
     if how == "sum":

@@ -20,21 +20,41 @@ from tests.conftest import ROOT
 from tests.onnx.support import exported_texts, session
 from tests.support.core import core
 from tests.support.page_blocks import blocks_of
-from tests.support.text_models import KINDS, POOLS, TEXTS, VOCAB, rows, saved, with_modules
+from tests.support.text_models import (
+    KINDS,
+    POOLS,
+    TEXTS,
+    VOCAB,
+    colbert_dir,
+    projected,
+    rows,
+    saved,
+    splade_dir,
+    weighed,
+    with_modules,
+    without_prompt,
+)
 
 MOST = 2e-5  # relative
 NAMED_BY_THE_PAGE = "test_texts_become_vectors_as_the_page_says"
-FAMILIES = ["roberta", "distilbert", "nomic", "gemma3", "modernbert"]
+FAMILIES = [
+    *("roberta", "distilbert", "nomic", "gemma3", "modernbert"),
+    *("mpnet", "deberta v3", "deberta even", "deberta one way", "jina v3"),
+]
 
 
 def run(folder: Path, texts: Sequence[Sequence[int]], side: str = "right", **more: Any) -> Any:
-    """The outputs for texts in one batch, by name; `more` are inputs of each token."""
+    """The outputs for texts in one batch, by name; `more` are inputs of each token, or of each
+    text."""
     onnxruntime = session(folder / "model.onnx")
     longest = max(map(len, texts))
     given = {"input_ids": texts, "attention_mask": [[1] * len(text) for text in texts], **more}
     arrays = {}
     for each in onnxruntime.get_inputs():
         values = given.get(each.name, [[0] * len(text) for text in texts])
+        if len(each.shape) == 1:
+            arrays[each.name] = np.array(values)
+            continue
         padding = [[0] * (longest - len(row)) for row in values]
         pairs = zip(values, padding, strict=True)
         arrays[each.name] = np.array([[*v, *p] if side == "right" else [*p, *v] for v, p in pairs])
@@ -50,7 +70,6 @@ def error(got: np.ndarray, wanted: torch.Tensor) -> float:
     ("kind", "pooling", "opset"),
     [
         *core(("bert", "mean", 23), further=[(kind, "mean", 23) for kind in FAMILIES]),
-        *core(further=[], slow=[("bert", how, 23) for how in POOLS if how != "mean"]),
         *core(further=[], slow=[(kind, "mean", 18) for kind in ("bert", "gemma3", "modernbert")]),
     ],
 )
@@ -67,8 +86,51 @@ def test_vectors_are_those_of_transformers(kind: str, pooling: str, opset: int) 
     assert error(run(folder, TEXTS[:1])["sentence_embedding"], wanted[:1]) < MOST
 
 
+def test_all_ways_to_pool_lie_side_by_side_without_the_rows_of_prompts(tmp_path: Path) -> None:
+    judge = KINDS["bert"].build("Model")
+    folder = saved(judge, tmp_path / "model")
+    with_modules(folder, *POOLS, normalize=False, include_prompt=False)
+    export_onnx(folder, tmp_path / "onnx")
+    lengths = [2, 0, 17]
+
+    def wanted(lengths: Sequence[int]) -> torch.Tensor:
+        pairs = zip(TEXTS, lengths, strict=True)
+        return torch.stack([without_prompt(rows(judge, text), count) for text, count in pairs])
+
+    for side in ("right", "left"):
+        found = run(tmp_path / "onnx", TEXTS, side, prompt_length=lengths)["sentence_embedding"]
+        assert error(found, wanted(lengths)) < MOST
+        assert error(found, wanted([0, 0, 0])) > 1e-2
+
+
+@pytest.mark.thorough
+def test_vectors_of_tokens_are_those_of_pylate(tmp_path: Path) -> None:
+    judge, folder = KINDS["bert"].build("Model"), colbert_dir(tmp_path / "model")
+    export_onnx(folder, tmp_path / "onnx")
+    found = run(tmp_path / "onnx", TEXTS)
+    assert [*found] == ["token_embeddings"]
+    for text, got in zip(TEXTS, found["token_embeddings"], strict=True):
+        assert error(got[: len(text)], projected(folder, rows(judge, text))) < MOST
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("strategy", "log1ps"), [("max", 1), ("sum", 2)])
+def test_weights_of_tokens_are_those_of_splade(strategy: str, log1ps: int, tmp_path: Path) -> None:
+    folder = splade_dir(tmp_path / "model", strategy=strategy, log1ps=log1ps)
+    export_onnx(folder, tmp_path / "onnx")
+    judge = KINDS["bert"].build("ForMaskedLM")
+    found = run(tmp_path / "onnx", TEXTS)
+    assert [*found] == ["sentence_embedding"]
+    wanted = torch.stack([weighed(rows(judge, text), strategy, log1ps) for text in TEXTS])
+    assert error(found["sentence_embedding"], wanted) < MOST
+
+
 @pytest.mark.parametrize(
-    "kind", core(further=["modernbert mean"], slow=["bert", "roberta", "distilbert", "modernbert"])
+    "kind",
+    core(
+        further=["modernbert mean", "deberta v3"],
+        slow=["bert", "roberta", "distilbert", "modernbert", "mpnet"],
+    ),
 )
 def test_scores_are_those_of_transformers(kind: str, tmp_path: Path) -> None:
     judge = KINDS[kind].build("ForSequenceClassification")
@@ -107,9 +169,10 @@ def causal(folder: Path, head: str = "ForCausalLM", **config: Any) -> Any:
 @pytest.mark.thorough
 def test_a_model_that_generates_embeds_where_it_was_made_for_it(tmp_path: Path) -> None:
     judge = causal(tmp_path / "model")
-    report = export_onnx(with_modules(tmp_path / "model", "lasttoken"), tmp_path / "onnx")
+    report = export_onnx(with_modules(tmp_path / "model", "max", "lasttoken"), tmp_path / "onnx")
     assert set(report.operators) == {"model.onnx"}
-    wanted = torch.stack([rows(judge.model, text)[-1] for text in TEXTS])
+    found = [rows(judge.model, text) for text in TEXTS]
+    wanted = torch.stack([torch.cat([each.amax(0), each[-1]]) for each in found])
     for side in ("right", "left"):
         found = run(report.folder, TEXTS, side)["sentence_embedding"]
         assert error(found, functional.normalize(wanted)) < MOST
@@ -178,7 +241,9 @@ def test_a_file_that_is_wrong_does_not_appear(
 ) -> None:
     """The control of the check: padding that counts."""
     real = encoder.pooled
-    monkeypatch.setattr(encoder, "pooled", lambda rows, mask, how: real(rows, mask * 0 + 1, how))
+    monkeypatch.setattr(
+        encoder, "pooled", lambda rows, seen, *given: real(rows, seen | True, *given)
+    )
     folder = saved(KINDS["distilbert"].build("Model"), tmp_path / "model")
     with pytest.raises(VerificationError, match="differs from the float32 reference"):
         export_onnx(folder, tmp_path / "onnx")
