@@ -33,7 +33,7 @@ class MlpConfig:
     @property
     def temporary_width(self) -> int:
         """About how many values it makes of a token."""
-        return (3 if self.kind == "gated" else 2) * self.size
+        return (3 if self.kind == "gated" else 1) * self.size
 
     @property
     def described(self) -> str:

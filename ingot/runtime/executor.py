@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from ingot.artifact.plan import Limits, Plan
+from ingot.artifact.plan import Buffer, Limits, Plan
 from ingot.artifact.programs import main_of
 from ingot.artifact.reader import Artifact
 from ingot.errors import ArtifactError, IngotError, UsageError
@@ -210,9 +210,14 @@ def outputs_of(plan: Plan, file: str) -> dict[str, int]:
     """Width of each output of a plan, by name. Raises ArtifactError for outputs that have no row
     for each of the R tokens that are wanted, of all N, or of the S texts."""
     outputs = plan.of_kind("output")
-    if not outputs or not all(len(o.shape) == 2 and o.shape[0] in ("R", "N", "S") for o in outputs):
+    if not outputs or not all(map(_has_rows, outputs)):
         raise ArtifactError(f"{file}: a program returns rows, of shape (R, N or S, columns)")
     return {output.name: output.columns for output in outputs}
+
+
+def _has_rows(output: Buffer) -> bool:
+    rows, *columns = output.shape
+    return rows in ("R", "N", "S") and len(columns) == 1 and isinstance(columns[0], int)
 
 
 def program_of(artifact: Artifact, name: str) -> Plan:

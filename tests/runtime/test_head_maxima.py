@@ -56,6 +56,8 @@ class Compared:
         )
         return draws
 
+    result = Sampler.result  # by the methods of this one
+
 
 @pytest.mark.cases(core=2, thorough=5)
 @pytest.mark.parametrize("num_prompts", core(3, further=[1, 2, 5]))

@@ -66,7 +66,7 @@ class Pooled(Struct, frozen=True, kw_only=True):
 
     index: int
     object: str = "pooling"
-    data: list[float] | list[list[float]]
+    data: list[float | list[float]]
 
 
 class Poolings(Answer, frozen=True, kw_only=True):

@@ -31,6 +31,10 @@ METHODS = {
     "ingot.v1.Inference/Generate": (v1.GenerateRequest(text="a"), USE),
     "ingot.v1.Inference/GenerateStream": (v1.GenerateRequest(text="a"), USE),
     "ingot.v1.Inference/Abort": (v1.AbortRequest(), USE),
+    "ingot.v1.Texts/Embed": (v1.EmbedRequest(inputs=[v1.TextInput(text="a")]), USE),
+    "ingot.v1.Texts/Classify": (v1.ClassifyRequest(inputs=[v1.TextInput(text="a")]), USE),
+    "ingot.v1.Texts/Score": (v1.ScoreRequest(text_1=["a"], text_2=["b"]), USE),
+    "ingot.v1.Texts/Rerank": (v1.RerankRequest(query="a", documents=["b"]), USE),
     "ingot.v1.Models/List": (v1.ListRequest(), USE),
     "ingot.v1.Models/Load": (v1.LoadRequest(model="m"), ADMIN),
     "ingot.v1.Models/Unload": (v1.UnloadRequest(model="m"), ADMIN),
@@ -55,7 +59,7 @@ def test_every_method_is_accounted_for():
         "grpc.health.v1.Health/List"
     }
     assert listed == set(METHODS)
-    assert {service.full_name for service in services[:3]} == set(SERVICES)
+    assert {service.full_name for service in services[:4]} == set(SERVICES)
 
 
 @pytest.fixture
@@ -302,7 +306,7 @@ def test_health_names_models_and_tells_who_watches(run):
             return ready, loading, unknown[0], first, (await watch.read()).status
 
     serving, not_serving = 1, 2
-    assert run(work()) == ([serving] * 5, not_serving, grpc.StatusCode.NOT_FOUND, 2, 1)
+    assert run(work()) == ([serving] * (2 + len(SERVICES)), not_serving, grpc.StatusCode.NOT_FOUND, 2, 1)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
