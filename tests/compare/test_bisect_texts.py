@@ -18,7 +18,8 @@ from ingot.compiler.options import CompileOptions
 from ingot.models.model_dir import ModelDir
 from ingot.passes.graph import op_calls, origin, set_arguments
 from tests.compare.planted import Bytes, bisected, faulty_kernels, faulty_pass, with_weight
-from tests.support.text_models import KINDS, TEXTS, saved, with_modules
+from tests.support.core import core
+from tests.support.text_models import KINDS, TEXTS, colbert_dir, saved, with_modules
 
 
 def compiled(model: Path, out: Path, **options: str) -> Path:
@@ -56,11 +57,20 @@ def test_an_artifact_without_a_fault(
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("kind", ["bert cls", "modernbert", "gemma3", "labels"])
+@pytest.mark.parametrize(
+    "kind",
+    core(
+        *("bert/cls/lasttoken", "modernbert", "deberta v3", "labels", "tokens"),
+        slow=["bert/cls", "bert/max/mean/weightedmean", "gemma3", "mpnet", "jina v3"],
+        further=[],
+    ),
+)
 def test_models_of_other_kinds_without_a_fault(kind: str, tmp_path: Path) -> None:
-    name, *pooling = kind.split()
+    name, *pooling = kind.split("/")
     if kind == "labels":
         model = saved(KINDS["roberta"].build("ForSequenceClassification"), tmp_path / "model")
+    elif kind == "tokens":
+        model = colbert_dir(tmp_path / "model")
     else:
         model = with_modules(saved(KINDS[name].build("Model"), tmp_path / "model"), *pooling)
     found = bisected(compiled(model, tmp_path / "a", dtype="bfloat16"), model, TEXTS)
