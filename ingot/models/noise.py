@@ -21,13 +21,17 @@ NOISE = frozenset({
     # heads for other tasks
     "summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels",
     "summary_first_dropout",
+    # heads of BERT's first code, which no class of transformers has
+    "directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers",
+    "pooler_size_per_head", "pooler_type",
     # training
     "initializer_range", "attention_dropout", "attention_probs_dropout_prob", "hidden_dropout",
     "hidden_dropout_prob", "resid_pdrop", "embd_pdrop",
     "attn_pdrop", "dropout", "embedding_dropout", "residual_dropout", "classifier_dropout",
     "finetuning_task", "task_specific_params", "problem_type", "id2label", "label2id",
-    "num_labels", "gradient_checkpointing", "pretraining_tp", "chunk_size_feed_forward",
-    "output_router_logits", "router_aux_loss_coef", "router_jitter_noise",
+    "num_labels", "_num_labels", "gradient_checkpointing", "pretraining_tp",
+    "chunk_size_feed_forward", "output_router_logits", "router_aux_loss_coef",
+    "router_jitter_noise",
     # generation defaults, which belong to generation_config.json
     "do_sample", "temperature", "top_k", "top_p", "typical_p", "max_length", "min_length",
     "num_beams", "num_beam_groups", "num_return_sequences", "length_penalty",
