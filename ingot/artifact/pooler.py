@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-Task = Literal["embed", "token_embed", "classify"]
+Task = Literal["embed", "token_embed", "classify", "token_classify"]
 DOES: Mapping[Task, str] = {
     "embed": "makes vectors of texts",
     "token_embed": "makes vectors of the tokens of texts",
     "classify": "scores texts",
+    "token_classify": "scores the tokens of texts",
 }
+OF_TOKENS: frozenset[Task] = frozenset({"token_embed", "token_classify"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,12 +21,12 @@ class Pooler:
     """Vectors or scores of whole texts.
 
     Attributes:
-        task: a text becomes a vector, or one for each token, or gets a score for each label.
+        task: a text becomes a vector, or gets a score for each label; or each of its tokens does.
         pooling: how the rows of a text became one; what several ways make lies side by side. None
-            of a model that gives a vector for each token.
+            of a model whose tokens keep theirs.
         include_prompt: rows of a prompt are pooled with those of the text behind it.
         guessed: no file of the model says how.
-        size: numbers of a vector, or labels. tokens: numbers of a token's vector; 0 where the
+        size: numbers of a vector, or labels. tokens: numbers of a token's row; 0 where the
             artifact gives none.
         sparse: a vector has a weight for each token of the vocabulary, of which most are 0.
         normalize: vectors are made 1 long.
@@ -64,8 +66,8 @@ class Pooler:
     @property
     def in_words(self) -> str:
         """Describes it in a line."""
-        if self.task == "classify":
-            return f"scores of {self.size} labels, from {pooled_in_words(self.pooling)}"
+        if self.labels:
+            return scores_in_words(self.size, self.pooling)
         if self.task == "token_embed":
             made = f"a vector of {self.size} for each token"
         else:
@@ -86,6 +88,12 @@ POOLED = {
     "sum": "the sum of all tokens",
     "last": "the last token",
 }
+
+
+def scores_in_words(labels: int, pooling: Sequence[str]) -> str:
+    """Describes what gets scores of so many labels."""
+    of = f"from {pooled_in_words(pooling)}" if pooling else "for each token"
+    return f"scores of {labels} labels {of}"
 
 
 def pooled_in_words(pooling: Iterable[str]) -> str:

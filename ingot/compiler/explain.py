@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ingot.artifact.formats import Storage
-from ingot.artifact.pooler import pooled_in_words
+from ingot.artifact.pooler import pooled_in_words, scores_in_words
 from ingot.compiler.choose_targets import resolve_targets
 from ingot.compiler.needs import Use, Way, options_for, ways_to_store, words_of
 from ingot.compiler.options import CompileOptions
@@ -300,12 +300,12 @@ def _head(config: ModelConfig) -> str:
     """Describes what a model ends with."""
     if config.head is None:
         return "tied head" if config.tie_embeddings else "separate head"
+    if config.head.labels:
+        return scores_in_words(len(config.head.labels), config.head.pooling)
     if not config.head.pooling:
         return "a vector for each token"
-    kept = pooled_in_words(config.head.pooling)
-    labels = len(config.head.labels)
     made = "weights of all tokens of the vocabulary" if config.head.log1ps else "vectors"
-    return f"scores of {labels} labels from {kept}" if labels else f"{made} from {kept}"
+    return f"{made} from {pooled_in_words(config.head.pooling)}"
 
 
 def _rotation(config: ModelConfig) -> str:

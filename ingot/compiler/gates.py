@@ -103,7 +103,7 @@ def measured_vectors(
 
     Raises QualityError where that is ruin.
     """
-    if model.pooler is None or model.pooler.task == "classify":
+    if model.pooler is None or model.pooler.labels:
         return None
     texts = paragraphs(model.tokenizer, model.resolved.limits.max_model_len)
     texts = [text for text in texts if text.tokens]

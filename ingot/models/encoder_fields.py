@@ -12,7 +12,10 @@ from ingot.models.fields import Fields
 from ingot.models.head_config import DenseConfig, HeadActivation, HeadConfig, MaskedConfig, Pooling
 from ingot.models.layer_config import Mixer, Mlp
 
-TASKS, MASKED = "ForSequenceClassification", "ForMaskedLM"
+MASKED = "ForMaskedLM"
+# What has a score for each label: a text, or each of its tokens.
+TEXTS, TOKENS = "ForSequenceClassification", "ForTokenClassification"
+TOKEN_LABELS: Weights = {"head.0.dense.{kind}": "classifier.{kind}"}
 # What `text_modules` reads.
 TOLD_ELSEWHERE = (
     *("sentence_transformers", "sbert_ce_default_activation_function"),
@@ -20,9 +23,9 @@ TOLD_ELSEWHERE = (
 )
 
 
-def classifies(fields: Fields) -> bool:
-    """Tells whether the checkpoint has a head that gives a text a score for each label."""
-    return read_architecture(fields).endswith(TASKS)
+def architectures(*names: str) -> tuple[str, ...]:
+    """The classes of models by these names: bare, and with each head that is known."""
+    return tuple(f"{name}{head}" for name in names for head in ("Model", MASKED, TEXTS, TOKENS))
 
 
 def read_labels(fields: Fields) -> tuple[str, ...]:
@@ -44,6 +47,7 @@ def parse_encoder(
     mixer: Mixer | tuple[Mixer, ...],
     mlp: Mlp,
     classifier: tuple[DenseConfig, ...],
+    token_classifier: tuple[DenseConfig, ...] = (),
     masked: MaskedConfig | None = None,
     pooling: Pooling = "mean",
     classifier_pooling: Pooling = "first",
@@ -53,20 +57,25 @@ def parse_encoder(
 
     Args:
         mixer, mlp: as in `parse_decoder`.
-        classifier: the layers before the last of a head that classifies.
+        classifier: the layers before the last of a head that classifies texts.
+        token_classifier: those of a head that classifies tokens.
         masked: a head that gives tokens their scores, where its matrix may be that of embeddings.
         pooling: of a model without such a head, where no other file says how.
         classifier_pooling: of a model with one.
         decided: fields of ModelConfig, as in `parse_decoder`.
     """
-    head = HeadConfig(pooling=(pooling,))
-    if masked and read_architecture(fields).endswith(MASKED):
+    head, architecture = HeadConfig(pooling=(pooling,)), read_architecture(fields)
+    if masked and architecture.endswith(MASKED):
         tied = fields.flag("tie_word_embeddings", True)
         head = replace(head, masked=replace(masked, tied=tied))
-    if classifies(fields):
-        labels = read_labels(fields)
-        layers = (*classifier, DenseConfig(size=len(labels)))
-        head = HeadConfig(pooling=(classifier_pooling,), layers=layers, labels=labels)
+    if architecture.endswith((TEXTS, TOKENS)):
+        of_tokens, labels = architecture.endswith(TOKENS), read_labels(fields)
+        layers = token_classifier if of_tokens else classifier
+        head = HeadConfig(
+            pooling=() if of_tokens else (classifier_pooling,),
+            layers=(*layers, DenseConfig(size=len(labels))),
+            labels=labels,
+        )
     for key in TOLD_ELSEWHERE:
         fields.raw(key, None)
     fields.refuse("is_decoder", (False,), "supported: encoders")
@@ -83,35 +92,44 @@ def dense(
     return DenseConfig(size=size, activation=activation, norm=norm, bias=bias)
 
 
-def or_masked(
-    weights: Weights | Callable[[ModelConfig], Weights], masked: Weights
+def with_heads(
+    weights: Weights | Callable[[ModelConfig], Weights],
+    *,
+    masked: Weights | None = None,
+    token_labels: Weights = TOKEN_LABELS,
 ) -> Callable[[ModelConfig], Weights]:
-    """A table of tensors, with those of scores of tokens in place of another head's, where a model
-    is to have them."""
+    """A table of tensors, with those of scores or labels of tokens in place of another head's,
+    where a model is to have them."""
 
     def of(config: ModelConfig) -> Weights:
         usual = weights(config) if callable(weights) else weights
-        if config.head is None or not config.head.log1ps:
+        head, other = config.head, None
+        if head is not None and head.log1ps:
+            other = masked
+        elif head is not None and head.labels and not head.pooling:
+            other = token_labels
+        if other is None:
             return usual
-        others = {name: usual[name] for name in usual if not name.startswith("head.")}
-        return {**others, **masked}
+        return {**{name: usual[name] for name in usual if not name.startswith("head.")}, **other}
 
     return of
 
 
 def classifying(family: Family, architecture: str) -> Family:
-    """A family of decoders whose last token gives scores of labels instead of logits, as
-    `...ForSequenceClassification` of transformers does."""
+    """A family of decoders that give scores of labels instead of logits, by their last token as
+    `...ForSequenceClassification` of transformers, or for each as `...ForTokenClassification`."""
+    of_tokens = architecture.endswith(TOKENS)
 
     def parse(fields: Fields) -> ModelConfig:
         labels = read_labels(fields)
         config: ModelConfig = family.parse(fields)
-        layer = DenseConfig(size=len(labels), bias=False)
-        head = HeadConfig(pooling=("last",), layers=(layer,), labels=labels)
+        layer = DenseConfig(size=len(labels), bias=of_tokens)
+        head = HeadConfig(pooling=() if of_tokens else ("last",), layers=(layer,), labels=labels)
         return replace(config, head=head, tie_embeddings=False)
 
     def weights(config: ModelConfig) -> Weights:
-        return {"head.0.dense.weight": "score.weight", **family.weights_of(config)}
+        names = "score.{kind}", "classifier.{kind}"
+        return {"head.0.dense.{kind}": names, **family.weights_of(config)}
 
     unused = (*family.unused, "lm_head.weight")
     return replace(

@@ -21,7 +21,6 @@ from ingot.models import decoder_blueprint
 from ingot.models.blueprint import Blueprint
 from ingot.models.checkpoints.checkpoint_files import guess_dtype
 from ingot.models.config import ModelConfig
-from ingot.models.encoder_fields import TASKS, classifying
 from ingot.models.families import BUILT_IN
 from ingot.models.family import Build, Family
 from ingot.models.fields import Fields
@@ -37,7 +36,7 @@ Config = TypeVar("Config", ModelConfig, ForeignConfig)
 OURS = "ingot"
 LIBRARIES = (OURS, LIBRARY)
 # What the names of classes end with that give rows of tokens, or scores of labels.
-WHOLE_TEXTS = ("Model", "ForMaskedLM", TASKS)
+WHOLE_TEXTS = ("Model", MASKED, TEXTS, TOKENS)
 NUM_NEAR = 3  # names that the error of an unknown architecture has
 ENTRY_POINT_GROUP = "ingot.families"
 _registered: dict[str, Family] = {family.name: family for family in BUILT_IN}
@@ -241,7 +240,7 @@ def _classifying(architecture: str) -> Family | None:
     name, _, task = architecture.rpartition("For")
     decoder = f"{name}ForCausalLM"
     family = next((f for f in _registered.values() if decoder in f.architectures), None)
-    if task != "SequenceClassification" or family is None or family.build:
+    if f"For{task}" not in (TEXTS, TOKENS) or family is None or family.build:
         return None
     return classifying(family, architecture)
 

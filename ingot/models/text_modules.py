@@ -125,7 +125,7 @@ def read_pooler(model_dir: ModelDir, config: ModelConfig) -> Pooler | None:
     if config.head is not None and config.head.labels:
         labels = config.head.labels
         return Pooler(
-            task="classify",
+            task="classify" if config.head.pooling else "token_classify",
             pooling=config.head.pooling,
             size=len(labels),
             max_tokens=longest,
@@ -171,10 +171,10 @@ def read_pooler(model_dir: ModelDir, config: ModelConfig) -> Pooler | None:
 
 
 def token_size(config: ModelConfig) -> int:
-    """Numbers of a token's vector: what is pooled, or all that follows where nothing is."""
-    pools = config.head is None or config.head.pooling or config.head.labels
-    head = None if pools else config.head
-    return head.width(config.hidden_size) if head else config.hidden_size
+    """Numbers of a token's row: what is pooled, or all that follows where nothing is."""
+    if config.head is None or config.head.pooling:
+        return config.hidden_size
+    return config.head.width(config.hidden_size)
 
 
 def _activation(model_dir: ModelDir, count: int) -> Literal["none", "sigmoid", "softmax"]:

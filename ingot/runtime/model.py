@@ -259,6 +259,7 @@ CALLS: Mapping[Task, str] = {
     "embed": "embed()",
     "token_embed": "encode(), score() or rerank()",
     "classify": "classify(), score() or rerank()",
+    "token_classify": "encode()",
 }
 
 

@@ -143,6 +143,11 @@ def by_rank(scores: Float32, top: int | None = None) -> list[tuple[int, float]]:
     return [(int(i), float(scores[i])) for i in order]
 
 
+def answered(rows: Float32, pooler: Pooler) -> Float32:
+    """Rows [N, columns], of texts or tokens, as they leave: probabilities of labels, or vectors."""
+    return activated(rows, pooler) if pooler.labels else finished(rows, pooler)
+
+
 def activated(scores: Float32, pooler: Pooler) -> Float32:
     """Probabilities of labels [N, labels], where the model's scores stand for some."""
     if pooler.activation == "none":

@@ -82,6 +82,16 @@ class TextModel:
                 tell(begin + len(part))
         return np.concatenate(found) if found else np.empty((0, self.pooler.size), np.float32)
 
+    def token_rows(
+        self, texts: Sequence[Text], prompt: str = "", at_once: int = AT_ONCE
+    ) -> list[Float32]:
+        """As `rows`, but of each token of each text: float32 [tokens, columns] each."""
+        found = []
+        for begin in range(0, len(texts), max(at_once, 1)):
+            part = self._tokens.encode(texts[begin : begin + at_once], prompt)
+            found += self._texts.run_tokens(part)
+        return found
+
     def close(self) -> None:
         """Frees everything; a second call does nothing."""
         self._close()
@@ -186,10 +196,7 @@ class Embedder(TextModel):
         """
         texts = [sentences] if isinstance(sentences, str) else list(sentences)
         before = prompt_of(self.pooler, prompt_name) if prompt is None else prompt
-        found = []
-        for begin in range(0, len(texts), max(batch_size, 1)):
-            part = self._tokens.encode(texts[begin : begin + batch_size], before)
-            found += self._texts.run_tokens(part)
+        found = self.token_rows(texts, before, batch_size)
         is_final = self.pooler.task == "token_embed" and self.pooler.normalize
         return [normalized(each) for each in found] if normalize_embeddings or is_final else found
 
@@ -203,17 +210,29 @@ class Embedder(TextModel):
 
 
 class Classifier(TextModel):
-    """A model that scores texts, or pairs of them, by labels."""
+    """A model that scores texts, pairs of them, or the tokens of texts, by labels."""
 
-    tasks = ("classify",)
+    tasks = ("classify", "token_classify")
 
     def scores(self, texts: Sequence[Text]) -> Float32:
         """Scores of each text or pair, float32 [texts, labels], before any activation."""
+        pooler_of(self.artifact, "classify")
         return self.rows(list(texts))
 
     def classify(self, texts: str | Sequence[Text]) -> Float32:
         """Probabilities of the labels, float32 [texts, labels]."""
         return activated(self.scores([texts] if isinstance(texts, str) else texts), self.pooler)
+
+    def classify_tokens(self, texts: str | Sequence[Text]) -> list[Float32]:
+        """Probabilities of the labels for each token of each text, special ones included: float32
+        [tokens, labels] each.
+
+        `pooler.labels` names the labels. The tokens of a text are `tokenizer.encode(text)`. Raises
+        UsageError for a model that scores whole texts.
+        """
+        pooler_of(self.artifact, "token_classify")
+        found = self.token_rows([texts] if isinstance(texts, str) else list(texts))
+        return [activated(each, self.pooler) for each in found]
 
     def predict(self, pairs: Sequence[Pair]) -> Float32:
         """How well the second text of each pair answers the first: [pairs], or [pairs, labels] of a

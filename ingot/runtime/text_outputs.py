@@ -35,7 +35,7 @@ class ScoringOutput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolingOutput:
-    """What the model makes of a text, float32 [columns]."""
+    """What the model makes of a text, float32 [columns], or of its tokens, [tokens, columns]."""
 
     data: Float32
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ingot.artifact.pooler import Pooler, Task
+from ingot.artifact.pooler import DOES, OF_TOKENS, Pooler, Task
 from ingot.artifact.programs import HIDDEN
 from ingot.errors import RequestError, UsageError
 from ingot.runtime.arrays import Float32
@@ -16,7 +16,7 @@ from ingot.runtime.embedding import PooledRows, Pooling, check_pooling
 from ingot.runtime.encoder import EncodedText
 from ingot.runtime.model import Model
 from ingot.runtime.prompts import Prompt, list_of_prompts, prompt_parts
-from ingot.runtime.scoring import activated, finished, normalized, scores_of, task_of
+from ingot.runtime.scoring import activated, answered, finished, normalized, scores_of, task_of
 from ingot.runtime.text_outputs import (
     ClassificationOutput,
     ClassificationRequestOutput,
@@ -86,22 +86,20 @@ class TextTasks(Model):
         use_tqdm: bool = True,
         **vllm: Any,
     ) -> list[PoolingRequestOutput]:
-        """What the model makes of every prompt: a vector, one for each token, or probabilities of
-        labels.
+        """What the model makes of every prompt, or of each of its tokens: a vector, or
+        probabilities of labels.
 
-        `pooling_task` is "embed", "token_embed" or "classify". The tokens of a text are
-        `get_tokenizer().encode(text)`. Raises as `embed` does.
+        `pooling_task` is "embed", "token_embed", "classify" or "token_classify". The tokens of a
+        text are `get_tokenizer().encode(text)`. Raises as `embed` does.
         """
         _check_call(self.encode, vllm)
-        pooler = self._pooler("embed", "token_embed", "classify")
+        pooler = self._pooler(*DOES)
         task = task_of(pooler, pooling_task)
         texts = self._encoded(prompts)
-        if task == "token_embed":
-            rows = [finished(each, pooler) for each in self._token_rows(texts)]
-        elif task == "embed":
-            rows = [*finished(self._rows(texts), pooler)]
+        if task in OF_TOKENS:
+            rows = [answered(each, pooler) for each in self._token_rows(texts)]
         else:
-            rows = [*activated(self._rows(texts), pooler)]
+            rows = [*answered(self._rows(texts), pooler)]
         return [
             PoolingRequestOutput(
                 request_id=str(i), prompt_token_ids=[*text.tokens], outputs=PoolingOutput(data=row)

@@ -14,9 +14,9 @@ class Asked(Struct, frozen=True, kw_only=True):
     prompts and its answers.
 
     `model` is the name that the model is registered by, and `key` that of the API key, if any.
-    `task` is what the model does for it: "generate", "embed" or "classify". `max_tokens` is what
-    the client asked for a sequence. `prompts` are for the log, if that is to
-    have them; None is one of tokens alone.
+    `task` is what the model does for it: "generate", or the task of its pooler. `max_tokens` is
+    what the client asked for a sequence. `prompts` are for the log, if that is to have them; None
+    is one of tokens alone.
     """
 
     model: str

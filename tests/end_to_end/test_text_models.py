@@ -49,6 +49,8 @@ from tests.support.core import core
 from tests.support.text_models import (
     KINDS,
     POOLS,
+    SIZES,
+    TAGS,
     TEXTS,
     colbert,
     colbert_dir,
@@ -57,6 +59,7 @@ from tests.support.text_models import (
     saved,
     splade,
     splade_dir,
+    tagger,
     weighed,
     wide_embedder,
     with_modules,
@@ -135,6 +138,21 @@ def test_scores_are_those_of_transformers(kind: str, tmp_path: Path) -> None:
     wanted = torch.stack([rows(judge, text) for text in TEXTS])
     _, got = interpreted(saved(judge, tmp_path), TEXTS)
     assert error(got, wanted) < MOST
+
+
+@pytest.mark.parametrize(
+    "kind",
+    core(
+        *("bert", "roberta", "distilbert", "modernbert", "mpnet"),
+        further=("deberta v3", "nomic", "jina v3"),
+    ),
+)
+def test_labels_of_tokens_are_those_of_transformers(kind: str, tmp_path: Path) -> None:
+    judge = KINDS[kind].build("ForTokenClassification")
+    found = [rows(judge, text) for text in TEXTS]
+    plan, got = interpreted(saved(judge, tmp_path), TEXTS, program=TOKENS)
+    assert error(got, torch.cat(found)) < MOST < error(got, torch.cat(found[::-1]))
+    assert "pool" not in {i.op for i in plan.instructions}
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
@@ -543,10 +561,82 @@ def test_texts_are_compared_token_by_token(colbert_model: ingot.Embedder) -> Non
 
 
 def test_both_programs_are_replayed(wide: ingot.Embedder) -> None:
-    for path, programs in ((wide.artifact.path, ["encode", "tokens"]), (colbert(), ["tokens"])):
+    expected = {
+        wide.artifact.path: ["encode", "tokens"], colbert(): ["tokens"], tagger(): ["tokens"]
+    }  # fmt: skip
+    for path, programs in expected.items():
         found = replay(Artifact.open(path))
         assert [*found.programs] == programs
         assert all(each.passed for each in found.programs.values())
+
+
+@pytest.fixture(scope="module")
+def tagging_model() -> Iterator[ingot.Classifier]:
+    with ingot.Classifier(tagger()) as model:
+        yield model
+
+
+def test_a_tagger_of_bert_s_first_code_is_read() -> None:
+    """Its config.json has keys of heads that nothing reads."""
+    keys = {
+        "_num_labels": 3, "directionality": "bidi", "output_past": True, "pooler_fc_size": 768,
+        "pooler_num_attention_heads": 12, "pooler_num_fc_layers": 3, "pooler_size_per_head": 128,
+        "pooler_type": "first_token_transform", "id2label": {str(i): n for i, n in enumerate(TAGS)},
+    }  # fmt: skip
+    given = {**SIZES, "architectures": ["BertForTokenClassification"], "hidden_act": "gelu", **keys}
+    config = registry.parse_config(given)
+    assert config.head is not None and config.head.labels == TAGS and not config.head.pooling
+    with pytest.raises(ConfigError, match="id2label must be a name for each number from 0 on"):
+        registry.parse_config({**given, "id2label": {"0": "O", "2": "B-PER"}})
+
+
+def test_a_tagger_labels_each_token(tagging_model: ingot.Classifier) -> None:
+    logits = [rows(KINDS["bert"].build("ForTokenClassification"), text) for text in TEXTS]
+    wanted = torch.cat(logits).softmax(-1)
+    found = tagging_model.classify_tokens(TEXTS)
+    assert [each.shape for each in found] == [(len(text), 3) for text in TEXTS]
+    assert error(torch.tensor(np.concatenate(found)), wanted) < MOST
+    assert error(torch.cat(logits), wanted) > 0.1
+    alone = [tagging_model.classify_tokens([text])[0].tobytes() for text in TEXTS[::-1]]
+    assert alone == [each.tobytes() for each in found[::-1]]
+    assert tagging_model.pooler.in_words == "scores of 3 labels for each token"
+    assert tagging_model.pooler.labels == TAGS and tagging_model.pooler.tokens == 3
+
+
+def test_labels_of_tokens_are_not_those_of_texts(
+    tagging_model: ingot.Classifier, embedder: ingot.Embedder, reranker_artifact: Path
+) -> None:
+    for ask in (tagging_model.classify, tagging_model.predict):
+        with pytest.raises(UsageError, match="scores the tokens of texts"):
+            ask(["To be"])
+    with (
+        ingot.Classifier(reranker_artifact) as model,
+        pytest.raises(UsageError, match="scores texts"),
+    ):
+        model.classify_tokens("To be")
+    with pytest.raises(UsageError, match="scores the tokens of texts"):
+        ingot.Embedder(tagger())
+
+
+def test_llm_labels_tokens(tagging_model: ingot.Classifier, embedder: ingot.Embedder) -> None:
+    texts = ["To be", "or not to be"]
+    wanted = tagging_model.classify_tokens(texts)
+    with ingot.LLM(tagger()) as llm:
+        for found in (llm.encode(texts), llm.encode(texts, pooling_task="token_classify")):
+            assert [len(each.prompt_token_ids) for each in found] == [*map(len, wanted)]
+            assert all(map(np.array_equal, [each.outputs.data for each in found], wanted))
+        with pytest.raises(RequestError, match="task is 'classify'"):
+            llm.encode(texts, pooling_task="classify")
+        for ask in (llm.classify, llm.embed, lambda texts: llm.score(texts, texts)):
+            with pytest.raises(UsageError, match="made to token_classify"):
+                ask(texts)
+        with pytest.raises(UsageError, match=r"Ask for encode\(\)"):
+            llm.generate(texts)
+    with (
+        ingot.LLM(embedder.artifact.path) as llm,
+        pytest.raises(RequestError, match="task is 'token_classify'"),
+    ):
+        llm.encode(texts, pooling_task="token_classify")
 
 
 @pytest.mark.parametrize(
@@ -567,7 +657,11 @@ def test_layers_of_tokens_that_nothing_stands_for(
 
 @pytest.mark.parametrize(
     ("head", "programs"),
-    [("ForSequenceClassification", ["encode", "tokens"]), ("Model", ["tokens"])],
+    [
+        ("ForSequenceClassification", ["encode", "tokens"]),
+        ("ForTokenClassification", ["encode"]),
+        ("Model", ["tokens"]),
+    ],
 )
 def test_programs_that_a_model_cannot_have(tmp_path: Path, head: str, programs: list[str]) -> None:
     folder = saved(KINDS["bert"].build(head), tmp_path / "m")
@@ -748,6 +842,31 @@ def test_asyncio_has_the_same_methods(embedder: ingot.Embedder, embedder_artifac
     (found,), scores = asyncio.run(ask())
     assert np.array_equal(np.array(found.outputs.embedding, np.float32), embedder.encode("To be"))
     assert scores[0].outputs.score == pytest.approx(1.0, abs=1e-6)
+
+
+DECODER = {
+    "vocab_size": 2048, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "intermediate_size": 96, "max_position_embeddings": 64, "num_labels": 3,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "config"),
+    core(
+        ("Qwen3", transformers.Qwen3Config(**DECODER, num_key_value_heads=2, head_dim=16)),
+        further=[("GPTNeoX", transformers.GPTNeoXConfig(**DECODER))],
+    ),
+    ids=["qwen3", "gpt_neox"],
+)
+def test_a_decoder_that_labels_tokens(name: str, config: Any, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    judge = getattr(transformers, f"{name}ForTokenClassification")(config).eval()
+    for parameter in judge.parameters():
+        parameter.data += 0.1 * torch.randn_like(parameter)
+    found = [rows(judge, text) for text in TEXTS]
+    plan, got = interpreted(saved(judge, tmp_path), TEXTS, program=TOKENS)
+    assert error(got, torch.cat(found)) < MOST < error(got, torch.cat(found[::-1]))
+    assert all(i.attrs["causal"] for i in plan.instructions if i.op == "segment_attention")
 
 
 def test_a_decoder_with_a_head_for_labels(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ VALUES: dict[str, Any] = {
     "max_position_embeddings": 512,
     "rms_norm_eps": 1e-6,
 }
+LABELS = ("ForSequenceClassification", "ForTokenClassification")
 OTHER = replace(llama.FAMILY, name="other", architectures=("OtherForCausalLM",))
 
 
@@ -112,7 +113,7 @@ def test_every_architecture_has_the_family_of_its_name() -> None:
         **{
             f"{name}{head}": family
             for name, family in ENCODERS.items()
-            for head in ("Model", "ForMaskedLM", "ForSequenceClassification")
+            for head in ("Model", "ForMaskedLM", *LABELS)
         },
     }
     found = {name: registry.find_family({"architectures": [name]}).name for name in expected}

@@ -19,6 +19,7 @@ from tests.support.made_once import made_once
 
 BUNDLED = Path(__file__).parents[2] / "golden" / "models" / "shakespeare"
 VOCAB = 2048
+TAGS = ("O", "B-PER", "I-PER")
 TEXTS = [[11, 700, 3, 42, 900], [5], [(i * 37) % VOCAB for i in range(40)]]
 SIZES = {
     "vocab_size": VOCAB,
@@ -54,7 +55,7 @@ class Kind:
     def build(self, head: str, labels: int = 3) -> Any:
         """A model of random weights that no part of is zero."""
         torch.manual_seed(0)
-        given = {"num_labels": labels} if head == "ForSequenceClassification" else {}
+        given = {"num_labels": labels} if head.endswith("Classification") else {}
         config = self.config(**self.sizes, **given)
         made = getattr(transformers, self.model + head)(config).eval()
         for parameter in made.parameters():
@@ -309,6 +310,20 @@ def colbert() -> Path:
         ingot.compile(folder, place / "out", max_num_batched_tokens=64, max_num_seqs=8)
 
     return made_once("colbert", make) / "out"
+
+
+def tagger() -> Path:
+    """The artifact of a tiny BERT that scores tokens by named labels."""
+    import ingot
+
+    def make(place: Path) -> None:
+        folder = saved(KINDS["bert"].build("ForTokenClassification"), place / "model")
+        config = json.loads((folder / "config.json").read_text())
+        names = {str(i): name for i, name in enumerate(TAGS)}
+        write(folder / "config.json", {**config, "id2label": names})
+        ingot.compile(folder, place / "out", max_num_batched_tokens=64, max_num_seqs=8)
+
+    return made_once("tagger", make) / "out"
 
 
 def reranker() -> Path:

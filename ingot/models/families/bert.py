@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ingot.models.config import ModelConfig
-from ingot.models.encoder_fields import dense, or_masked, parse_encoder
+from ingot.models.encoder_fields import architectures, dense, parse_encoder, with_heads
 from ingot.models.family import Family, Rows, Sums, Weights
 from ingot.models.fields import Fields
 from ingot.models.head_config import MaskedConfig
@@ -91,9 +91,9 @@ UNUSED = ("embeddings.position_ids", "pooler.dense.{kind}", "cls.{rest}", "lm_he
 
 FAMILY = Family(
     name="bert",
-    architectures=("BertModel", "BertForMaskedLM", "BertForSequenceClassification"),
+    architectures=architectures("Bert"),
     parse=parse,
-    weights=or_masked(weights, MASKED),
+    weights=with_heads(weights, masked=MASKED),
     spellings={"bert.{rest}": "{rest}", **OLD_NORMS},
     unused=UNUSED,
     tied={"cls.predictions.decoder.weight": "embeddings.word_embeddings.weight"},

@@ -7,7 +7,7 @@ from typing import cast
 
 from ingot.models.config import ModelConfig
 from ingot.models.distance_fields import distance_weights, read_distances, read_kinds
-from ingot.models.encoder_fields import dense, parse_encoder
+from ingot.models.encoder_fields import architectures, dense, parse_encoder, with_heads
 from ingot.models.families import bert
 from ingot.models.family import Family, Weights
 from ingot.models.fields import Fields
@@ -80,9 +80,9 @@ def weights(config: ModelConfig) -> Weights:
 
 FAMILY = Family(
     name="deberta_v2",
-    architectures=("DebertaV2Model", "DebertaV2ForMaskedLM", "DebertaV2ForSequenceClassification"),
+    architectures=architectures("DebertaV2"),
     parse=parse,
-    weights=weights,
+    weights=with_heads(weights),
     spellings={"deberta.{rest}": "{rest}"},
     # Some have positions that their config says nothing of.
     unused=(*bert.UNUSED, POSITIONS, "lm_predictions.{rest}", "mask_predictions.{rest}"),

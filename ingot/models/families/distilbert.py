@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ingot.models.config import ModelConfig
-from ingot.models.encoder_fields import dense, or_masked, parse_encoder
+from ingot.models.encoder_fields import architectures, dense, parse_encoder, with_heads
 from ingot.models.family import Family, Weights
 from ingot.models.fields import Fields
 from ingot.models.head_config import MaskedConfig
@@ -77,13 +77,9 @@ MASKED: Weights = {
 
 FAMILY = Family(
     name="distilbert",
-    architectures=(
-        "DistilBertModel",
-        "DistilBertForMaskedLM",
-        "DistilBertForSequenceClassification",
-    ),
+    architectures=architectures("DistilBert"),
     parse=parse,
-    weights=or_masked(WEIGHTS, MASKED),
+    weights=with_heads(WEIGHTS, masked=MASKED),
     spellings={"distilbert.{rest}": "{rest}"},
     unused=("vocab_{rest}",),
     tied={"vocab_projector.weight": "embeddings.word_embeddings.weight"},

@@ -7,7 +7,7 @@ read here.
 from __future__ import annotations
 
 from ingot.models.config import ModelConfig
-from ingot.models.encoder_fields import dense, parse_encoder
+from ingot.models.encoder_fields import architectures, dense, parse_encoder, with_heads
 from ingot.models.families import bert
 from ingot.models.family import Family, Rows, Sums, Weights
 from ingot.models.fields import Fields
@@ -85,13 +85,9 @@ SPELLINGS = {
 
 FAMILY = Family(
     name="jina_v3",
-    architectures=(
-        "JinaEmbeddingsV3Model",
-        "JinaEmbeddingsV3ForMaskedLM",
-        "JinaEmbeddingsV3ForSequenceClassification",
-    ),
+    architectures=architectures("JinaEmbeddingsV3"),
     parse=parse,
-    weights=WEIGHTS,
+    weights=with_heads(WEIGHTS),
     spellings=SPELLINGS,
     unused=bert.UNUSED,
     tied={},

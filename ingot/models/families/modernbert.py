@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ingot.models.config import ModelConfig
-from ingot.models.encoder_fields import dense, or_masked, parse_encoder
+from ingot.models.encoder_fields import architectures, dense, parse_encoder, with_heads
 from ingot.models.family import Family, Rows, Weights
 from ingot.models.fields import Fields
 from ingot.models.head_config import MaskedConfig
@@ -60,6 +60,7 @@ def parse(fields: Fields) -> ModelConfig:
         mixer=tuple(replace(attention, window=w, rope=sliding if w else full) for w in windows),
         mlp=read_mlp(fields, bias=fields.flag("mlp_bias", False)),
         classifier=(classifier(fields),),
+        token_classifier=(classifier(fields),),
         masked=MaskedConfig(transform=classifier(fields), bias=fields.flag("decoder_bias", True)),
         classifier_pooling="mean" if read_pooling(fields) == "mean" else "first",
         norm_bias=fields.flag("norm_bias", False),
@@ -96,25 +97,19 @@ WEIGHTS: Weights = {
     f"{LAYER}.mlp.up_proj.{{kind}}": Rows(f"{THEIRS}.mlp.Wi.{{kind}}", 1),
     f"{LAYER}.mlp.down_proj.{{kind}}": f"{THEIRS}.mlp.Wo.{{kind}}",
     "model.norm.{kind}": "final_norm.{kind}",
+}
+TRANSFORM: Weights = {
     "head.0.dense.{kind}": "head.dense.{kind}",
     "head.0.norm.{kind}": "head.norm.{kind}",
-    "head.1.dense.{kind}": "classifier.{kind}",
 }
-MASKED: Weights = {
-    "head.0.dense.{kind}": "head.dense.{kind}",
-    "head.0.norm.{kind}": "head.norm.{kind}",
-    "scores.{kind}": "decoder.{kind}",
-}
+LABELS: Weights = {**TRANSFORM, "head.1.dense.{kind}": "classifier.{kind}"}
+MASKED: Weights = {**TRANSFORM, "scores.{kind}": "decoder.{kind}"}
 
 FAMILY = Family(
     name="modernbert",
-    architectures=(
-        "ModernBertModel",
-        "ModernBertForMaskedLM",
-        "ModernBertForSequenceClassification",
-    ),
+    architectures=architectures("ModernBert"),
     parse=parse,
-    weights=or_masked(WEIGHTS, MASKED),
+    weights=with_heads({**WEIGHTS, **LABELS}, masked=MASKED, token_labels=LABELS),
     spellings={"model.{rest}": "{rest}"},
     unused=("head.{rest}", "decoder.{rest}"),
     tied={"decoder.weight": "embeddings.tok_embeddings.weight"},

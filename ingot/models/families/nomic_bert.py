@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ingot.models.config import ModelConfig
-from ingot.models.encoder_fields import dense, parse_encoder
+from ingot.models.encoder_fields import architectures, dense, parse_encoder, with_heads
 from ingot.models.families import bert
 from ingot.models.family import Family, Rows, Sums, Weights
 from ingot.models.fields import Fields
@@ -106,9 +106,9 @@ SPELLINGS = {
 
 FAMILY = Family(
     name="nomic_bert",
-    architectures=("NomicBertModel", "NomicBertForMaskedLM", "NomicBertForSequenceClassification"),
+    architectures=architectures("NomicBert"),
     parse=parse,
-    weights=WEIGHTS,
+    weights=with_heads(WEIGHTS),
     spellings=SPELLINGS,
     unused=("pooler.dense.{kind}", "cls.{rest}", "embeddings.position_ids"),
     tied={},

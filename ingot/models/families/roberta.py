@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ingot.models.config import ModelConfig
-from ingot.models.encoder_fields import dense, or_masked
+from ingot.models.encoder_fields import architectures, dense, with_heads
 from ingot.models.families import bert
 from ingot.models.family import Family, Weights
 from ingot.models.fields import Fields
@@ -43,13 +43,9 @@ MASKED: Weights = {
 
 FAMILY = Family(
     name="roberta",
-    architectures=tuple(
-        f"{name}{head}"
-        for name in ("XLMRoberta", "Roberta", "Camembert")
-        for head in ("Model", "ForMaskedLM", "ForSequenceClassification")
-    ),
+    architectures=architectures("XLMRoberta", "Roberta", "Camembert"),
     parse=parse,
-    weights=or_masked(weights, MASKED),
+    weights=with_heads(weights, masked=MASKED),
     spellings={"roberta.{rest}": "{rest}", **bert.OLD_NORMS},
     unused=bert.UNUSED,
     tied={"lm_head.decoder.weight": "embeddings.word_embeddings.weight"},

@@ -10,8 +10,8 @@ from msgspec import UNSET, Struct, UnsetType
 class ModelCard(Struct, frozen=True, kw_only=True):
     """A model, under OpenAI's names and vLLM's. An alias has the model's own name as its root.
 
-    `capabilities` say what it can be asked for, once it was loaded: "completion", "embed" or
-    "classify".
+    `capabilities` say what it can be asked for, once it was loaded: "completion", "embed",
+    "token_embed", "classify" or "token_classify".
     """
 
     id: str

@@ -7,11 +7,12 @@ from typing import Any
 
 import msgspec
 
-from ingot.artifact.pooler import Pooler, Task
+from ingot.artifact.pooler import DOES, OF_TOKENS, Pooler, Task
 from ingot.errors import RequestError
 from ingot.runtime.arrays import Float32
 from ingot.runtime.scoring import (
     activated,
+    answered,
     by_rank,
     finished,
     prompt_of,
@@ -102,16 +103,15 @@ async def tei_embed_all(
 
 async def pool(server: ServerContext, request: PoolingRequest, key: str, body: bytes) -> Any:
     """vLLM's rows, as the model makes them."""
-    async with reading(server, request, key, body, "embed", "token_embed", "classify") as model:
+    async with reading(server, request, key, body, *DOES) as model:
         task = check_task(model, request.task, "task")
         texts = listed(request.input, "input", MAX_INPUTS)
-        if task == "token_embed":
+        if task in OF_TOKENS:
             rows_of_tokens, usage = await model.token_rows(texts, request, "input")
-            made = [finished(each, model.pooler) for each in rows_of_tokens]
+            made = [answered(each, model.pooler) for each in rows_of_tokens]
         else:
             rows, usage = await model.rows(texts, request, "input")
-            finish = activated if task == "classify" else finished
-            made = [*finish(rows, model.pooler)]
+            made = [*answered(rows, model.pooler)]
         data = [answers.Pooled(index=i, data=each.tolist()) for i, each in enumerate(made)]
         return answers.Poolings(**answers.head("pool", model.name), data=data, usage=usage)
 

@@ -31,7 +31,7 @@ from ingot.serve.texts.reading import Reading
 from ingot.serve.texts.requests import RerankRequest
 from tests.support.fake_engine import FakeModels
 from tests.support.live_server import serving
-from tests.support.text_models import colbert, splade, wide_embedder
+from tests.support.text_models import colbert, splade, tagger, wide_embedder
 
 TEXTS = ["To be", "or not to be", "that is the question"]
 
@@ -63,8 +63,9 @@ def address(
         LLM(wide_embedder(), num_threads=1),
         LLM(colbert(), num_threads=1),
         LLM(splade(), num_threads=1),
+        LLM(tagger(), num_threads=1),
     ]
-    names = ("vectors", "scores", "bard", "wide", "colbert", "splade")
+    names = ("vectors", "scores", "bard", "wide", "colbert", "splade", "tagger")
     engines = {name: LocalEngine(each) for name, each in zip(names, models, strict=True)}
     with serving(lambda: build_app(FakeModels(**engines), gate=gate)) as address:
         yield address
@@ -141,6 +142,19 @@ def test_a_vector_of_each_token(http: httpx.Client) -> None:
     assert same(
         http.post("/embed_all", json={"model": name, "inputs": texts[0]}).json()[0], wanted[0]
     )
+
+
+def test_labels_of_each_token(http: httpx.Client) -> None:
+    texts = [" ".join(["To be"] * (1 + i % 9)) for i in range(40)]
+    with ingot.Classifier(tagger()) as model:
+        wanted = model.classify_tokens(texts)
+    for task in ({}, {"task": "token_classify"}):
+        answer = http.post("/pooling", json={"model": "tagger", "input": texts, **task}).json()
+        assert answer["usage"]["prompt_tokens"] == sum(map(len, wanted))
+        data = answer["data"]
+        assert all(same(each["data"], rows) for each, rows in zip(data, wanted, strict=True))
+    cards = {each["id"]: each for each in http.get("/v1/models").json()["data"]}
+    assert cards["tagger"]["capabilities"] == ["token_classify"]
 
 
 def test_sparse_vectors(http: httpx.Client) -> None:
@@ -338,6 +352,11 @@ REFUSED = [
     ("/embed_all", {"model": "vectors", "inputs": "a"}, "task is 'token_embed'"),
     ("/embed_all", {"model": "scores", "inputs": "a"}, "scores texts"),
     ("/pooling", {"model": "wide", "input": "a", "task": "classify"}, "task is 'classify'"),
+    ("/pooling", {"model": "tagger", "input": "a", "task": "classify"}, "task is 'classify'"),
+    ("/pooling", {"model": "scores", "input": "a", "task": "token_classify"}, "token_classify"),
+    ("/classify", {"model": "tagger", "input": "a"}, "scores the tokens of texts"),
+    ("/rerank", {"model": "tagger", "query": "a", "documents": ["b"]}, "scores the tokens"),
+    ("/embed_all", {"model": "tagger", "inputs": "a"}, "scores the tokens of texts"),
     ("/classify", {"model": "vectors", "input": "a"}, "makes vectors of texts"),
     ("/v1/completions", {"model": "vectors", "prompt": "a"}, "generates none"),
     ("/rerank", {"model": "scores", "query": "a", "documents": []}, "documents are missing"),
