@@ -10,7 +10,7 @@ from ingot.artifact.manifest import Manifest, TargetEntry
 from ingot.artifact.reader import Artifact
 from ingot.artifact.select import ABIS, choose_target
 from ingot.artifact.target import kind_of_name
-from ingot.compare.forms import Task
+from ingot.compare.forms import Task, task_of
 from ingot.errors import TokenizerError, UsageError
 from ingot.runtime.arrays import Float32
 from ingot.runtime.encoder import EncodedText
@@ -46,7 +46,7 @@ class ArtifactSide:
         self.max_model_len: int | None = limits.max_model_len
         self.task: Task = "generate"
         if self.manifest.encodes and pooler is not None:
-            self.task = pooler.task
+            self.task = task_of(pooler)
             self.max_model_len = min(limits.max_model_len, limits.max_num_batched_tokens)
         self.eos_token_ids = self.manifest.model.eos_token_ids
         self.tokenizer = _tokenizer(self.artifact)

@@ -32,8 +32,8 @@ class MlpConfig:
 
     @property
     def temporary_width(self) -> int:
-        """About how many values it makes of a token."""
-        return (3 if self.kind == "gated" else 1) * self.size
+        """About how many values it makes of a token. Of a plain MLP some store bytes."""
+        return 3 * self.size if self.kind == "gated" else self.size // 2
 
     @property
     def described(self) -> str:

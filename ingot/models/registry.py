@@ -21,6 +21,7 @@ from ingot.models import decoder_blueprint
 from ingot.models.blueprint import Blueprint
 from ingot.models.checkpoints.checkpoint_files import guess_dtype
 from ingot.models.config import ModelConfig
+from ingot.models.encoder_fields import MASKED, TEXTS, TOKENS, classifying
 from ingot.models.families import BUILT_IN
 from ingot.models.family import Build, Family
 from ingot.models.fields import Fields

@@ -102,7 +102,7 @@ REFUSED = {
     "no logits": (
         lambda folder: write_table(folder / "model.onnx", TABLE, output="scores"),
         UsageError,
-        "no output logits or sentence_embedding: scores",
+        "no output logits, sentence_embedding or token_embeddings: scores",
     ),
 }
 

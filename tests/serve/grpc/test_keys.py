@@ -306,7 +306,13 @@ def test_health_names_models_and_tells_who_watches(run):
             return ready, loading, unknown[0], first, (await watch.read()).status
 
     serving, not_serving = 1, 2
-    assert run(work()) == ([serving] * (2 + len(SERVICES)), not_serving, grpc.StatusCode.NOT_FOUND, 2, 1)
+    assert run(work()) == (
+        [serving] * (2 + len(SERVICES)),
+        not_serving,
+        grpc.StatusCode.NOT_FOUND,
+        2,
+        1,
+    )
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
