@@ -114,7 +114,7 @@ def rows_in(plan: Plan, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tokens of the rows that a step leaves, by the symbol that counts them."""
     spans = inputs["spans"].long()
     found = {"R": inputs["logit_rows"].long()}
-    hows = {i.attrs["how"] for i in plan.instructions if "how" in i.attrs}
+    hows = {i.attrs["how"] for i in plan.instructions if "how" in i.attrs}  # texts are pooled
     if hows <= {"first", "last"} and hows:
         found["S"] = spans[:, 0] if hows == {"first"} else spans[:, 1] - 1
     return found

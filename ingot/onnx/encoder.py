@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ingot.artifact.pooler import Pooler
+from ingot.artifact.traits import Role
 from ingot.onnx.batched import BATCH, OP_NAMES, TOKENS, Batched, Run, Shape
 from ingot.ops import OPS
 
@@ -68,9 +69,10 @@ class TextRun(Run):
     rows: Tensor
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-        if OP_NAMES.get(target) != "pool":
+        op = OPS.get(OP_NAMES.get(target, ""))
+        if op is None or not op.traits.arguments(Role.CHOSEN):  # what pools chooses rows
             return super().call_function(target, args, kwargs)
-        given = OPS["pool"].bind(*args, **kwargs)
+        given = op.bind(*args, **kwargs)
         self.rows = given.x.reshape(*self.batch, -1)
         places = self.given[MASK].cumsum(1)  # from 1 on
         seen = self.given[MASK] != 0
