@@ -19,10 +19,14 @@ MOST_ROWS = 8
 COLUMNS = {
     "generate": ("prompt", "tokens", "largest", "relative", "KL", "top-1", "greedy"),
     "classify": ("text", "tokens", "largest", "relative", "KL", "likeliest"),
+    "token_classify": ("text", "tokens", "largest", "relative", "KL", "likeliest"),
     "embed": ("text", "tokens", "largest", "relative", "cosine"),
     "token_embed": ("text", "tokens", "largest", "relative", "cosine"),
 }
-NUMBERS = {"generate": "logit", "classify": "score", "embed": "vector", "token_embed": "vector"}
+NUMBERS = {
+    **{"generate": "logit", "classify": "score", "token_classify": "score"},
+    **{"embed": "vector", "token_embed": "vector"},
+}
 NO_DISTRIBUTION = ("mean_kl", "tail_kl", "top1", "top5")  # measures that vectors have not
 
 
@@ -101,7 +105,7 @@ def _facts(found: Comparison) -> list[tuple[str, str]]:
     rows.append((f"{name} error", error))
     if found.task in OF_VECTORS:
         return [*rows, ("cosine", f"{measures.cosine:.7f} or more")]
-    if found.task == "classify":
+    if found.task in ("classify", "token_classify"):
         rows.append(("KL", f"mean {measures.mean_kl:.2e} nats"))
         return [*rows, ("likeliest", f"the same label for {_share(measures.top1)}")]
     return [
@@ -160,6 +164,8 @@ def _last(found: Comparison, each: PromptResult) -> object:
         return f"{each.measures.cosine:.7f}"
     if found.task == "classify":
         return "the same" if each.measures.top1 == 1 else "another"
+    if found.task == "token_classify":
+        return _share(each.measures.top1)
     return each.num_greedy if each.difference is None else f"{each.num_greedy}, then not"
 
 

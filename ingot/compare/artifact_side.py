@@ -7,10 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from ingot.artifact.manifest import Manifest, TargetEntry
+from ingot.artifact.pooler import OF_TOKENS
 from ingot.artifact.reader import Artifact
 from ingot.artifact.select import ABIS, choose_target
 from ingot.artifact.target import kind_of_name
-from ingot.compare.forms import Task, task_of
+from ingot.compare.forms import Task
 from ingot.errors import TokenizerError, UsageError
 from ingot.runtime.arrays import Float32
 from ingot.runtime.encoder import EncodedText
@@ -46,7 +47,7 @@ class ArtifactSide:
         self.max_model_len: int | None = limits.max_model_len
         self.task: Task = "generate"
         if self.manifest.encodes and pooler is not None:
-            self.task = task_of(pooler)
+            self.task = pooler.task
             self.max_model_len = min(limits.max_model_len, limits.max_num_batched_tokens)
         self.eos_token_ids = self.manifest.model.eos_token_ids
         self.tokenizer = _tokenizer(self.artifact)
@@ -57,7 +58,7 @@ class ArtifactSide:
         if self.task == "generate":
             return llm.logits(tokens)
         assert llm.texts is not None and pooler is not None, "it reads whole texts"
-        if self.task == "token_embed":
+        if self.task in OF_TOKENS:
             return finished(llm.texts.run_tokens([EncodedText(tokens)])[0], pooler)
         return finished(llm.texts.run([EncodedText(tokens)]), pooler)
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ingot.artifact.pooler import OF_TOKENS as EACH_TOKEN
 from ingot.compare.forms import Task
 from ingot.compare.side_parts import folder_tokenizer, greedy_by_logits, needed
 from ingot.errors import ModelDirError, UsageError, describe, listed
@@ -42,6 +43,7 @@ RESULTS: dict[Task, str] = {
     "embed": VECTORS,
     "token_embed": OF_TOKENS,
     "classify": LOGITS,
+    "token_classify": LOGITS,
 }
 MOST_SAID = 400
 QUIET = 3  # of onnxruntime's levels: errors alone
@@ -62,8 +64,8 @@ class OnnxSide:
         outputs = self._session.get_outputs()
         _check(path, self._inputs, [output.name for output in outputs])
         self.name = name
-        self.task: Task = _task(outputs)
         folder = ModelDir.at(path.parent)
+        self.task: Task = _task(outputs, folder.config if folder.has(CONFIG) else {})
         model = (folder.json(GENAI) if folder.has(GENAI) else {}).get("model", {})
         self.max_model_len: int | None = model.get("context_length")
         ends = model.get("eos_token_id", [])
@@ -88,7 +90,7 @@ class OnnxSide:
     def logits(self, tokens: Sequence[int]) -> Float32:
         found = self._run(tokens)
         if self.task != "generate":
-            rows = found[0] if self.task == "token_embed" else found
+            rows = found[0] if self.task in EACH_TOKEN else found
             return rows.astype(np.float32, copy=False)
         if found.ndim != 3 or found.shape[:2] != (1, len(tokens)):
             raise UsageError(
@@ -155,14 +157,18 @@ def _check(path: Path, inputs: Sequence[Any], outputs: Sequence[str]) -> None:
         )
 
 
-def _task(outputs: Sequence[Any]) -> Task:
-    """What a file makes of tokens: scores of labels have no dimension of positions."""
+def _task(outputs: Sequence[Any], config: Mapping[str, Any]) -> Task:
+    """What a file makes of tokens: scores of a text's labels have no dimension of positions, and
+    only the config beside it tells those of tokens from logits."""
     shapes = {each.name: each.shape for each in outputs}
     if VECTORS in shapes:
         return "embed"
     if OF_TOKENS in shapes:
         return "token_embed"
-    return "classify" if len(shapes[LOGITS] or ()) == 2 else "generate"
+    if len(shapes[LOGITS] or ()) == 2:
+        return "classify"
+    named = str(config.get("architectures") or "")
+    return "token_classify" if "ForTokenClassification" in named else "generate"
 
 
 def _is_known(given: Any) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ingot.compare.forms import HF, Task, task_of
+from ingot.compare.forms import HF, Task
 from ingot.compare.side_parts import folder_tokenizer, greedy_by_logits
 from ingot.compiler.torch_import import check_torch, import_torch
 from ingot.errors import UnsupportedModelError
@@ -47,7 +47,7 @@ class ReferenceSide:
         self.eos_token_ids = config.eos_token_ids
         self.pooler = read_pooler(model_dir, config) if isinstance(config, ModelConfig) else None
         encodes = isinstance(config, ModelConfig) and config.head is not None
-        self.task: Task = task_of(self.pooler) if encodes and self.pooler else "generate"
+        self.task: Task = self.pooler.task if encodes and self.pooler else "generate"
         self.tokenizer = folder_tokenizer(model_dir, config.vocab_size)
         self.checkpoint = Checkpoint.open(model_dir, config, self.module)
         self.graph = export(self.module, config)

@@ -86,6 +86,8 @@ def _kind(model_dir: ModelDir) -> tuple[Task, str]:
     name = str(names[0]) if isinstance(names, list) and names else ""
     if name.endswith("ForSequenceClassification"):
         return "classify", "AutoModelForSequenceClassification"
+    if name.endswith("ForTokenClassification"):
+        return "token_classify", "AutoModelForTokenClassification"
     with needed("transformers", "hf", "hf:"):
         import transformers
     made = getattr(transformers, name, None)

@@ -72,15 +72,15 @@ def check_file(
 def reference_rows(
     graph: GraphModule, read: ReadParameter, texts: Sequence[Sequence[int]], pooler: Pooler
 ) -> list[Numbers]:
-    """What the float32 reference makes of whole texts: vectors, of them or of their tokens, or
-    logits of labels."""
+    """What the float32 reference makes of whole texts: vectors or logits of labels, of them or of
+    their tokens."""
     run = Interpreter(graph, read, texts)
     if pooler.types > 1:
         sorts = [int(i >= half(text)) for text in texts for i in range(len(text))]
         run.positions = run.positions + torch.tensor([sorts]) * pooler.type_stride
     (found,) = run.run()
     rows = functional.normalize(found[0]) if pooler.normalize else found[0]
-    if pooler.task == "token_embed":
+    if not pooler.pooling:
         return [each.numpy() for each in rows.split([len(text) for text in texts])]
     return [*rows.numpy()]
 

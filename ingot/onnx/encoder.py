@@ -46,7 +46,7 @@ class Encoder(Batched):
             positions = positions + given[TYPES] * self.pooler.type_stride
         run = TextRun(self, given)
         made = run.run(ids.reshape(1, -1), positions.reshape(1, -1))[0]
-        if self.pooler.task == "token_embed":
+        if not self.pooler.pooling:
             made = made.reshape(*ids.shape, -1)
         if self.pooler.normalize:
             made = made / made.norm(dim=-1, keepdim=True).clamp(min=LEAST_LENGTH)
@@ -56,9 +56,9 @@ class Encoder(Batched):
 def names_of(pooler: Pooler) -> list[str]:
     """The outputs: labels have logits, and vectors follow the rows that they are pooled from,
     unless those are as wide as the vocabulary. A model that pools nothing has vectors of tokens."""
-    if pooler.task == "classify":
+    if pooler.labels:
         return [LOGITS]
-    if pooler.task == "token_embed":
+    if not pooler.pooling:
         return [OF_TOKENS]
     return [VECTORS] if pooler.sparse else [ROWS, VECTORS]
 

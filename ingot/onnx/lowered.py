@@ -48,12 +48,6 @@ class Lowered:
 def lower(model: OpenModel, clock: Clock) -> Lowered:
     """Exports the module of a model, and runs the passes that find primitives."""
     config, pooler, called = model.config, model.pooler, None
-    if pooler is not None and pooler.task == "token_classify":
-        raise ExportError(
-            f"{config.architecture} labels tokens, which is not written as ONNX",
-            hint="Models that make vectors or label whole texts are. This one runs as an artifact "
-            "of ingot: ingot compile.",
-        )
     with clock.stage("export", f"{config.architecture}, {config.num_layers} layers"):
         graph = with_orders(export(model.module, config), model.orders)
         if pooler is not None and family_config(model).head is None:

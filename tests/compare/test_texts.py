@@ -19,7 +19,7 @@ from ingot.errors import ModelDirError, UsageError
 from ingot.onnx import export_onnx
 from tests.onnx.support import exported_texts
 from tests.support.core import core
-from tests.support.text_models import KINDS, TEXTS, rows, saved, with_modules
+from tests.support.text_models import KINDS, TEXTS, rows, saved, tagger, with_modules
 
 MOST = 2e-5  # relative
 PROMPTS = [ComparedPrompt(f"text {i}", tuple(text)) for i, text in enumerate(TEXTS)]
@@ -48,6 +48,13 @@ def test_an_artifact_its_directory_and_transformers_make_one_vector(
 def test_a_reranker_gives_one_score(reranker_artifact: Path) -> None:
     model = reranker_artifact.parent / "model"
     assert max(errors(str(reranker_artifact), str(model), f"hf:{model}")) < MOST
+
+
+def test_a_tagger_gives_each_token_the_same_scores(tmp_path: Path) -> None:
+    artifact, model = tagger(), tagger().parent / "model"
+    export_onnx(model, tmp_path / "onnx")
+    file = tmp_path / "onnx" / "model.onnx"
+    assert max(errors(str(artifact), str(file), str(model), f"hf:{model}")) < MOST
 
 
 @pytest.mark.cases(thorough=2)

@@ -13,7 +13,7 @@ import torch
 import transformers
 from torch.nn import functional
 
-from ingot.errors import ExportError, VerificationError
+from ingot.errors import VerificationError
 from ingot.onnx import encoder, export_onnx
 from ingot.onnx.output import check_output
 from tests.conftest import ROOT
@@ -248,10 +248,3 @@ def test_a_file_that_is_wrong_does_not_appear(
     with pytest.raises(VerificationError, match="differs from the float32 reference"):
         export_onnx(folder, tmp_path / "onnx")
     assert not (tmp_path / "onnx").exists()
-
-
-def test_a_model_that_labels_tokens_is_refused_by_its_name(tmp_path: Path) -> None:
-    model_dir = saved(KINDS["bert"].build("ForTokenClassification"), tmp_path / "model")
-    with pytest.raises(ExportError, match="BertForTokenClassification labels tokens"):
-        export_onnx(model_dir, tmp_path / "out")
-    assert not (tmp_path / "out").exists()
