@@ -22,6 +22,7 @@ from ingot.targets.cpu.levels import LEVELS
 from ingot.targets.target import requires, target_named
 from tests.end_to_end.picks import Routers, with_picks_of
 from tests.support.checkpoints import module_logits, plain_module
+from tests.support.text_models import KINDS, saved
 from tests.support.tiny_models import VOCAB_SIZE, save_random
 
 BUNDLED = Path(__file__).parents[2] / "golden" / "models" / "shakespeare"
@@ -52,6 +53,8 @@ def compile_case(case: Compile, folder: Path) -> tuple[Path, Path]:
     model_dir, out = folder / "model", folder / "model.ingot"
     if case.name == BUNDLED.name:
         shutil.copytree(BUNDLED, model_dir)
+    elif case.name in KINDS:
+        saved(KINDS[case.name].build("Model"), model_dir)
     else:
         save_random(case.name, model_dir, case.dtype, tokenizer=True)
     options = CompileOptions(

@@ -230,4 +230,4 @@ def test_compilers_have_minutes_and_versions_seconds(
     monkeypatch.setattr(toolchain, "run_compiler", recorded)
     version_line(("g++",))
     toolchain.build(tmp_path, tmp_path / "k.so", TARGET)
-    assert given == [20, 300]  # the version, and the link of no units
+    assert given == [20, 1800]  # the version, and the link of no units
