@@ -168,6 +168,34 @@ def segment_attention(instruction: Instruction, operands: Operands, shape: StepS
     return Cost(operations={query.dtype: each * shape.sequences * pairs})
 
 
+# Multiply-adds of each element of a state and token, by the rule of a recurrence: decay and sum are
+# one, and so is each product of the whole matrix with a vector.
+_PASSES = {"add": 2.5, "delta": 3.5, "low_rank": 4.5}
+
+
+def recurrence(instruction: Instruction, operands: Operands, shape: StepShape) -> Cost:
+    """A recurrence: reads and writes the record of each sequence, and passes over it for every
+    token."""
+    passes = _PASSES[str(instruction.attrs["rule"])]
+    return _record_cost(instruction, operands, shape, round(2 * passes))
+
+
+def selective_scan(instruction: Instruction, operands: Operands, shape: StepShape) -> Cost:
+    """A scan of channels: for each element of a record an exponential, three products, two sums."""
+    return _record_cost(instruction, operands, shape, 6)
+
+
+def _record_cost(
+    instruction: Instruction, operands: Operands, shape: StepShape, operations: int
+) -> Cost:
+    """An op that computes so many operations for each element of a record and token."""
+    state = operands["state"]
+    elements = math.prod(map(int, state.shape[1:]))
+    num_bytes = 2 * shape.sequences * state.format.nbytes((elements,))
+    own = Cost(kv_bytes=num_bytes, operations={"float32": shape.tokens * elements * operations})
+    return read_weights(instruction, operands, shape) + own
+
+
 def _nbytes(weight: Buffer) -> int:
     return weight.format.nbytes([*map(int, weight.shape)])
 

@@ -17,7 +17,9 @@ from ingot.artifact.cost import (
     lookup,
     product,
     read_weights,
+    recurrence,
     segment_attention,
+    selective_scan,
     stacked_product,
 )
 from ingot.artifact.plan import Buffer, Instruction
@@ -109,6 +111,7 @@ class Traits:
 
 _STEP = dict.fromkeys(("spans", "page_table"), Role.SEQUENCE)
 _NORM = {"x": Role.OWN, "weight": Role.VECTOR}
+_RECORDS = dict.fromkeys(("spans", "records"), Role.SEQUENCE)
 _PICKED = {"x": Role.OWN, "shares": Role.OWN}
 _STACK = _PICKED | {"weight": Role.STACK, "bias": Role.VECTOR}
 _TABLES = {"bias": Role.VECTOR, "buckets": Role.VECTOR}
@@ -144,6 +147,9 @@ TRAITS: Mapping[str, Traits] = {
     "concat": Traits(roles={"x": Role.OWN, "y": Role.OWN}),
     "reorder": Traits(roles={"x": Role.OWN, "order": Role.VECTOR}),
     "mul": Traits(roles={"x": Role.OWN}),
+    "scale": Traits(roles={"x": Role.OWN, "weight": Role.VECTOR}),
+    "lerp": Traits(roles=dict.fromkeys(("x", "y", "share"), Role.OWN) | {"weight": Role.VECTOR}),
+    "bonus": Traits(roles=dict.fromkeys("qkv", Role.OWN) | {"weight": Role.VECTOR}),
     "soft_cap": Traits(roles={"x": Role.OWN}),
     "cast": Traits(roles={"x": Role.OWN}),
     # attention: one sequence over itself, many over their pages, and segments over themselves; if
@@ -171,6 +177,26 @@ TRAITS: Mapping[str, Traits] = {
         | _TABLES,
         cost=segment_attention,
         added=("q_bias", "k_bias"),
+    ),
+    # mixers that keep one record of a sequence
+    "token_shift": Traits(roles={"x": Role.PRECEDING, "tail": Role.WRITTEN} | _RECORDS),
+    "short_conv": Traits(
+        roles={"x": Role.PRECEDING, "tail": Role.WRITTEN}
+        | dict.fromkeys(("weight", "bias"), Role.VECTOR)
+        | _RECORDS
+    ),
+    "recurrence": Traits(
+        roles=dict.fromkeys(("q", "k", "v", "decay", "beta", "a", "b"), Role.PRECEDING)
+        | {"skip": Role.VECTOR, "state": Role.WRITTEN}
+        | _RECORDS,
+        cost=recurrence,
+    ),
+    "selective_scan": Traits(
+        roles=dict.fromkeys(("x", "dt", "b", "c"), Role.PRECEDING)
+        | dict.fromkeys(("rate", "skip"), Role.VECTOR)
+        | {"state": Role.WRITTEN}
+        | _RECORDS,
+        cost=selective_scan,
     ),
 }
 

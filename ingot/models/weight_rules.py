@@ -91,6 +91,13 @@ class Products:
         return (self.table, self.matrix, self.bias, *self.norm)
 
 
-Rule = Rows | Stack | Sums | Products
+@dataclass(frozen=True, slots=True)
+class Decays:
+    """A parameter that is -exp of the numbers of a tensor, which stores logarithms of rates."""
+
+    rows: Rows
+
+
+Rule = Rows | Stack | Sums | Products | Decays
 # A name or a template stands for all rows of that tensor.
 Entry = str | Rule

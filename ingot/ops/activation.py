@@ -16,6 +16,10 @@ KINDS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "relu2": lambda x: F.relu(x).square(),
     "log1p_relu": lambda x: F.relu(x).log1p(),
+    "sigmoid": F.sigmoid,
+    "tanh": F.tanh,
+    "softplus": F.softplus,  # x itself beyond 20
+    "identity": lambda x: x.clone(),  # of a gate that is a plain product
 }
 
 

@@ -17,13 +17,14 @@ def reference(
 ) -> Tensor:
     """x [..., C], weight [C], bias [C] or None -> [..., C].
 
-    A weight [H*C] has a part for each head of x [..., H, C]; then there is no bias.
+    A weight [H*C] has a part for each head of x [..., H, C], and so has the bias.
     """
     x, size = x.float(), x.shape[-1:]
-    if weight.shape != size:
-        return F.layer_norm(x, size, None, None, eps) * weight.float().view(x.shape[-2:])
     bias = None if bias is None else bias.float()
-    return F.layer_norm(x, size, weight.float(), bias, eps)
+    if weight.shape == size:
+        return F.layer_norm(x, size, weight.float(), bias, eps)
+    normed = F.layer_norm(x, size, None, None, eps) * weight.float().view(x.shape[-2:])
+    return normed if bias is None else normed + bias.view(x.shape[-2:])
 
 
 register(

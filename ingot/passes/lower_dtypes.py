@@ -45,7 +45,8 @@ def lower_dtypes(
 ) -> int:
     """Store weight matrices, what they are multiplied with, queries and caches in 16 bits.
 
-    They are `narrow`: bfloat16 or float16. The op that makes such a value rounds it once, on the
+    They are `narrow`: bfloat16 or float16. Records, and what is taken up into them, stay float32:
+    their errors add up over all tokens of a sequence. The op that makes such a value rounds it once, on the
     way out; where something else needs the value, too, a cast does. Embedded tokens, the residual
     stream, results of linears, norm weights, biases, tables and logits stay float32. So do
     `integers`, the model's parameters that are to be stored in integers, and what is multiplied
@@ -62,7 +63,8 @@ def lower_dtypes(
             node.meta["val"] = value(node).to(narrow)
             set_parameter(gm, str(node.target), node.meta["val"])
     for node in gm.graph.find_nodes(op="placeholder"):
-        if node.name in states_of(gm):
+        state = states_of(gm).get(node.name)
+        if state and state.kind == "paged":
             node.meta["val"] = new_value(gm, tuple(value(node).shape), narrow)
     uses = dict.fromkeys(narrow_uses(gm, narrow))
     for node in op_calls(gm, "route"):
@@ -92,7 +94,7 @@ def narrow_uses(gm: GraphModule, narrow: torch.dtype) -> Iterator[Use]:
     for node, traits in op_nodes(gm):
         given = arguments(node)
         is_narrow = traits.matrix and value(given[traits.matrix]).dtype == narrow
-        if is_narrow or traits.meets_tokens:
+        if is_narrow or traits.attends:
             yield node, given[traits.multiplied]
         met = set(traits.arguments(Role.SEGMENT)) - set(traits.added)
         for rows in (given[name] for name in given if name in met):

@@ -28,6 +28,7 @@ from ingot.passes.graph import (
     value,
 )
 from ingot.passes.inputs import add_input, step_inputs
+from ingot.passes.keep_records import keep_records
 from ingot.passes.pool_segments import pool_segments
 from ingot.passes.torch_symbols import new_size
 
@@ -92,7 +93,11 @@ def over_segments(gm: GraphModule, nodes: Iterable[Node]) -> None:
 
 # Each finds the calls of an op that needs a whole sequence in a plain module, gives them the inputs
 # of a step and states, and returns how many there are. Attention is the first.
-STEP_FORMS: tuple[Callable[[GraphModule], int], ...] = (attend, pool_segments)
+STEP_FORMS: tuple[Callable[[GraphModule], int], ...] = (
+    attend,
+    pool_segments,
+    keep_records,
+)
 
 
 def rewrite(

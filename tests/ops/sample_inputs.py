@@ -265,30 +265,42 @@ def kv_write(rng: torch.Generator) -> list[Kwargs]:
 
 
 def layer_norm(rng: torch.Generator) -> list[Kwargs]:
-    return [
-        {
-            "x": samples.normal(rng, 1, n, size),
-            "weight": samples.scale_vector(rng, size),
-            "bias": samples.normal(rng, size) if with_bias else None,
-            "eps": eps,
-            "out_dtype": out_dtype,
-        }
-        for out_dtype in samples.DTYPES
-        for n, size, eps, with_bias in (
-            (1, 64, 1e-5, True),
-            (5, 200, 1e-5, False),
-            (3, 37, 0.1, True),
-        )
-    ] + [
-        {
-            "x": samples.normal(rng, 1, 4, 3, 12),
-            "weight": samples.normal(rng, size),
-            "bias": None,
-            "eps": 1e-5,
-            "out_dtype": torch.float32,
-        }
-        for size in (12, 3 * 12)
-    ]
+    return (
+        [
+            {
+                "x": samples.normal(rng, 1, n, size),
+                "weight": samples.scale_vector(rng, size),
+                "bias": samples.normal(rng, size) if with_bias else None,
+                "eps": eps,
+                "out_dtype": out_dtype,
+            }
+            for out_dtype in samples.DTYPES
+            for n, size, eps, with_bias in (
+                (1, 64, 1e-5, True),
+                (5, 200, 1e-5, False),
+                (3, 37, 0.1, True),
+            )
+        ]
+        + [
+            {
+                "x": samples.normal(rng, 1, 4, 3, 12),
+                "weight": samples.normal(rng, size),
+                "bias": None,
+                "eps": 1e-5,
+                "out_dtype": torch.float32,
+            }
+            for size in (12, 3 * 12)
+        ]
+        + [
+            {
+                "x": samples.normal(rng, 1, 4, 3, 12),
+                "weight": samples.normal(rng, 36),
+                "bias": samples.normal(rng, 36),
+                "eps": 1e-5,
+                "out_dtype": torch.float32,
+            }
+        ]
+    )
 
 
 def linear(rng: torch.Generator) -> list[Kwargs]:
@@ -367,6 +379,169 @@ def rms_norm(rng: torch.Generator) -> list[Kwargs]:
         }
         for out_dtype in samples.DTYPES
         for n, size, eps, offset in ((1, 64, 1e-6, 0.0), (5, 200, 1e-5, 1.0), (3, 37, 0.1, 0.0))
+    ] + [
+        {
+            "x": samples.normal(rng, 1, 4, 3, 12),
+            "weight": samples.normal(rng, 36),
+            "eps": 1e-5,
+            "out_dtype": torch.float32,
+        }
+    ]
+
+
+def scale(rng: torch.Generator) -> list[Kwargs]:
+    return [
+        {
+            "x": samples.normal(rng, 1, n, size),
+            "weight": samples.normal(rng, size),
+            "out_dtype": out_dtype,
+        }
+        for out_dtype in samples.DTYPES
+        for n, size in ((1, 64), (5, 37))
+    ]
+
+
+def lerp(rng: torch.Generator) -> list[Kwargs]:
+    return [
+        {
+            "x": samples.normal(rng, 1, n, size),
+            "y": samples.normal(rng, 1, n, size),
+            "share": samples.normal(rng, 1, n, size) if by_rows else None,
+            "weight": None if by_rows else samples.normal(rng, size),
+            "out_dtype": out_dtype,
+        }
+        for out_dtype in samples.DTYPES
+        for n, size in ((1, 64), (5, 37))
+        for by_rows in (False, True)
+    ]
+
+
+def bonus(rng: torch.Generator) -> list[Kwargs]:
+    return [
+        {
+            "q": samples.normal(rng, 1, n, heads, size),
+            "k": samples.normal(rng, 1, n, heads, size),
+            "v": samples.normal(rng, 1, n, heads, width),
+            "weight": samples.normal(rng, heads * size),
+            "out_dtype": out_dtype,
+        }
+        for out_dtype in samples.DTYPES
+        for n, heads, size, width in ((1, 2, 64, 64), (5, 3, 20, 12))
+    ]
+
+
+# Sequences of a step over records: (rows in this step, position of the first).
+OVER_RECORDS = ((3, 0), (1, 7), (0, 0), (5, 2))
+
+
+def records(rng: torch.Generator, *record: int, count: int = 7) -> Kwargs:
+    """A state of that record with random values, and what says where those of a step lie."""
+    ends = torch.tensor([rows for rows, _ in OVER_RECORDS]).cumsum(0).tolist()
+    spans = [
+        (end - rows, end, first) for end, (rows, first) in zip(ends, OVER_RECORDS, strict=True)
+    ]
+    slots = torch.randperm(count, generator=rng)[: len(spans)]
+    return {
+        "state": samples.normal(rng, count, *record),
+        "spans": torch.tensor(spans, dtype=torch.int32),
+        "records": slots.to(torch.int32),
+    }
+
+
+NUM_ROWS = sum(rows for rows, _ in OVER_RECORDS)
+
+
+def with_tail(rng: torch.Generator, *record: int) -> Kwargs:
+    given = records(rng, *record)
+    return {"tail": given.pop("state"), **given}
+
+
+def token_shift(rng: torch.Generator) -> list[Kwargs]:
+    return [
+        {"x": samples.normal(rng, 1, NUM_ROWS, size), **step, "out_dtype": out_dtype}
+        for out_dtype in samples.DTYPES
+        for size in (64, 37)
+        for step in ({}, with_tail(rng, 1, size))
+    ]
+
+
+def short_conv(rng: torch.Generator) -> list[Kwargs]:
+    return [
+        {
+            "x": samples.normal(rng, 1, NUM_ROWS, size),
+            "weight": samples.normal(rng, taps, size),
+            "bias": samples.normal(rng, size) if with_bias else None,
+            "activates": with_bias,
+            **step,
+            "out_dtype": out_dtype,
+        }
+        for out_dtype in samples.DTYPES
+        for size, taps, with_bias in ((64, 4, False), (37, 3, True), (20, 7, False))
+        for step in ({}, with_tail(rng, taps - 1, size))
+    ]
+
+
+def recurrence(rng: torch.Generator) -> list[Kwargs]:
+    return [
+        recurrence_call(rng, *case, step, out_dtype)
+        for out_dtype in samples.DTYPES
+        for case in (
+            ("add", 2, 4, 16, 24, False),
+            ("delta", 2, 4, 32, 32, False),
+            ("delta", 1, 1, 20, 36, True),
+            ("low_rank", 3, 3, 16, 16, True),
+        )
+        for step in (False, True)
+    ]
+
+
+def recurrence_call(
+    rng: torch.Generator,
+    rule: str,
+    groups: int,
+    heads: int,
+    size: int,
+    width: int,
+    by_key: bool,
+    over_records: bool,
+    out_dtype: torch.dtype,
+) -> Kwargs:
+    """Decays are those of real models: near 1 for some heads."""
+    keys = torch.nn.functional.normalize(samples.normal(rng, 1, NUM_ROWS, groups, size), dim=-1)
+    decay = -torch.rand(1, NUM_ROWS, heads, size, generator=rng).pow(4)
+    removal = torch.nn.functional.normalize(samples.normal(rng, 1, NUM_ROWS, heads, size), dim=-1)
+    rate = torch.rand(1, NUM_ROWS, heads, size, generator=rng)
+    low_rank, adds = rule == "low_rank", rule == "add"
+    return {
+        "q": samples.normal(rng, 1, NUM_ROWS, groups, size),
+        "k": keys,
+        "v": samples.normal(rng, 1, NUM_ROWS, heads, width),
+        "decay": decay if by_key else decay[..., 0].contiguous(),
+        "rule": rule,
+        "beta": None if low_rank else torch.rand(1, NUM_ROWS, heads, generator=rng),
+        "a": removal if low_rank else None,
+        "b": removal * rate if low_rank else None,
+        "skip": samples.normal(rng, heads) if adds else None,
+        **(records(rng, heads * size, width) if over_records else {}),
+        "out_dtype": out_dtype,
+    }
+
+
+def selective_scan(rng: torch.Generator) -> list[Kwargs]:
+    return [
+        {
+            "x": samples.normal(rng, 1, NUM_ROWS, size),
+            "dt": torch.rand(1, NUM_ROWS, size, generator=rng),
+            "b": samples.normal(rng, 1, NUM_ROWS, depth),
+            "c": samples.normal(rng, 1, NUM_ROWS, depth),
+            "rate": -torch.rand(depth, size, generator=rng).pow(4),
+            "skip": samples.normal(rng, size),
+            **step,
+            "out_dtype": out_dtype,
+        }
+        for out_dtype in samples.DTYPES
+        for size, depth in ((64, 16), (37, 5))
+        for step in ({}, records(rng, depth, size))
     ]
 
 
@@ -519,4 +694,11 @@ SAMPLES = {
     "segment_attention": segment_attention,
     "select_rows": select_rows,
     "soft_cap": soft_cap,
+    "scale": scale,
+    "lerp": lerp,
+    "bonus": bonus,
+    "token_shift": token_shift,
+    "short_conv": short_conv,
+    "recurrence": recurrence,
+    "selective_scan": selective_scan,
 }

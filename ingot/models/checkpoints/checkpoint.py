@@ -31,7 +31,14 @@ from ingot.models.checkpoints.formats.quantized import (
 )
 from ingot.models.checkpoints.formats.resolve import with_quantized
 from ingot.models.checkpoints.mapped_file import MappedCheckpoint, TensorInfo
-from ingot.models.checkpoints.sources import AnySource, Multiplied, Source, Stacked, Summed
+from ingot.models.checkpoints.sources import (
+    AnySource,
+    Decayed,
+    Multiplied,
+    Source,
+    Stacked,
+    Summed,
+)
 from ingot.models.checkpoints.tensor_reader import PIECE_BYTES, Checked, TensorReader
 from ingot.models.checkpoints.weight_table import idle_biases, quantized_sources, resolve_sources
 from ingot.models.foreign.config import AnyConfig
@@ -114,9 +121,11 @@ class Checkpoint:
         return self._sources[name].shape
 
     def dtype(self, name: str) -> torch.dtype:
-        """The dtype of what `read` returns: the checkpoint's own; float32 of constants, sums
-        and products."""
-        if name in self._constants or isinstance(self._sources[name], Summed | Multiplied):
+        """The dtype of what `read` returns: the checkpoint's own; float32 of constants, sums,
+        products and decays."""
+        if name in self._constants or isinstance(
+            self._sources[name], Summed | Multiplied | Decayed
+        ):
             return torch.float32
         return _TORCH_DTYPES[self._sources[name].info.dtype]
 
@@ -193,6 +202,8 @@ class Checkpoint:
             return self._sums(source)[start:stop]
         if isinstance(source, Multiplied):
             return self._products(source)[start:stop]
+        if isinstance(source, Decayed):
+            return -self._numbers(source.logarithms, start, stop).float().exp()
         return self._numbers(source, start, stop)
 
     def pieces(self, name: str, max_bytes: int = PIECE_BYTES) -> Iterator[torch.Tensor]:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ingot.models.blueprint import Shape
 from ingot.models.checkpoints.formats.quantized import EncodedTensor, OfExpert
 from ingot.models.checkpoints.mapped_file import TensorInfo
-from ingot.models.weight_rules import EXPERT, Products, Rows, Rule, Stack, Sums
+from ingot.models.weight_rules import EXPERT, Decays, Products, Rows, Rule, Stack, Sums
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,8 +133,27 @@ class Multiplied:
         return tuple(part.info for part in self.parts)
 
 
-AnySource = Source | Stacked | Summed | Multiplied
-Made = Sums | Products  # rules of parameters that are numbers of no tensor
+@dataclass(frozen=True, slots=True)
+class Decayed:
+    """Source of a parameter that is -exp of the numbers of another."""
+
+    logarithms: Source
+
+    @property
+    def shape(self) -> Shape:
+        return self.logarithms.shape
+
+    @property
+    def info(self) -> TensorInfo:
+        return self.logarithms.info
+
+    @property
+    def infos(self) -> tuple[TensorInfo, ...]:
+        return self.logarithms.infos
+
+
+AnySource = Source | Stacked | Summed | Multiplied | Decayed
+Made = Sums | Products | Decays  # rules of parameters that are numbers of no tensor
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -182,6 +201,8 @@ def pieces_of(rule: Rule, shape: Shape) -> tuple[SourcePiece, ...]:
         return tuple(
             SourcePiece(each, own, made=rule) for each, own in zip(rule.parts, shapes, strict=False)
         )
+    if isinstance(rule, Decays):
+        return (SourcePiece(_fitting(rule.rows, shape), shape, made=rule),)
     if not isinstance(rule, Stack):
         return (SourcePiece(_fitting(rule, shape), shape),)
     experts, rows, *columns = shape
@@ -279,6 +300,8 @@ def sources_of(
             found[name] = Summed(outer, inner, shapes[name])
         elif isinstance(rule, Products):
             found[name] = Multiplied(rule, tuple(made), shapes[name])
+        elif isinstance(rule, Decays):
+            found[name] = Decayed(made[0])
         elif len(made) == 1 and made[0].shape == shapes[name]:
             found[name] = made[0]
         else:
@@ -301,11 +324,15 @@ def _info_of(piece: SourcePiece, info: TensorInfo) -> TensorInfo:
 
 
 def shaped_as(info: TensorInfo, whole: Shape, *, flat: bool) -> TensorInfo:
-    """A tensor that should have that shape: as one vector where it is flat, or else without the
-    dimensions of 1 that it has in front beyond those."""
+    """A tensor that should have that shape: as one vector where it is flat, or else without
+    dimensions of 1 where it has more dimensions."""
     if flat:
         return replace(info, shape=(math.prod(info.shape),))
-    extra = len(info.shape) - len(whole)
-    if extra > 0 and math.prod(info.shape[:extra]) == 1:
-        return replace(info, shape=info.shape[extra:])
+    if len(info.shape) > len(whole):
+        if _but_ones(info.shape) == _but_ones(whole):
+            return replace(info, shape=whole)
     return info
+
+
+def _but_ones(shape: Shape) -> Shape:
+    return tuple(size for size in shape if size != 1)

@@ -30,7 +30,7 @@ from ingot.models.config import ModelConfig
 from ingot.models.family import Family, Weights
 from ingot.models.foreign.config import AnyConfig
 from ingot.models.templates import BEYOND, expand, fill
-from ingot.models.weight_rules import Entry, Products, Rows, Rule, Stack, Sums
+from ingot.models.weight_rules import Decays, Entry, Products, Rows, Rule, Stack, Sums
 
 BIAS = ".bias"
 BASE = "model."  # in front of all parameters but those of the head
@@ -158,6 +158,8 @@ def _filled(entry: Entry, match: re.Match[str]) -> Rule:
     if isinstance(entry, Products):
         table, matrix, bias, *norm = map(filled, entry.parts)
         return replace(entry, table=table, matrix=matrix, bias=bias, norm=tuple(norm))
+    if isinstance(entry, Decays):
+        return Decays(filled(entry.rows))
     return filled(Rows(entry) if isinstance(entry, str) else entry)
 
 

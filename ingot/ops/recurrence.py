@@ -1,0 +1,92 @@
+"""recurrence: a matrix for each head that decays, takes up a row, and is read, token by token.
+
+State-space duality (Mamba-2, arXiv 2405.21060), the gated delta rule (arXiv 2412.06464) and the
+generalised delta rule (RWKV-7, arXiv 2503.14456) differ in what a token corrects before it is
+taken up.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ingot.ops.records import runs
+from ingot.ops.registry import register, rounded
+
+RULES = ("add", "delta", "low_rank")
+
+
+def advance(
+    state: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    decay: Tensor,
+    beta: Tensor | None,
+    a: Tensor | None,
+    b: Tensor | None,
+    rule: str,
+) -> tuple[Tensor, Tensor]:
+    """One token: state [H, D, P], q, k [H, D], v [H, P], decay [H, D or 1] -> (out [H, P], state)."""
+    kept = torch.exp(decay)[..., None] * state
+    if rule == "low_rank":
+        assert a is not None and b is not None
+        kept = kept - b[..., None] * torch.einsum("hd,hdp->hp", a, state)[:, None]
+    if rule == "delta":
+        v = v - torch.einsum("hd,hdp->hp", k, kept)
+    if beta is not None:
+        v = beta[..., None] * v
+    state = kept + k[..., None] * v[:, None]
+    return torch.einsum("hd,hdp->hp", q, state), state
+
+
+@rounded
+def reference(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    decay: Tensor,
+    rule: str,
+    beta: Tensor | None = None,
+    a: Tensor | None = None,
+    b: Tensor | None = None,
+    skip: Tensor | None = None,
+    state: Tensor | None = None,
+    spans: Tensor | None = None,
+    records: Tensor | None = None,
+) -> Tensor:
+    """q, k [1, N, G, D], v [1, N, H, P] -> [1, N, H, P]: what each token reads of its sequence.
+
+    Head h has the query and the key of head h // (H / G), and a matrix S [D, P] that begins as
+    zeros. For each token, with e = exp(decay) of the head, [1, N, H], or of each of its D rows,
+    [1, N, H, D]:
+
+        rule "add"       S = e S + k (beta v)'
+        rule "delta"     S = e S,  then  S = S + k (beta (v - S'k))'
+        rule "low_rank"  S = e S - b (S'a)' + k v', where S'a is of S as it was before
+        out = S'q, plus skip v where there is a skip [H]
+
+    beta [1, N, H] is 1 where it is None; a and b [1, N, H, D] are those of "low_rank" alone.
+
+    Without `state`, rows are one whole sequence. With it, they are those of several, as `spans`
+    says; the record of each, state [slots, H * D, P], is S as its tokens before have left it.
+    """
+    heads, size, width = v.shape[2], k.shape[3], v.shape[3]
+    q, k = (x.float().repeat_interleave(heads // x.shape[2], dim=2) for x in (q, k))
+    decay = (decay[..., None] if decay.dim() == 3 else decay).float()
+    given = [x if x is None else x.float() for x in (beta, a, b)]
+    values = v.float()
+    out = torch.zeros(v.shape, device=v.device)
+    for own, matrix, kept in runs(v, (heads * size, width), state, spans, records):
+        matrix = matrix.view(heads, size, width)
+        for t in range(own.start, own.stop):
+            corrections = [x if x is None else x[0, t] for x in given]
+            out[0, t], matrix = advance(
+                matrix, q[0, t], k[0, t], values[0, t], decay[0, t], *corrections, rule
+            )
+        if kept is not None:
+            kept.copy_(matrix.reshape(kept.shape))
+    return out if skip is None else out + skip.float()[:, None] * values
+
+
+register("recurrence", reference, lambda a: a.v.new_empty(a.v.shape, dtype=a.out_dtype))

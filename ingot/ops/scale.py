@@ -1,0 +1,16 @@
+"""scale: every column times a number of its own."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from ingot.ops.registry import like, register, rounded
+
+
+@rounded
+def reference(x: Tensor, weight: Tensor) -> Tensor:
+    """x [..., C], weight [C] -> [..., C]."""
+    return x.float() * weight.float()
+
+
+register("scale", reference, lambda a: like(a.x, a.out_dtype))
