@@ -110,6 +110,11 @@ class AttentionConfig:
         return (self.num_kv_heads, self.head_dim), (self.num_kv_heads, self.head_dim)
 
     @property
+    def records(self) -> tuple[tuple[int, int], ...]:
+        """What is kept of a sequence as a whole; nothing."""
+        return ()
+
+    @property
     def block_size(self) -> int:
         """Columns of what is cached that share a scale in int8: a head."""
         return self.head_dim
