@@ -111,8 +111,9 @@ class ModelConfig:
 
     @property
     def windows(self) -> tuple[int, ...]:
-        """The window of every layer; 0 is all."""
-        return tuple(layer.mixer.window for layer in self.layers)
+        """The window of every layer that attends; 0 is all."""
+        mixers = (layer.mixer for layer in self.layers)
+        return tuple(mixer.window for mixer in mixers if mixer.cached)
 
     @property
     def ropes(self) -> tuple[RopeConfig, ...]:
@@ -145,6 +146,12 @@ class ModelConfig:
     def _latents(self) -> list[LatentConfig]:
         mixers = (layer.mixer for layer in self.layers)
         return [mixer for mixer in mixers if isinstance(mixer, LatentConfig)]
+
+    @property
+    def record_bytes(self) -> int:
+        """Bytes of the records that all layers keep of a sequence, in float32."""
+        records = (record for layer in self.layers for record in layer.mixer.records)
+        return 4 * sum(rows * columns for rows, columns in records)
 
     def kv_bytes_per_token(self, element_bytes: int) -> int:
         """Bytes that one token takes in the KV cache of all layers."""

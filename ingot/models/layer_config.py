@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from ingot.models.attention_config import AttentionConfig
+from ingot.models.delta_config import DeltaConfig
 from ingot.models.latent_config import LatentConfig
 from ingot.models.mlp_config import MlpConfig
 from ingot.models.moe_config import MoeConfig
 
-Mixer: TypeAlias = AttentionConfig | LatentConfig
+Mixer: TypeAlias = AttentionConfig | LatentConfig | DeltaConfig
 Mlp: TypeAlias = MlpConfig | MoeConfig
 
 
