@@ -70,8 +70,8 @@ class GatedDelta(Block):
     def forward(self, x_1TC: torch.Tensor, tables: RopeTables) -> torch.Tensor:
         mixer, op = self.mixer, torch.ops.ingot
         rows, heads, width = x_1TC.shape[:2], mixer.value_heads, mixer.k_size
-        z, ba = self.z_proj(x_1TC), self.ba_proj(x_1TC)
-        qkv = self.conv(self.qkv_proj(x_1TC))
+        qkv, z, ba = self.qkv_proj(x_1TC), self.z_proj(x_1TC), self.ba_proj(x_1TC)
+        qkv = self.conv(qkv)
         q_1TKD, k_1TKD = (
             self.unit(qkv[..., first : first + width], weight)
             for first, weight in ((0, self.q_unit), (width, self.k_unit))
