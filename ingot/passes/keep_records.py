@@ -32,8 +32,8 @@ def keep_records(gm: GraphModule) -> int:
     Before:
         graph(input_ids, positions);  y = short_conv(x, weight, bias)
     After:
-        graph(tokens, positions, spans, records, short_conv_0, ...)
-        y = short_conv(x, weight, bias, tail=short_conv_0, spans=spans, records=records)
+        graph(tokens, positions, spans, records, short_conv_record_0, ...)
+        y = short_conv(x, weight, bias, tail=short_conv_record_0, spans=spans, records=records)
     """
     nodes = op_calls(gm, *RECORDS)
     if nodes:
@@ -50,7 +50,7 @@ def add_record(
     op = str(node.target._schema.name).partition("::")[2]  # type: ignore[union-attr]
     given = arguments(node)
     state = State(
-        name=f"{op}_{index}",
+        name=f"{op}_record_{index}",
         kind="slotted",
         format=Format("float32"),
         record=RECORDS[op]({k: value(x) for k, x in given.items() if isinstance(x, Node)}),
