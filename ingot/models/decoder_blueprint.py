@@ -17,6 +17,8 @@ from ingot.models.blueprint import (
     rms_norm,
 )
 from ingot.models.config import ModelConfig, Placement
+from ingot.models.delta_blueprint import delta
+from ingot.models.delta_config import DeltaConfig
 from ingot.models.head_config import DenseConfig
 from ingot.models.latent_config import LatentConfig
 from ingot.models.layer_config import LayerConfig
@@ -35,13 +37,15 @@ def norm(config: ModelConfig, size: int) -> Blueprint:
 
 
 def attention(config: ModelConfig, mixer: AttentionConfig) -> Blueprint:
-    """Projections, norms of q and k, sinks."""
+    """Projections, norms of q and k, sinks, gate."""
     hidden = config.hidden_size
     parts = {
         "q_proj": linear(hidden, mixer.q_size, bias=mixer.bias),
         "k_proj": linear(hidden, mixer.kv_size, bias=mixer.bias),
         "v_proj": linear(hidden, mixer.kv_size, bias=mixer.bias),
     }
+    if mixer.gate == "element":
+        parts["gate_proj"] = linear(hidden, mixer.q_size, bias=mixer.bias)
     stacked = (tuple(parts),)
     if mixer.qk_norm != "none":
         parts |= {
@@ -165,6 +169,7 @@ PARTS: Mapping[type, Callable[[ModelConfig, Any], Blueprint]] = {
     ShortConvConfig: short_conv,
     Mamba2Config: mamba2,
     MambaConfig: mamba,
+    DeltaConfig: delta,
     MlpConfig: dense_mlp,
     MoeConfig: mixture,
 }

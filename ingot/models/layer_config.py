@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from ingot.errors import ContradictionError
 from ingot.models.attention_config import AttentionConfig
+from ingot.models.delta_config import DeltaConfig
 from ingot.models.latent_config import LatentConfig
 from ingot.models.mamba2_config import Mamba2Config
 from ingot.models.mamba_config import MambaConfig
@@ -20,7 +21,9 @@ from ingot.models.mlp_config import MlpConfig
 from ingot.models.moe_config import MoeConfig
 from ingot.models.short_conv_config import ShortConvConfig
 
-Mixer: TypeAlias = AttentionConfig | LatentConfig | ShortConvConfig | Mamba2Config | MambaConfig
+Mixer: TypeAlias = (
+    AttentionConfig | LatentConfig | ShortConvConfig | Mamba2Config | MambaConfig | DeltaConfig
+)
 Mlp: TypeAlias = MlpConfig | MoeConfig
 
 

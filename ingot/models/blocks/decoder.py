@@ -16,6 +16,7 @@ from torch.nn import functional
 from ingot.models.attention_config import AttentionConfig
 from ingot.models.blocks.attention import Attention, LatentAttention
 from ingot.models.blocks.block import Block
+from ingot.models.blocks.delta import GatedDelta
 from ingot.models.blocks.experts import Mixture
 from ingot.models.blocks.linear import Linear
 from ingot.models.blocks.mamba import Mamba
@@ -27,6 +28,7 @@ from ingot.models.blocks.short_conv import ShortConv
 from ingot.models.blueprint import Blueprint
 from ingot.models.config import ModelConfig, Placement
 from ingot.models.decoder_blueprint import causal_lm, decoder, decoder_layer, rotaries
+from ingot.models.delta_config import DeltaConfig
 from ingot.models.latent_config import LatentConfig
 from ingot.models.layer_config import LayerConfig
 from ingot.models.mamba2_config import Mamba2Config
@@ -76,6 +78,7 @@ BLOCKS: Mapping[type, Callable[[ModelConfig, Any], nn.Module]] = {
     ShortConvConfig: ShortConv,
     Mamba2Config: Mamba2,
     MambaConfig: Mamba,
+    DeltaConfig: GatedDelta,
     MlpConfig: make_mlp,
     MoeConfig: Mixture,
 }
