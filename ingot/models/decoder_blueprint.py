@@ -23,6 +23,8 @@ from ingot.models.layer_config import LayerConfig
 from ingot.models.mlp_config import MlpConfig
 from ingot.models.moe_config import MoeConfig
 from ingot.models.rope import RopeConfig
+from ingot.models.rwkv_blueprint import channel_mix, time_mix
+from ingot.models.rwkv_config import ChannelMixConfig, TimeMixConfig
 
 
 def norm(config: ModelConfig, size: int) -> Blueprint:
@@ -158,8 +160,10 @@ def mixture(config: ModelConfig, moe: MoeConfig) -> Blueprint:
 PARTS: Mapping[type, Callable[[ModelConfig, Any], Blueprint]] = {
     AttentionConfig: attention,
     LatentConfig: latent_attention,
+    TimeMixConfig: time_mix,
     MlpConfig: dense_mlp,
     MoeConfig: mixture,
+    ChannelMixConfig: channel_mix,
 }
 
 

@@ -15,9 +15,10 @@ from ingot.models.attention_config import AttentionConfig
 from ingot.models.latent_config import LatentConfig
 from ingot.models.mlp_config import MlpConfig
 from ingot.models.moe_config import MoeConfig
+from ingot.models.rwkv_config import ChannelMixConfig, TimeMixConfig
 
-Mixer: TypeAlias = AttentionConfig | LatentConfig
-Mlp: TypeAlias = MlpConfig | MoeConfig
+Mixer: TypeAlias = AttentionConfig | LatentConfig | TimeMixConfig
+Mlp: TypeAlias = MlpConfig | MoeConfig | ChannelMixConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

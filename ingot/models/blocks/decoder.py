@@ -21,6 +21,7 @@ from ingot.models.blocks.linear import Linear
 from ingot.models.blocks.mlp import GatedMLP, PlainMLP
 from ingot.models.blocks.norm import make_norm
 from ingot.models.blocks.rotary import RopeTables, Rotary
+from ingot.models.blocks.rwkv import ChannelMix, TimeMix
 from ingot.models.blueprint import Blueprint
 from ingot.models.config import ModelConfig, Placement
 from ingot.models.decoder_blueprint import causal_lm, decoder, decoder_layer, rotaries
@@ -28,6 +29,7 @@ from ingot.models.latent_config import LatentConfig
 from ingot.models.layer_config import LayerConfig
 from ingot.models.mlp_config import MlpConfig
 from ingot.models.moe_config import MoeConfig
+from ingot.models.rwkv_config import ChannelMixConfig, TimeMixConfig
 
 
 class Embedding(Block):
@@ -67,8 +69,10 @@ def make_mlp(config: ModelConfig, mlp: MlpConfig) -> nn.Module:
 BLOCKS: Mapping[type, Callable[[ModelConfig, Any], nn.Module]] = {
     AttentionConfig: Attention,
     LatentConfig: LatentAttention,
+    TimeMixConfig: TimeMix,
     MlpConfig: make_mlp,
     MoeConfig: Mixture,
+    ChannelMixConfig: ChannelMix,
 }
 
 

@@ -44,6 +44,7 @@ from ingot.models.families import (
     qwen3,
     qwen3_moe,
     roberta,
+    rwkv7,
     seed_oss,
     smollm3,
     starcoder2,
@@ -95,4 +96,5 @@ BUILT_IN: tuple[Family, ...] = (
     mpnet.FAMILY,
     deberta_v2.FAMILY,
     jina_v3.FAMILY,
+    rwkv7.FAMILY,
 )
