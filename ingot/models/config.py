@@ -162,5 +162,6 @@ class ModelConfig:
     @property
     def record_bytes(self) -> int:
         """Bytes of the records that all layers keep of a sequence, in float32."""
-        records = (record for mixer in self.mixers for record in mixer.records)
+        parts = (part for layer in self.layers for part in layer.parts)
+        records = (record for part in parts for record in part.records)
         return 4 * sum(rows * columns for rows, columns in records)

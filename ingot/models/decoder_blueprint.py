@@ -28,6 +28,8 @@ from ingot.models.mlp_config import MlpConfig
 from ingot.models.moe_config import MoeConfig
 from ingot.models.record_blueprint import mamba, mamba2, short_conv
 from ingot.models.rope import RopeConfig
+from ingot.models.rwkv_blueprint import channel_mix, time_mix
+from ingot.models.rwkv_config import ChannelMixConfig, TimeMixConfig
 from ingot.models.short_conv_config import ShortConvConfig
 
 
@@ -170,8 +172,10 @@ PARTS: Mapping[type, Callable[[ModelConfig, Any], Blueprint]] = {
     Mamba2Config: mamba2,
     MambaConfig: mamba,
     DeltaConfig: delta,
+    TimeMixConfig: time_mix,
     MlpConfig: dense_mlp,
     MoeConfig: mixture,
+    ChannelMixConfig: channel_mix,
 }
 
 

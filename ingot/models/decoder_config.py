@@ -21,8 +21,8 @@ Part = TypeVar("Part")
 def parse_decoder(
     fields: Fields,
     *,
-    mixer: Mixer | None | Sequence[Mixer | None],
-    mlp: Mlp | None | Sequence[Mlp | None],
+    mixer: Mixer | Sequence[Mixer | None] | None,
+    mlp: Mlp | Sequence[Mlp | None] | None,
     **decided: Any,
 ) -> ModelConfig:
     """Reads the common keys of config.json; the arguments are what the family decides.

@@ -7,7 +7,6 @@ from typing import Any
 
 from ingot.errors import ConfigError
 
-
 # How newer files spell infinity.
 INFINITY = {"__float__": "Infinity"}
 

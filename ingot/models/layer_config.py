@@ -19,12 +19,19 @@ from ingot.models.mamba2_config import Mamba2Config
 from ingot.models.mamba_config import MambaConfig
 from ingot.models.mlp_config import MlpConfig
 from ingot.models.moe_config import MoeConfig
+from ingot.models.rwkv_config import ChannelMixConfig, TimeMixConfig
 from ingot.models.short_conv_config import ShortConvConfig
 
 Mixer: TypeAlias = (
-    AttentionConfig | LatentConfig | ShortConvConfig | Mamba2Config | MambaConfig | DeltaConfig
+    AttentionConfig
+    | LatentConfig
+    | ShortConvConfig
+    | Mamba2Config
+    | MambaConfig
+    | DeltaConfig
+    | TimeMixConfig
 )
-Mlp: TypeAlias = MlpConfig | MoeConfig
+Mlp: TypeAlias = MlpConfig | MoeConfig | ChannelMixConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

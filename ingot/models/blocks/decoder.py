@@ -24,6 +24,7 @@ from ingot.models.blocks.mamba2 import Mamba2
 from ingot.models.blocks.mlp import GatedMLP, PlainMLP
 from ingot.models.blocks.norm import make_norm
 from ingot.models.blocks.rotary import RopeTables, Rotary
+from ingot.models.blocks.rwkv import ChannelMix, TimeMix
 from ingot.models.blocks.short_conv import ShortConv
 from ingot.models.blueprint import Blueprint
 from ingot.models.config import ModelConfig, Placement
@@ -35,6 +36,7 @@ from ingot.models.mamba2_config import Mamba2Config
 from ingot.models.mamba_config import MambaConfig
 from ingot.models.mlp_config import MlpConfig
 from ingot.models.moe_config import MoeConfig
+from ingot.models.rwkv_config import ChannelMixConfig, TimeMixConfig
 from ingot.models.short_conv_config import ShortConvConfig
 
 
@@ -79,8 +81,10 @@ BLOCKS: Mapping[type, Callable[[ModelConfig, Any], nn.Module]] = {
     Mamba2Config: Mamba2,
     MambaConfig: Mamba,
     DeltaConfig: GatedDelta,
+    TimeMixConfig: TimeMix,
     MlpConfig: make_mlp,
     MoeConfig: Mixture,
+    ChannelMixConfig: ChannelMix,
 }
 
 

@@ -49,6 +49,7 @@ from ingot.models.families import (
     qwen3_moe,
     qwen3_next,
     roberta,
+    rwkv7,
     seed_oss,
     smollm3,
     starcoder2,
@@ -105,4 +106,5 @@ BUILT_IN: tuple[Family, ...] = (
     mpnet.FAMILY,
     deberta_v2.FAMILY,
     jina_v3.FAMILY,
+    rwkv7.FAMILY,
 )
