@@ -67,6 +67,29 @@ def _granite(**changes: Any) -> Case:
     return _case("GraniteMoeHybrid", **{**own, **MULTIPLIERS, **changes})
 
 
+def _nemotron(kinds: str = "M-*M", **changes: Any) -> Case:
+    names = {"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe"}
+    own = {
+        "layers_block_type": [names[kind] for kind in kinds],
+        "head_dim": 16,
+        "mamba_num_heads": 8,
+        "mamba_head_dim": 12,
+        "n_groups": 2,
+        "ssm_state_size": 20,
+        "time_step_min": 1e-30,  # a floor that one pass has, and steps of a token have not
+    }
+    return _case("NemotronH", **{**own, **changes})
+
+
+EXPERTS = {
+    "n_routed_experts": 7,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 40,
+    "moe_shared_expert_intermediate_size": 56,
+    "routed_scaling_factor": 1.5,
+}
+
+
 def _mamba2(**changes: Any) -> Case:
     own = {"num_heads": 8, "head_dim": 16, "state_size": 12, "n_groups": 2, "num_hidden_layers": 3}
     return _case("Mamba2", BARE, **{**own, "time_step_limit": (0.0, float("inf")), **changes})
@@ -87,13 +110,19 @@ CASES: dict[str, Case] = {
     "granitehybrid": _granite(),
     "granitehybrid_moe": _granite(num_local_experts=7, num_experts_per_tok=2, intermediate_size=40,
                                   position_embedding_type="rope", mamba_n_groups=2),
-    "granitehybrid_groups": _granite(mamba_n_groups=2),
-    "granitehybrid_exp": _granite(num_local_experts=7, num_experts_per_tok=2, intermediate_size=40),
     "granitehybrid_attention": _granite(layer_types=["full_attention"] * 3, attention_bias=True,
                                         position_embedding_type="rope"),
     "granitehybrid_odd": _granite(hidden_size=36, mamba_n_heads=6, mamba_d_head=12,
                                   num_attention_heads=3, num_key_value_heads=1,
                                   mamba_d_conv=3, mamba_conv_bias=False, mamba_proj_bias=True),
+    "nemotronh": _nemotron(),
+    "nemotronh_experts": _nemotron("MEM*E", **EXPERTS),
+    "nemotronh_latent": _nemotron("EM*-E", **{**EXPERTS, "moe_latent_size": 44, "n_group": 2,
+                                              "topk_group": 1, "n_routed_experts": 8,
+                                              "norm_topk_prob": False, "num_experts_per_tok": 2}),
+    "nemotronh_biases": _nemotron("-*EM", **EXPERTS, use_bias=True, mlp_bias=True,
+                                  use_conv_bias=False, conv_kernel=3, moe_latent_size=28,
+                                  hidden_size=36, num_attention_heads=3, num_key_value_heads=1),
     "mamba2": _mamba2(),
     "mamba2_odd": _mamba2(hidden_size=36, num_heads=6, head_dim=12, n_groups=3, state_size=20,
                           conv_kernel=3, use_conv_bias=False, use_bias=True,

@@ -17,7 +17,17 @@ from numpy.typing import NDArray
 from ingot.models.blueprint import Shape
 from ingot.models.checkpoints.formats.quantized import EncodedTensor, OfExpert
 from ingot.models.checkpoints.mapped_file import TensorInfo
-from ingot.models.weight_rules import EXPERT, Decays, Join, Products, Rows, Rule, Stack, Sums, Totals
+from ingot.models.weight_rules import (
+    EXPERT,
+    Decays,
+    Join,
+    Products,
+    Rows,
+    Rule,
+    Stack,
+    Sums,
+    Totals,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

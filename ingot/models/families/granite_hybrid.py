@@ -22,7 +22,7 @@ OF_EXPERTS = ("num_experts", "num_experts_per_tok", "moe_intermediate_size")
 
 
 def read_mamba2(fields: Fields) -> Mamba2Config:
-    """The mixer of layers without attention, whose output is normalised as a whole."""
+    """The mixer of layers without attention."""
     width = fields.integer("hidden_size") * fields.integer("mamba_expand", 2, maximum=2**8)
     heads = fields.integer("mamba_n_heads", 128, maximum=2**16)
     head_dim = width // heads
@@ -43,7 +43,6 @@ def read_mamba2(fields: Fields) -> Mamba2Config:
         groups=fields.integer("mamba_n_groups", 1, maximum=2**16),
         state=fields.integer("mamba_d_state", 256, maximum=2**16),
         taps=read_taps(fields, "mamba_d_conv", 4),
-        norm_groups=1,
         norm_eps=fields.number("rms_norm_eps"),
         conv_bias=fields.flag("mamba_conv_bias", True),
         bias=fields.flag("mamba_proj_bias", False),

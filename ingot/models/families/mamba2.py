@@ -14,7 +14,7 @@ from ingot.models.record_weights import mamba2_weights
 
 
 def read_mamba2(fields: Fields) -> Mamba2Config:
-    """The mixer of every layer; the groups of its keys are those of its norm."""
+    """The mixer of every layer."""
     heads, head_dim = (
         fields.integer("num_heads", 128, maximum=2**16),
         fields.integer("head_dim", 64, maximum=2**16),
@@ -28,15 +28,13 @@ def read_mamba2(fields: Fields) -> Mamba2Config:
                 hint="correct one of the four keys",
             )
         )
-    groups = fields.integer("n_groups", 8, maximum=2**16)
     shortest, longest = read_time_steps(fields)
     return Mamba2Config(
         heads=heads,
         head_dim=head_dim,
-        groups=groups,
+        groups=fields.integer("n_groups", 8, maximum=2**16),
         state=fields.integer("state_size", 128, maximum=2**16),
         taps=read_taps(fields, "conv_kernel", 4),
-        norm_groups=groups,
         norm_eps=fields.number("rms_norm_eps"),
         conv_bias=fields.flag("use_conv_bias", True),
         bias=fields.flag("use_bias", False),
