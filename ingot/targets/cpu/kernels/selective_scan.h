@@ -96,6 +96,8 @@ struct SelectiveScan {
       const vf takes = splat(given.b[token][d]), reads = splat(given.c[token][d]);
       const std::ptrdiff_t row = std::ptrdiff_t{d} * Columns;
       for_range(columns, [&](int c, auto part) {
+        prefetch(kept + row + Columns + c);  // of the next row, which hardware does not foresee
+        prefetch(given.rate + row + Columns + c);
         const vf before = begins ? zero() : load(kept + row + c, part);
         const vf rate = base2(load(given.rate + row + c, part));
         const vf v = advance(before, load(dt + c, part), rate, load(taken + c, part), takes);
