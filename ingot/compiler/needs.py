@@ -33,12 +33,13 @@ WAYS: tuple[tuple[str, dict[str, str]], ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheNeed:
-    """The KV cache for some sequences of some length, and the memory with it.
+    """What is kept of some sequences of some length, and the memory with it.
 
     Attributes:
         dtype: of stored keys and values; options: of the compile that gives it.
         bytes_per_token: of all layers.
-        cache_bytes: for the sequences, in whole pages.
+        bytes_per_sequence: of the records of all layers, whatever its length.
+        cache_bytes: for the sequences, in whole pages, and their records.
         total_bytes: with the weights and what a step needs.
         fits: whether that is within the memory; None where nothing tells how much there is.
         largest_context: of so many sequences in that memory; 0: not one token of each fits.
@@ -48,6 +49,7 @@ class CacheNeed:
     dtype: str
     options: tuple[str, ...]
     bytes_per_token: int
+    bytes_per_sequence: int = 0
     cache_bytes: int
     total_bytes: int
     fits: bool | None
@@ -226,7 +228,8 @@ def _cache(dtype: str, config: ModelConfig, limits: Limits, fixed: int, use: Use
 
     def cache_bytes(context: int, seats: int) -> int:
         step, page = limits.max_num_batched_tokens, limits.page_size
-        return per_token * page * seats * most_pages(context, step, page, window)
+        pages = per_token * page * most_pages(context, step, page, window)
+        return seats * (pages + config.record_bytes)
 
     asked = cache_bytes(use.context, use.seats)
     fits, most_context, most_seats = None, None, None
@@ -240,6 +243,7 @@ def _cache(dtype: str, config: ModelConfig, limits: Limits, fixed: int, use: Use
         dtype=dtype,
         options=("--kv-dtype", "int8") if dtype == "int8" else (),
         bytes_per_token=per_token,
+        bytes_per_sequence=config.record_bytes,
         cache_bytes=asked,
         total_bytes=fixed + asked,
         fits=fits,

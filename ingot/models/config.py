@@ -150,8 +150,8 @@ class ModelConfig:
     @property
     def record_bytes(self) -> int:
         """Bytes of the records that all layers keep of a sequence, in float32."""
-        records = (record for layer in self.layers for record in layer.mixer.records)
-        return 4 * sum(rows * columns for rows, columns in records)
+        parts = (part for layer in self.layers for part in (layer.mixer, layer.mlp))
+        return 4 * sum(rows * columns for part in parts for rows, columns in part.records)
 
     def kv_bytes_per_token(self, element_bytes: int) -> int:
         """Bytes that one token takes in the KV cache of all layers."""
