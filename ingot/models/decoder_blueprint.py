@@ -46,8 +46,8 @@ def attention(config: ModelConfig, mixer: AttentionConfig) -> Blueprint:
         "k_proj": linear(hidden, mixer.kv_size, bias=mixer.bias),
         "v_proj": linear(hidden, mixer.kv_size, bias=mixer.bias),
     }
-    if mixer.gate == "element":
-        parts["gate_proj"] = linear(hidden, mixer.q_size, bias=mixer.bias)
+    if mixer.gate_size:
+        parts["gate_proj"] = linear(hidden, mixer.gate_size, bias=mixer.bias)
     stacked = (tuple(parts),)
     if mixer.qk_norm != "none":
         parts |= {

@@ -421,6 +421,18 @@ def lerp(rng: torch.Generator) -> list[Kwargs]:
     ]
 
 
+def head_scale(rng: torch.Generator) -> list[Kwargs]:
+    return [
+        {
+            "x": samples.normal(rng, 1, n, heads, size),
+            "share": samples.normal(rng, 1, n, heads),
+            "out_dtype": out_dtype,
+        }
+        for out_dtype in samples.DTYPES
+        for n, heads, size in ((1, 2, 64), (5, 3, 20))
+    ]
+
+
 def bonus(rng: torch.Generator) -> list[Kwargs]:
     return [
         {
@@ -702,6 +714,7 @@ SAMPLES = {
     "scale": scale,
     "lerp": lerp,
     "bonus": bonus,
+    "head_scale": head_scale,
     "token_shift": token_shift,
     "short_conv": short_conv,
     "recurrence": recurrence,

@@ -46,6 +46,12 @@ def _lfm2_moe(**changes: Any) -> Case:
     return _case("Lfm2Moe", **{"layer_types": MIXED, "num_dense_layers": 1, **own, **changes})
 
 
+def _lfm3(**changes: Any) -> Case:
+    kinds = ["conv", "sliding_attention", "full_attention", "conv"]
+    own = {"layer_types": kinds, "head_dim": 16, "sliding_window": 24, "conv_L_cache": 7}
+    return _case("Lfm3", **{**own, **changes})
+
+
 MULTIPLIERS = {
     "embedding_multiplier": 3.0,
     "residual_multiplier": 0.3,
@@ -107,6 +113,10 @@ CASES: dict[str, Case] = {
     "lfm2moe": _lfm2_moe(),
     "lfm2moe_plain": _lfm2_moe(use_expert_bias=False, norm_topk_prob=False,
                                routed_scaling_factor=1.7),
+    "lfm3": _lfm3(),
+    "lfm3_plain": _lfm3(use_sandwich_norm=False, use_attention_gate=False, attention_bias=True,
+                        tie_word_embeddings=False),
+    "lfm3_usual": _lfm3(layer_types=None, num_hidden_layers=5, head_dim=12),
     "granitehybrid": _granite(),
     "granitehybrid_moe": _granite(num_local_experts=7, num_experts_per_tok=2, intermediate_size=40,
                                   position_embedding_type="rope", mamba_n_groups=2),
