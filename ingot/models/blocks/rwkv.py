@@ -92,22 +92,24 @@ class TimeMix(Block):
 
     def forward(self, x_1TC: torch.Tensor, shared: MutableMapping[Any, Any]) -> torch.Tensor:
         before = ops.token_shift(x_1TC)
-        r, w, k, v, a, g = (
-            ops.lerp(x_1TC, before, None, getattr(self, f"x_{name}")) for name in MIXED
-        )
-        decays = ops.activation(self.decay(w), "sigmoid") * SLOWEST
-        queries, keys, rates = self.r_proj(r), self.k_proj(k), self.rate(a)
-        replaced = self.heads(ops.scale(keys, self.k_k))
-        replaced = ops.rms_norm(replaced, self.unit, FLOOR / self.mixer.head_dim)
-        taken = ops.gate(self.heads(rates), replaced, "sigmoid")
-        keys = ops.lerp(keys, ops.gate(rates, keys, "sigmoid"), None, self.k_a)
-        r_1THN, k_1THN, v_1THN = map(self.heads, (queries, keys, self.values(v, shared)))
+
+        def mixed(name: str) -> torch.Tensor:  # just before the product that reads it
+            return ops.lerp(x_1TC, before, None, getattr(self, f"x_{name}"))  # type: ignore[no-any-return]
+
+        gate = self.gate(mixed("g"))
+        decays = ops.activation(self.decay(mixed("w")), "sigmoid") * SLOWEST
+        r_1THN = self.heads(self.r_proj(mixed("r")))
+        v_1THN = self.heads(self.values(mixed("v"), shared))
+        rates, keys = self.rate(mixed("a")), self.k_proj(mixed("k"))
+        removed = self.heads(ops.scale(keys, self.k_k))
+        removed = ops.rms_norm(removed, self.unit, FLOOR / self.mixer.head_dim)
+        taken = ops.gate(self.heads(rates), removed, "sigmoid")
+        k_1THN = self.heads(ops.lerp(keys, ops.gate(rates, keys, "sigmoid"), None, self.k_a))
         out = ops.recurrence(
-            r_1THN, k_1THN, v_1THN, self.heads(decays), "low_rank", a=replaced, b=taken
+            r_1THN, k_1THN, v_1THN, self.heads(decays), "low_rank", a=removed, b=taken
         )
         out = self.norm(out) + ops.bonus(r_1THN, k_1THN, v_1THN, self.r_k)
-        out = ops.gate(self.gate(g), out.reshape(x_1TC.shape), "identity")
-        return self.o_proj(out)  # type: ignore[no-any-return]
+        return self.o_proj(ops.gate(gate, out.reshape(x_1TC.shape), "identity"))  # type: ignore[no-any-return]
 
     def values(self, x_1TC: torch.Tensor, shared: MutableMapping[Any, Any]) -> torch.Tensor:
         """The values of a layer, [1, T, C]; the first leaves its own to all others."""
