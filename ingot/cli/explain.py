@@ -167,6 +167,9 @@ def _needs(explanation: Explanation, whose: str) -> str:
         for name, cache in caches.items()
         if cache.bytes_per_token
     ]
+    if kept := max((cache.bytes_per_sequence for cache in caches.values()), default=0):
+        records = f"{format_bytes(kept)} a sequence, {format_bytes(kept * explanation.seats)}"
+        rows.append(("records", f"{records} for all, whatever the length"))
     if others := [way.name for way in ways if "--dequantize" in way.options]:
         rows.append(
             ("--dequantize", f"needed for {', '.join(others)}: the checkpoint is quantized")

@@ -265,7 +265,7 @@ def _needs(
 
 def features(config: ModelConfig) -> tuple[str, ...]:
     """Lists the features of a model: what every model has, then what only some have."""
-    attention = [a.mixer for a in config.layers if isinstance(a.mixer, AttentionConfig)]
+    attention = [mixer for mixer in config.mixers if isinstance(mixer, AttentionConfig)]
     kinds = [_rotation(config)] if config.ropes else []
     kinds += ["learned positions"] if config.learned_positions else []
     norms = {mixer.qk_norm for mixer in attention}
@@ -273,12 +273,12 @@ def features(config: ModelConfig) -> tuple[str, ...]:
     with_sinks = sum(mixer.sinks for mixer in attention)
     softcap = max((mixer.softcap for mixer in attention), default=0.0)
     buckets = max((m.distances.buckets for m in attention if m.distances), default=0)
-    parts = (part for layer in config.layers for part in (layer.mixer, layer.mlp))
+    parts = [part for layer in config.layers for part in layer.parts]
     biased = ", ".join(dict.fromkeys(name for part in parts for name in part.biased))
     features = {
         f"{config.num_layers} layers of width {config.hidden_size}, "
-        f"{_each(layer.mlp.described for layer in config.layers)}": True,
-        _each(layer.mixer.described for layer in config.layers): True,
+        f"{_each(layer.mlp.described for layer in config.layers if layer.mlp)}": True,
+        _each(mixer.described for mixer in config.mixers): True,
         f"vocabulary of {config.vocab_size}, {_head(config)}": True,
         f"{_each(kinds) or 'no embedding of positions'}, up to "
         f"{config.max_position_embeddings} positions": True,
@@ -311,7 +311,7 @@ def _head(config: ModelConfig) -> str:
 def _rotation(config: ModelConfig) -> str:
     """Describes the rotation of layers, and how many rotate if not all do."""
     kinds = _each(rope.type for rope in config.ropes)
-    rotating = sum(bool(layer.mixer.ropes) for layer in config.layers)
+    rotating = sum(bool(mixer.ropes) for mixer in config.mixers)
     some = f" in {rotating} of {config.num_layers} layers" if rotating < config.num_layers else ""
     return f"rotary embedding {kinds}{some}"
 

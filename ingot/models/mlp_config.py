@@ -31,6 +31,11 @@ class MlpConfig:
         """Raises ContradictionError for values that cannot be together; here all can."""
 
     @property
+    def records(self) -> tuple[tuple[int, int], ...]:
+        """What is kept of a sequence as a whole; nothing."""
+        return ()
+
+    @property
     def temporary_width(self) -> int:
         """About how many values it makes of a token. Of a plain MLP some store bytes."""
         return 3 * self.size if self.kind == "gated" else self.size // 2

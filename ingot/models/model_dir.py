@@ -139,7 +139,8 @@ class ModelDir:
             ConfigError: it is not a JSON object, or repeats a key.
         """
         if name not in self._objects:
-            self._objects[name] = parse_json_object(self.json_bytes(name), name)
+            data, infinite = self.json_bytes(name), name == CONFIG
+            self._objects[name] = parse_json_object(data, name, infinite=infinite)
         return self._objects[name]
 
     @property

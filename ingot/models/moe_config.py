@@ -78,6 +78,11 @@ class MoeConfig:
             )
 
     @property
+    def records(self) -> tuple[tuple[int, int], ...]:
+        """What is kept of a sequence as a whole; nothing."""
+        return ()
+
+    @property
     def temporary_width(self) -> int:
         """About how many values it makes of a token."""
         shared = self.shared.temporary_width if self.shared else 0

@@ -26,7 +26,8 @@ _OWN = ("architectures", "dtype", "torch_dtype", "bos_token_id", "eos_token_id")
 _OF_IMAGES = (
     *("vision_config", "mm_tokens_per_image", "image_token_index", "boi_token_index"),
     *("eoi_token_index", "image_token_id", "projector_hidden_act", "vision_feature_layer"),
-    *("multimodal_projector_bias", "spatial_merge_size"),
+    *("multimodal_projector_bias", "spatial_merge_size", "video_token_id"),
+    *("vision_start_token_id", "vision_end_token_id"),
 )
 
 

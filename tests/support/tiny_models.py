@@ -17,7 +17,7 @@ import transformers
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from bench.make_model import write_byte_tokenizer
-from tests.support import dense_models, latent_models
+from tests.support import delta_models, dense_models, latent_models
 from tests.support.dense_models import config_of
 from tests.support.moe_cases import moe_cases
 
@@ -190,6 +190,7 @@ EVERY: dict[str, Case] = {
     **MOE,
     **{name: partial(config_of, name) for name in dense_models.CASES},
     **latent_models.CASES,
+    **delta_models.CASES,
 }
 
 
@@ -272,6 +273,8 @@ def randomise(model: torch.nn.Module, experts: float = 1.0) -> None:
             tensor.data = values * scale
         elif name.endswith("bias"):
             tensor.data = values * 0.3
+        elif name.endswith("A_log"):  # what is taken up is not forgotten within a few tokens
+            tensor.data = values * 0.8 - 3.0
         else:
             tensor.data = 1.0 + 0.2 * values
         if ".experts.down_proj" in name:

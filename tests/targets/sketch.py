@@ -14,7 +14,7 @@ from ingot.artifact.formats import DType, Format
 from ingot.artifact.plan import Attr, Buffer, Instruction, Kind, Limits, Plan
 from ingot.artifact.programs import LOGITS
 from ingot.artifact.spec import Array, Dim, Spec, State
-from ingot.artifact.traits import TRAITS, Role
+from ingot.artifact.traits import TRAITS
 from ingot.compiler.interpret import Value
 from ingot.ops import OPS
 from ingot.ops.dtypes import NAMES
@@ -25,6 +25,7 @@ LIMITS = Limits(
 )
 INPUT_ROWS = {array.name: array.shape[0] for array in programs.STEP.inputs_for("paged")}
 STEP = ("spans", "page_table")
+RECORDS = ("spans", "records")
 
 
 class Sketch:
@@ -107,6 +108,14 @@ class Sketch:
         self.states.append(State(name=name, format=self.buffers[name].format, record=(1, size)))
         return name
 
+    def record(self, heads: int, size: int) -> str:
+        """A state of one record a sequence."""
+        name = self.add("record", "float32", (0, heads, size), "state")
+        form = self.buffers[name].format
+        state = State(name=name, kind="slotted", format=form, record=(heads, size))
+        self.states.append(state)
+        return name
+
     def logits(self, columns: int) -> str:
         """The program's result."""
         self.outputs.append(Array(name=LOGITS, dtype="float32", shape=("R", columns)))
@@ -122,7 +131,7 @@ class Sketch:
         """
         given = {a: name for a, name in zip(TRAITS[op].roles, inputs, strict=False) if name}
         if TRAITS[op].outputs and not into:
-            own = given[TRAITS[op].arguments(Role.OWN)[0]]
+            own = given[TRAITS[op].multiplied]
             rows = self.buffers[own].shape[0] if own in self.buffers else INPUT_ROWS[own]
             into = self.add(out, form, (rows, *(shape or self._shape(op, given))), "arena")
         self.instructions.append(
@@ -144,6 +153,8 @@ class Sketch:
             "head_linear": lambda: shapes["weight"][:1],
             "embedding": lambda: shapes["weight"][1:],
             "rope_table": lambda: (2 * int(shapes["inv_freq"][0]),),
+            "recurrence": lambda: shapes["v"][1:],
+            "bonus": lambda: shapes["v"][1:],
         }.get(op, lambda: next(iter(shapes.values()))[1:])
         return tuple(map(int, inner()))
 
@@ -151,7 +162,7 @@ class Sketch:
         return Plan(
             limits=self.limits,
             spec=Spec(
-                inputs=programs.STEP.inputs_for("paged"),
+                inputs=programs.STEP.inputs_for("paged", *(each.kind for each in self.states)),
                 states=tuple(self.states),
                 outputs=tuple(self.outputs),
             ),

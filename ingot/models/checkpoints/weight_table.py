@@ -30,7 +30,7 @@ from ingot.models.config import ModelConfig
 from ingot.models.family import Family, Weights
 from ingot.models.foreign.config import AnyConfig
 from ingot.models.templates import BEYOND, expand, fill
-from ingot.models.weight_rules import Decays, Entry, Products, Rows, Rule, Stack, Sums
+from ingot.models.weight_rules import Decays, Entry, Join, Products, Rows, Rule, Stack, Sums
 
 BIAS = ".bias"
 BASE = "model."  # in front of all parameters but those of the head
@@ -146,13 +146,14 @@ def _as_stored(piece: SourcePiece, infos: Mapping[str, TensorInfo]) -> SourcePie
 
 def _filled(entry: Entry, match: re.Match[str]) -> Rule:
     """A rule for the parameter that its template has matched."""
-    if isinstance(entry, Stack):
-        parts = (replace(part, source=fill(part.source, match)) for part in entry.parts)
-        return Stack(tuple(parts))
 
     def filled(rule: Rows) -> Rows:
         return replace(rule, source=fill(rule.source, match))
 
+    if isinstance(entry, Stack):
+        return Stack(tuple(map(filled, entry.parts)))
+    if isinstance(entry, Join):
+        return replace(entry, parts=tuple(part and filled(part) for part in entry.parts))
     if isinstance(entry, Sums):
         return replace(entry, outer=filled(entry.outer), inner=filled(entry.inner))
     if isinstance(entry, Products):
