@@ -36,10 +36,9 @@ class LowLinear(Linear):
 class LowRank(Block):
     """up(act(down(x))) with a low width between the two: [1, T, C] -> [1, T, H * N]."""
 
-    becomes: ClassVar = {}
-
     def __init__(self, blueprint: Blueprint, kind: str = "") -> None:
         super().__init__(blueprint)
+        self.becomes = {"activation": 1} if kind else {}
         self.down = LowLinear(blueprint.parts["down"])
         self.up = LowLinear(blueprint.parts["up"])
         self.kind = kind
@@ -71,8 +70,6 @@ class TimeMix(Block):
     Layers share the values of the first one: they mix their own with them.
     """
 
-    becomes: ClassVar = {"rms_norm": 1, "gate": 3, "mul": 1, "add": 1}
-
     unit: torch.Tensor
 
     def __init__(self, config: ModelConfig, mixer: TimeMixConfig) -> None:
@@ -89,6 +86,8 @@ class TimeMix(Block):
         self.norm = GroupNorm(parts["norm"], mixer.norm_eps)
         self.o_proj = Linear(parts["o_proj"])
         self.first_values = LowRank(parts["first_values"]) if mixer.value_rank else None
+        activations = 2 if mixer.value_rank else 1
+        self.becomes = {"activation": activations, "mul": 1, "rms_norm": 1, "gate": 3, "add": 1}
 
     def forward(self, x_1TC: torch.Tensor, shared: MutableMapping[Any, Any]) -> torch.Tensor:
         before = ops.token_shift(x_1TC)
@@ -127,7 +126,7 @@ class TimeMix(Block):
 class ChannelMix(Block):
     """value(relu(key(x))^2), where x is mixed with the token before it: [1, T, C] -> the same."""
 
-    becomes: ClassVar = {}
+    becomes: ClassVar = {"activation": 1}
 
     x_k: torch.Tensor
 
