@@ -18,7 +18,7 @@ from ingot.models.blocks.linear import Linear
 from ingot.models.blueprint import Blueprint
 from ingot.models.config import ModelConfig
 from ingot.models.rwkv_blueprint import channel_mix, time_mix
-from ingot.models.rwkv_config import MIXED, ChannelMixConfig, TimeMixConfig
+from ingot.models.rwkv_config import ChannelMixConfig, TimeMixConfig
 
 ops = torch.ops.ingot
 FIRST_VALUES = "values of the first layer"  # the place of these in what layers share
@@ -36,10 +36,9 @@ class LowLinear(Linear):
 class LowRank(Block):
     """up(act(down(x))) with a low width between the two: [1, T, C] -> [1, T, H * N]."""
 
-    becomes: ClassVar = {}
-
     def __init__(self, blueprint: Blueprint, kind: str = "") -> None:
         super().__init__(blueprint)
+        self.becomes = {"activation": 1} if kind else {}
         self.down = LowLinear(blueprint.parts["down"])
         self.up = LowLinear(blueprint.parts["up"])
         self.kind = kind
@@ -71,8 +70,6 @@ class TimeMix(Block):
     Layers share the values of the first one: they mix their own with them.
     """
 
-    becomes: ClassVar = {"rms_norm": 1, "gate": 3, "mul": 1, "add": 1}
-
     unit: torch.Tensor
 
     def __init__(self, config: ModelConfig, mixer: TimeMixConfig) -> None:
@@ -89,25 +86,29 @@ class TimeMix(Block):
         self.norm = GroupNorm(parts["norm"], mixer.norm_eps)
         self.o_proj = Linear(parts["o_proj"])
         self.first_values = LowRank(parts["first_values"]) if mixer.value_rank else None
+        activations = 2 if mixer.value_rank else 1
+        self.becomes = {"activation": activations, "mul": 1, "rms_norm": 1, "gate": 3, "add": 1}
 
     def forward(self, x_1TC: torch.Tensor, shared: MutableMapping[Any, Any]) -> torch.Tensor:
         before = ops.token_shift(x_1TC)
-        r, w, k, v, a, g = (
-            ops.lerp(x_1TC, before, None, getattr(self, f"x_{name}")) for name in MIXED
-        )
-        decays = ops.activation(self.decay(w), "sigmoid") * SLOWEST
-        queries, keys, rates = self.r_proj(r), self.k_proj(k), self.rate(a)
-        replaced = self.heads(ops.scale(keys, self.k_k))
-        replaced = ops.rms_norm(replaced, self.unit, FLOOR / self.mixer.head_dim)
-        taken = ops.gate(self.heads(rates), replaced, "sigmoid")
-        keys = ops.lerp(keys, ops.gate(rates, keys, "sigmoid"), None, self.k_a)
-        r_1THN, k_1THN, v_1THN = map(self.heads, (queries, keys, self.values(v, shared)))
+
+        def mixed(name: str) -> torch.Tensor:  # just before the product that reads it
+            return ops.lerp(x_1TC, before, None, getattr(self, f"x_{name}"))  # type: ignore[no-any-return]
+
+        gate = self.gate(mixed("g"))
+        decays = ops.activation(self.decay(mixed("w")), "sigmoid") * SLOWEST
+        r_1THN = self.heads(self.r_proj(mixed("r")))
+        v_1THN = self.heads(self.values(mixed("v"), shared))
+        rates, keys = self.rate(mixed("a")), self.k_proj(mixed("k"))
+        removed = self.heads(ops.scale(keys, self.k_k))
+        removed = ops.rms_norm(removed, self.unit, FLOOR / self.mixer.head_dim)
+        taken = ops.gate(self.heads(rates), removed, "sigmoid")
+        k_1THN = self.heads(ops.lerp(keys, ops.gate(rates, keys, "sigmoid"), None, self.k_a))
         out = ops.recurrence(
-            r_1THN, k_1THN, v_1THN, self.heads(decays), "low_rank", a=replaced, b=taken
+            r_1THN, k_1THN, v_1THN, self.heads(decays), "low_rank", a=removed, b=taken
         )
         out = self.norm(out) + ops.bonus(r_1THN, k_1THN, v_1THN, self.r_k)
-        out = ops.gate(self.gate(g), out.reshape(x_1TC.shape), "identity")
-        return self.o_proj(out)  # type: ignore[no-any-return]
+        return self.o_proj(ops.gate(gate, out.reshape(x_1TC.shape), "identity"))  # type: ignore[no-any-return]
 
     def values(self, x_1TC: torch.Tensor, shared: MutableMapping[Any, Any]) -> torch.Tensor:
         """The values of a layer, [1, T, C]; the first leaves its own to all others."""
@@ -125,7 +126,7 @@ class TimeMix(Block):
 class ChannelMix(Block):
     """value(relu(key(x))^2), where x is mixed with the token before it: [1, T, C] -> the same."""
 
-    becomes: ClassVar = {}
+    becomes: ClassVar = {"activation": 1}
 
     x_k: torch.Tensor
 

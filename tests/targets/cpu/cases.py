@@ -257,9 +257,10 @@ def norms(dtype: DType) -> Iterator[tuple[str, Case]]:
         weight = s.vector("weight", 60)
         s.call("rms_norm", s.rows("x", 3, 20), weight, eps=1e-5, offset=0.0, form=dtype)
 
-    def layers_of_heads(s: Sketch, own: bool) -> None:
-        weight = s.vector("weight", 60 if own else 20)
-        s.call("layer_norm", s.rows("x", 3, 20), weight, None, eps=1e-5, form=dtype)
+    def layers_of_heads(s: Sketch, own: bool, with_bias: bool = False) -> None:
+        size = 60 if own else 20
+        weight, bias = s.vector("weight", size), s.vector("bias", size) if with_bias else None
+        s.call("layer_norm", s.rows("x", 3, 20), weight, bias, eps=1e-5, form=dtype)
 
     for size, offset, eps, block in (
         (37, 0.0, 0.1, 37),
@@ -279,6 +280,7 @@ def norms(dtype: DType) -> Iterator[tuple[str, Case]]:
     yield "rms-heads-own-3x20", with_own_weights
     yield "layer-heads-3x20", partial(layers_of_heads, own=False)
     yield "layer-heads-own-3x20", partial(layers_of_heads, own=True)
+    yield "layer-heads-own-bias-3x20", partial(layers_of_heads, own=True, with_bias=True)
 
 
 def ropes(dtype: DType) -> Iterator[tuple[str, Case]]:
