@@ -160,6 +160,11 @@ class ModelConfig:
         return sum(cached) * element_bytes
 
     @property
+    def counts_no_tokens(self) -> bool:
+        """True if nothing in the model depends on how many tokens a sequence has."""
+        return not (self.learned_positions or any(mixer.cached for mixer in self.mixers))
+
+    @property
     def record_bytes(self) -> int:
         """Bytes of the records that all layers keep of a sequence, in float32."""
         parts = (part for layer in self.layers for part in layer.parts)

@@ -6,7 +6,7 @@ Decays are near 1, so that the first token still moves the logits of the last.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -157,3 +157,17 @@ def save_pth(path: Path, found: Mapping[str, Tensor]) -> Path:
     """Writes a file of BlinkDL's."""
     torch.save({**found}, path)
     return path
+
+
+def vocabulary(words: Iterable[bytes]) -> bytes:
+    """A vocabulary of the single bytes and these words, as the World vocabulary is written."""
+    tokens = [*(bytes([byte]) for byte in range(256)), *words]
+    return b"".join(_line(number, token) for number, token in enumerate(tokens, 1))
+
+
+def _line(number: int, token: bytes) -> bytes:
+    try:
+        shown = repr(token.decode())
+    except UnicodeDecodeError:
+        shown = repr(token)
+    return f"{number} {shown} {len(token)}\n".encode()

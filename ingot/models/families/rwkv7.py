@@ -18,7 +18,7 @@ from ingot.models.rwkv_config import MIXED, ChannelMixConfig, TimeMixConfig
 from ingot.models.weight_rules import Entry
 
 OWN = "RWKV_x070"  # what BlinkDL calls the architecture
-LONGEST = 2**20  # tokens of a sequence; nothing in a model counts them
+USUAL_LONGEST = 2**16  # tokens of a sequence, unless a compile asks for more: nothing counts them
 WORLD_ROWS, END = 65536, 0  # of a model with the World vocabulary, and its token that ends a text
 HEADS_EPS = 64e-5  # of BlinkDL's models, whatever the size of their heads
 # What fla's own kernels are chosen by, and what training needs.
@@ -44,7 +44,7 @@ def parse(fields: Fields) -> ModelConfig:
         num_hidden_layers=24,
         vocab_size=32000,
         rms_norm_eps=1e-5,
-        max_position_embeddings=LONGEST,
+        max_position_embeddings=USUAL_LONGEST,
     )
     mixer, size = _read_mixer(fields), _read_size(fields)
     mixers = (replace(mixer, value_rank=0), *(mixer,) * (read_num_layers(fields) - 1))
@@ -58,7 +58,7 @@ def parse(fields: Fields) -> ModelConfig:
         norm="layer",
         norm_bias=fields.flag("norm_bias", True),
         embedding_norm=fields.flag("norm_first", True),
-        max_position_embeddings=LONGEST,
+        max_position_embeddings=USUAL_LONGEST,
         eos_token_ids=ends,
     )
 
