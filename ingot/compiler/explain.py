@@ -266,7 +266,7 @@ def _needs(
 
 def features(config: ModelConfig) -> tuple[str, ...]:
     """Lists the features of a model: what every model has, then what only some have."""
-    attention = [a.mixer for a in config.layers if isinstance(a.mixer, AttentionConfig)]
+    attention = [mixer for mixer in config.mixers if isinstance(mixer, AttentionConfig)]
     kinds = [_rotation(config)] if config.ropes else []
     kinds += ["learned positions"] if config.learned_positions else []
     norms = {mixer.qk_norm for mixer in attention}
@@ -274,12 +274,12 @@ def features(config: ModelConfig) -> tuple[str, ...]:
     with_sinks = sum(mixer.sinks for mixer in attention)
     softcap = max((mixer.softcap for mixer in attention), default=0.0)
     buckets = max((m.distances.buckets for m in attention if m.distances), default=0)
-    parts = (part for layer in config.layers for part in (layer.mixer, layer.mlp))
+    parts = [part for layer in config.layers for part in layer.parts]
     biased = ", ".join(dict.fromkeys(name for part in parts for name in part.biased))
     features = {
         f"{config.num_layers} layers of width {config.hidden_size}, "
-        f"{_each(layer.mlp.described for layer in config.layers)}": True,
-        _counted([layer.mixer.described for layer in config.layers]): True,
+        f"{_mlps(config)}": True,
+        _counted([mixer.described for mixer in config.mixers], config.num_layers): True,
         f"vocabulary of {config.vocab_size}, {_head(config)}": True,
         f"{_each(kinds) or 'no embedding of positions'}, up to "
         f"{config.max_position_embeddings} positions": True,
@@ -313,7 +313,7 @@ def _head(config: ModelConfig) -> str:
 def _rotation(config: ModelConfig) -> str:
     """Describes the rotation of layers, and how many rotate if not all do."""
     kinds = _each(rope.type for rope in config.ropes)
-    rotating = sum(bool(layer.mixer.ropes) for layer in config.layers)
+    rotating = sum(bool(mixer.ropes) for mixer in config.mixers)
     some = f" in {rotating} of {config.num_layers} layers" if rotating < config.num_layers else ""
     return f"rotary embedding {kinds}{some}"
 
@@ -323,12 +323,20 @@ def _each(texts: Iterable[str]) -> str:
     return " and ".join(dict.fromkeys(texts))
 
 
-def _counted(texts: Sequence[str]) -> str:
-    """Different texts, each once, and of how many layers it is where they differ."""
+def _mlps(config: ModelConfig) -> str:
+    """Describes the MLPs of layers; where some have none, in how many which is."""
+    texts = [layer.mlp.described for layer in config.layers if layer.mlp]
+    if len(texts) == config.num_layers:
+        return _each(texts)
+    return _counted(texts, config.num_layers) or "no MLPs"
+
+
+def _counted(texts: Sequence[str], layers: int) -> str:
+    """Different texts, each once, and of how many layers it is where not of all."""
     counts = Counter(texts)
-    if len(counts) == 1:
+    if len(counts) == 1 and len(texts) == layers:
         return texts[0]
-    return "; ".join(f"in {count} of {len(texts)} layers {text}" for text, count in counts.items())
+    return "; ".join(f"in {count} of {layers} layers {text}" for text, count in counts.items())
 
 
 def active_parameters(blueprint: Blueprint) -> int:

@@ -212,16 +212,16 @@ def step_bytes(config: ModelConfig, limits: Limits) -> int:
     by side. A GPU uses places again, and needs less.
     """
     streams = 4 if config.placement == "pre" else 8
-    parts = (each.mixer.temporary_width + each.mlp.temporary_width for each in config.layers)
+    parts = (sum(part.temporary_width for part in layer.parts) for layer in config.layers)
     row = streams * config.hidden_size + max(parts, default=0)
     return 4 * (limits.max_num_batched_tokens * row + limits.max_logit_rows * config.vocab_size)
 
 
 def _cache(dtype: str, config: ModelConfig, limits: Limits, fixed: int, use: Use) -> CacheNeed:
     cached = [
-        (heads, size, layer.mixer.block_size)
-        for layer in (() if config.head else config.layers)
-        for heads, size in layer.mixer.cached
+        (heads, size, mixer.block_size)
+        for mixer in (() if config.head else config.mixers)
+        for heads, size in mixer.cached
     ]
     per_token = sum(_form(dtype, block).nbytes((heads, size)) for heads, size, block in cached)
     window = widest_window(config.windows)
