@@ -20,8 +20,10 @@ from ingot.models.text_config import SPELLINGS, parse_text
 # none of.
 IGNORED = ("mtp_use_dedicated_embeddings", "mlp_only_layers")
 OF_IMAGES = ("video_token_id", "vision_start_token_id", "vision_end_token_id")
-UNUSED = ("model.visual.{rest}", "visual.{rest}", "mtp.{rest}", "model.mtp.{rest}")
-UNUSED += ("model.layers.{beyond}.{rest}",)
+UNUSED = (
+    *("model.visual.{rest}", "visual.{rest}", "mtp.{rest}", "model.mtp.{rest}"),
+    "model.layers.{beyond}.{rest}",
+)
 DEFAULTS: dict[str, Any] = {
     "vocab_size": 248320,
     "hidden_size": 4096,

@@ -188,7 +188,7 @@ def _matrix(
     if transposed:
         return EncodedTensor(name, "F32", info.shape[::-1], 0, 0, (stored,), Turned(matrix, rows))
     if in_blocks:
-        grouped = by_columns and ColumnsAsStored(by_columns, columns)
+        grouped = ColumnsAsStored(by_columns, columns) if by_columns else None
         return QuantizedTensor(name, "F32", info.shape, 0, 0, (stored,), matrix, NEAREST, grouped)
     return EncodedTensor(name, "F32", info.shape, 0, 0, (stored,), matrix)
 

@@ -1,4 +1,4 @@
-"""GGUF files of models with the gated delta rule: value heads in another order, decays as they are."""
+"""GGUF files of models with the gated delta rule: value heads in another order, decays as such."""
 
 from __future__ import annotations
 
