@@ -42,4 +42,4 @@ def test_page_runs_from_graph_to_both_targets(changed: Path) -> None:
 
 
 def test_the_op_of_the_page_is_none_of_ours(changed: Path) -> None:
-    assert "shift" not in TRAITS
+    assert "fade" not in TRAITS

@@ -328,9 +328,8 @@ def shaped_as(info: TensorInfo, whole: Shape, *, flat: bool) -> TensorInfo:
     dimensions of 1 where it has more dimensions."""
     if flat:
         return replace(info, shape=(math.prod(info.shape),))
-    if len(info.shape) > len(whole):
-        if _but_ones(info.shape) == _but_ones(whole):
-            return replace(info, shape=whole)
+    if len(info.shape) > len(whole) and _but_ones(info.shape) == _but_ones(whole):
+        return replace(info, shape=whole)
     return info
 
 
