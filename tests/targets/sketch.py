@@ -23,7 +23,7 @@ from tests.support import samples
 LIMITS = Limits(
     max_model_len=1024, max_num_seqs=8, max_num_batched_tokens=160, max_logit_rows=160, page_size=16
 )
-INPUT_ROWS = {array.name: array.shape[0] for array in programs.STEP.inputs_for("paged")}
+INPUT_ROWS = {array.name: array.shape[0] for array in programs.STEP.inputs}
 STEP = ("spans", "page_table")
 
 
@@ -107,6 +107,14 @@ class Sketch:
         self.states.append(State(name=name, format=self.buffers[name].format, record=(1, size)))
         return name
 
+    def record(self, name: str, *record: int) -> str:
+        """A state with one such record of each sequence."""
+        height, width = record
+        self.states.append(
+            State(name=name, kind="slotted", format=Format("float32"), record=(height, width))
+        )
+        return name
+
     def logits(self, columns: int) -> str:
         """The program's result."""
         self.outputs.append(Array(name=LOGITS, dtype="float32", shape=("R", columns)))
@@ -122,7 +130,7 @@ class Sketch:
         """
         given = {a: name for a, name in zip(TRAITS[op].roles, inputs, strict=False) if name}
         if TRAITS[op].outputs and not into:
-            own = given[TRAITS[op].arguments(Role.OWN)[0]]
+            own = given[TRAITS[op].multiplied]
             rows = self.buffers[own].shape[0] if own in self.buffers else INPUT_ROWS[own]
             into = self.add(out, form, (rows, *(shape or self._shape(op, given))), "arena")
         self.instructions.append(
@@ -151,7 +159,7 @@ class Sketch:
         return Plan(
             limits=self.limits,
             spec=Spec(
-                inputs=programs.STEP.inputs_for("paged"),
+                inputs=programs.STEP.inputs_for("paged", *(state.kind for state in self.states)),
                 states=tuple(self.states),
                 outputs=tuple(self.outputs),
             ),
