@@ -20,7 +20,7 @@ from ingot.targets.cuda.products import passed
 from ingot.targets.work import Work
 
 RULES = ("add", "delta", "low_rank")
-MATRIX_NUMBERS = 4096  # of a program, which keeps them in registers
+MOST_KEYS, MOST_VALUES = 32, 64  # rows and columns of a matrix that a program takes at a time
 COLUMNS = 256  # of a program that keeps rows
 
 
@@ -91,13 +91,14 @@ def advanced(of: Recurrence) -> Call:
     arguments, absent = of.passed(
         ("q", *KEPT, "skip", "state", "spans", "slots", "out"), skip=skip, out=out.pointer
     )
-    sizes, widths = tile_of(size, width)
+    tile = tile_of(size, width)
     constants: dict[str, Constant] = {
-        **absent, **of.constants, "OUT_STRIDE": out.stride, "RULE": str(of.i.attrs["rule"]),
+        **absent, **of.constants, **tile, "OUT_STRIDE": out.stride, "RULE": str(of.i.attrs["rule"]),
         "BY_KEY": len(of.cells.shapes["decay"]) > 1, "WITH_BETA": "beta" in of.rows,
-        "WITH_SKIP": skip is not None, "SIZES": sizes, "WIDTHS": widths,
+        "WITH_SKIP": skip is not None, 
     }  # fmt: skip
-    grid = sequences_of(of.operands, of.i), Extent(times=heads), Extent(times=-(-width // widths))
+    blocks = -(-width // tile["WIDTHS"])
+    grid = sequences_of(of.operands, of.i), Extent(times=heads), Extent(times=blocks)
     choice = Choice("recurrence.advance", constants, grid, num_warps=4, num_stages=1)
     return Call(arguments, (choice,))
 
@@ -112,10 +113,10 @@ def kept(of: Recurrence) -> Call:
     return Call(arguments, (choice, Choice("recurrence.keep", constants, grid)))
 
 
-def tile_of(size: int, width: int) -> tuple[int, int]:
-    """Rows and columns of a program's part of a matrix: powers of two that products sum over."""
-    sizes = width_of(size)
-    return sizes, min(width_of(width), max(16, MATRIX_NUMBERS // sizes))
+def tile_of(size: int, width: int) -> dict[str, int]:
+    """What a program takes of a matrix at a time: powers of two that products sum over."""
+    sizes, widths = width_of(size), width_of(width)
+    return {"SIZES": sizes, "KEYS": min(sizes, MOST_KEYS), "WIDTHS": min(widths, MOST_VALUES)}
 
 
 CALLS: Mapping[str, Emit] = {"recurrence": recurrence}

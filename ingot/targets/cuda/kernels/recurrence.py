@@ -117,30 +117,73 @@ def solved(weights, values, places):
 
 
 @triton.jit
-def decayed(decay, places):
-    """By what row j has decayed in row i, 0 where that is earlier: [GRID, GRID] of decays [GRID]."""
+def sums_to(decay, places, THROUGH: tl.constexpr):
+    """exp of the sums of decays [GRID] from the first to each row, [GRID, 1], or to that before it."""
+    i, m = places[:, None], places[None, :]
+    there = m <= i if THROUGH else m < i
+    return tl.exp(tl.sum(tl.where(there, decay[None, :], 0.0), 1))[:, None]
+
+
+@triton.jit
+def sums_between(decay, places, THROUGH: tl.constexpr):
+    """exp of the sums of decays [GRID] after row j up to row i, or to the one before that: [GRID, GRID]."""
     i, j, m = places[:, None, None], places[None, :, None], places[None, None, :]
-    sums = tl.sum(tl.where((m > j) & (m <= i), decay[None, None, :], 0.0), 2)
-    return tl.where(places[:, None] >= places[None, :], tl.exp(sums), 0.0)
+    there = (m > j) & (m <= i if THROUGH else m < i)
+    return tl.exp(tl.sum(tl.where(there, decay[None, None, :], 0.0), 2))
 
 
 @triton.jit
-def met(x, y, weights, places, SAME: tl.constexpr):
-    """Products [GRID, GRID] of rows x with earlier rows y, or with the SAME row too, by weights."""
-    sums = product(x, tl.trans(y), tl.zeros([GRID, GRID], tl.float32)) * weights
-    earlier = places[:, None] > places[None, :]
-    if SAME:
-        earlier = places[:, None] >= places[None, :]
-    return tl.where(earlier, sums, 0.0)
+def earlier(sums, places, SAME: tl.constexpr):
+    """Sums [GRID, GRID] of rows and earlier ones, or the SAME too; zeros elsewhere."""
+    i, j = places[:, None], places[None, :]
+    return tl.where(i >= j if SAME else i > j, sums, 0.0)
 
 
 @triton.jit
-def with_column(x, column, places, place, SAME: tl.constexpr):
-    """[GRID, GRID] with that column, below the diagonal or on it too."""
-    there = places[:, None] > place
-    if SAME:
-        there = places[:, None] >= place
-    return tl.where((places[None, :] == place) & there, column[:, None], x)
+def at_column(x, column, places, place):
+    """[GRID, GRID] with numbers added to a column."""
+    return x + tl.where(places[None, :] == place, column[:, None], 0.0)
+
+
+@triton.jit
+def met_by_key(
+    queries, keys, removal, removed, decays, read, met, read_less, met_less, places,
+    RULE: tl.constexpr,
+):  # fmt: skip
+    """Sums of products of each row with each, over some keys, which decay by themselves; and what
+    each row has decayed by, through itself and before.
+
+    Row `place` is met by all at once. The sums of decays from it on grow as it moves to the front.
+    """
+    to, to_last = tl.zeros_like(keys), tl.zeros_like(keys)
+    for back in range(GRID):
+        place = GRID - 1 - back
+        key, drop = row_at(keys, places, place), row_at(decays, places, place)
+        decayed = tl.exp(to) * key[None, :]
+        read = at_column(read, tl.sum(queries * decayed, 1), places, place)
+        if RULE == "delta":
+            met = at_column(met, tl.sum(keys * decayed, 1), places, place)
+        if RULE == "low_rank":
+            less = row_at(removed, places, place)[None, :]
+            read_less = at_column(read_less, tl.sum(queries * (tl.exp(to) * less), 1), places, place)
+            before = tl.exp(to_last)
+            met = at_column(met, tl.sum(removal * (before * key[None, :]), 1), places, place)
+            met_less = at_column(met_less, tl.sum(removal * (before * less), 1), places, place)
+            to_last = tl.where(places[:, None] > place, to_last + drop[None, :], to_last)
+        to = tl.where(places[:, None] >= place, to + drop[None, :], to)
+    return read, met, read_less, met_less, tl.exp(to), tl.exp(to_last)
+
+
+@triton.jit
+def rest_by_key(decays, places):
+    """What rows [GRID, keys] decay by until their cell ends, and what the matrix does, [keys]."""
+    rest, whole = tl.zeros_like(decays), row_at(decays, places, GRID - 1)
+    for back in range(GRID - 1):
+        place = GRID - 2 - back
+        later = row_at(decays, places, place + 1)
+        rest = tl.where(places[:, None] <= place, rest + later[None, :], rest)
+        whole += row_at(decays, places, place)
+    return tl.exp(rest), tl.exp(whole)
 
 
 @triton.jit
@@ -148,11 +191,12 @@ def advance(
     q: Rows, k: Rows, v: Rows, decay: Rows, beta: Rows, a: Rows, b: Rows, skip, records: Records,
     spans, slots, out: Rows,
     RULE: tl.constexpr, heads: Heads, BY_KEY: tl.constexpr, WITH_BETA: tl.constexpr,
-    WITH_SKIP: tl.constexpr, SIZES: tl.constexpr, WIDTHS: tl.constexpr,
+    WITH_SKIP: tl.constexpr, SIZES: tl.constexpr, KEYS: tl.constexpr, WIDTHS: tl.constexpr,
 ):  # fmt: skip
     """out [rows, HEADS, WIDTH]; decays are of heads, or of heads BY_KEY channel.
 
-    Rows that begin a new cell are left to `keep`, since others may still read the record.
+    A matrix is read, and where a cell ends written, KEYS rows at a time. Rows that begin a new cell
+    are left to `keep`, since other programs may still read the record.
     Grid (sequences, HEADS, WIDTH / WIDTHS).
     """
     sequence, head, block = tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -165,123 +209,120 @@ def advance(
     record = records.state + tl.load(slots + sequence).to(tl.int64) * records.RECORD
     ring = record + heads.HEADS * heads.SIZE * heads.WIDTH
     ROW: tl.constexpr = records.ROW
-    places, d, p = tl.arange(0, GRID), tl.arange(0, SIZES), block * WIDTHS + tl.arange(0, WIDTHS)
-    deep, wide = d < heads.SIZE, p < heads.WIDTH
-    shared, own = head // heads.GROUP * heads.SIZE + d, head * heads.SIZE + d
-    values = head * heads.WIDTH + p
-    at = record + own[:, None] * heads.WIDTH + p[None, :]
-    inside = deep[:, None] & wide[None, :]
-    matrix = tl.load(at, mask=inside & (first >= GRID), other=0.0)
-    skipped = 0.0
-    if WITH_SKIP:
-        skipped = tl.load(skip + head).to(tl.float32)
+    places, p = tl.arange(0, GRID), block * WIDTHS + tl.arange(0, WIDTHS)
+    wide, values = p < heads.WIDTH, head * heads.WIDTH + p
     for number in range(first // GRID, tl.cdiv(last, GRID)):
-        position = number * GRID + places
         start = begin + (number * GRID - first)
+        position = number * GRID + places
         live = (position >= first) & (position < last)
         cell = Cell(ring, places, start, position < first, live)
-        queries = tl.load(
-            q.at + (start + places)[:, None] * q.STRIDE + shared[None, :],
-            mask=live[:, None] & deep[None, :], other=0.0,
-        )  # fmt: skip
-        keys = rows_of(k, cell, shared, deep, 0, ROW)
+        full = number * GRID + GRID <= last
+        keeps = (number * GRID <= first) & (full == 0)
         brought = rows_of(v, cell, values, wide, records.V_AT, ROW)
-        zeros = tl.zeros([GRID, SIZES], tl.float32)
-        removal, removed, before = zeros, zeros, zeros
-        if RULE == "low_rank":
-            removal = rows_of(a, cell, own, deep, records.A_AT, ROW)
-            removed = rows_of(b, cell, own, deep, records.B_AT, ROW)
-        added = brought
+        if keeps:
+            keep_rows(brought, cell, values, wide, records.V_AT, ROW)
+        keeps = keeps & (block == 0)
         rate = tl.full([GRID], 1.0, tl.float32)
         if WITH_BETA:
             rate = numbers_of(beta, cell, head, records.BETA_AT, ROW)
-            added = rate[:, None] * brought
-
-        square = tl.zeros([GRID, GRID], tl.float32)
-        read, met_keys, read_removed, met_removed = square, square, square, square
-        if BY_KEY:
-            decays = rows_of(decay, cell, own, deep, records.DECAY_AT, ROW)
-            # Sums of decays from row `place` on: to each row, to the one before it, and to the end.
-            to, to_last, to_end = zeros, zeros, zeros
-            for back in range(GRID):
-                place = GRID - 1 - back
-                key, drop = row_at(keys, places, place), row_at(decays, places, place)
-                weights = tl.exp(to)
-                column = tl.sum(queries * (weights * key[None, :]), 1)
-                read = with_column(read, column, places, place, True)
-                if RULE == "delta":
-                    column = tl.sum(keys * (weights * key[None, :]), 1)
-                    met_keys = with_column(met_keys, column, places, place, False)
-                if RULE == "low_rank":
-                    less = row_at(removed, places, place)
-                    column = tl.sum(queries * (weights * less[None, :]), 1)
-                    read_removed = with_column(read_removed, column, places, place, True)
-                    weights = tl.exp(to_last)
-                    column = tl.sum(removal * (weights * key[None, :]), 1)
-                    met_keys = with_column(met_keys, column, places, place, False)
-                    column = tl.sum(removal * (weights * less[None, :]), 1)
-                    met_removed = with_column(met_removed, column, places, place, False)
-                    later = places[:, None] > place
-                    to_last = tl.where(later, to_last + drop[None, :], to_last)
-                to = tl.where(places[:, None] >= place, to + drop[None, :], to)
-                to_end = tl.where(places[:, None] < place, to_end + drop[None, :], to_end)
-            since, before, rest = tl.exp(to), tl.exp(to_last), tl.exp(to_end)
-            whole = tl.exp(row_at(to, places, GRID - 1))
-        else:
+            if keeps:
+                keep_numbers(rate, cell, head, records.BETA_AT, ROW)
+        decays = rate
+        if not BY_KEY:
             decays = numbers_of(decay, cell, head, records.DECAY_AT, ROW)
-            i, m = places[:, None], places[None, :]
-            weights = decayed(decays, places)
-            since = tl.exp(tl.sum(tl.where(m <= i, decays[None, :], 0.0), 1))[:, None] + zeros
-            rest = tl.exp(tl.sum(tl.where(m > i, decays[None, :], 0.0), 1))[:, None] + zeros
-            whole = tl.exp(tl.sum(decays, 0)) + tl.zeros([SIZES], tl.float32)
-            read = met(queries, keys, weights, places, True)
-            if RULE == "delta":
-                met_keys = met(keys, keys, weights, places, False)
-            if RULE == "low_rank":
-                j, n = places[None, :, None], places[None, None, :]
-                sums = tl.where((n > j) & (n < places[:, None, None]), decays[None, None, :], 0.0)
-                earlier = tl.exp(tl.sum(sums, 2))
-                before = tl.exp(tl.sum(tl.where(m < i, decays[None, :], 0.0), 1))[:, None] + zeros
-                read_removed = met(queries, removed, weights, places, True)
-                met_keys = met(removal, keys, earlier, places, False)
-                met_removed = met(removal, removed, earlier, places, False)
+            if keeps:
+                keep_numbers(decays, cell, head, records.DECAY_AT, ROW)
 
-        nothing = tl.zeros([GRID, WIDTHS], tl.float32)
-        minus = nothing
+        # What rows read of the matrix that their cell began with, and products of each with each.
+        square, nothing = tl.zeros([GRID, GRID], tl.float32), tl.zeros([GRID, WIDTHS], tl.float32)
+        read, met, read_less, met_less = square, square, square, square
+        y, seen = nothing, nothing
+        for at in range(0, SIZES, KEYS):
+            d = at + tl.arange(0, KEYS)
+            deep = d < heads.SIZE
+            shared, own = head // heads.GROUP * heads.SIZE + d, head * heads.SIZE + d
+            place = record + own[:, None] * heads.WIDTH + p[None, :]
+            there = deep[:, None] & wide[None, :] & (number > 0)
+            matrix = tl.load(place, mask=there, other=0.0)
+            queries = tl.load(
+                q.at + (start + places)[:, None] * q.STRIDE + shared[None, :],
+                mask=live[:, None] & deep[None, :], other=0.0,
+            )  # fmt: skip
+            keys = rows_of(k, cell, shared, deep, 0, ROW)
+            if keeps & (head % heads.GROUP == 0):
+                keep_rows(keys, cell, shared, deep, 0, ROW)
+            removal, removed = keys, keys
+            if RULE == "low_rank":
+                removal = rows_of(a, cell, own, deep, records.A_AT, ROW)
+                removed = rows_of(b, cell, own, deep, records.B_AT, ROW)
+                if keeps:
+                    keep_rows(removal, cell, own, deep, records.A_AT, ROW)
+                    keep_rows(removed, cell, own, deep, records.B_AT, ROW)
+            if BY_KEY:
+                drops = rows_of(decay, cell, own, deep, records.DECAY_AT, ROW)
+                if keeps:
+                    keep_rows(drops, cell, own, deep, records.DECAY_AT, ROW)
+                read, met, read_less, met_less, since, before = met_by_key(
+                    queries, keys, removal, removed, drops, read, met, read_less, met_less, places,
+                    RULE,
+                )  # fmt: skip
+            else:
+                since, before = sums_to(decays, places, True), sums_to(decays, places, False)
+                read = product(queries, tl.trans(keys), read)
+                if RULE == "delta":
+                    met = product(keys, tl.trans(keys), met)
+                if RULE == "low_rank":
+                    met = product(removal, tl.trans(keys), met)
+                    read_less = product(queries, tl.trans(removed), read_less)
+                    met_less = product(removal, tl.trans(removed), met_less)
+            y = product(since * queries, matrix, y)
+            if RULE == "delta":
+                seen = product(since * keys, matrix, seen)
+            if RULE == "low_rank":
+                seen = product(before * removal, matrix, seen)
+        if not BY_KEY:
+            through = sums_between(decays, places, True)
+            read, read_less = read * through, read_less * through
+            if RULE == "low_rank":
+                through = sums_between(decays, places, False)
+            met, met_less = met * through, met_less * through
+        met, met_less = earlier(met, places, False), earlier(met_less, places, False)
+
+        added, less = rate[:, None] * brought, nothing
         if RULE == "delta":
-            seen = product(since * keys, matrix, nothing)
-            added = solved(rate[:, None] * met_keys, added - rate[:, None] * seen, places)
+            added = solved(rate[:, None] * met, added - rate[:, None] * seen, places)
         if RULE == "low_rank":
-            seen = product(before * removal, matrix, nothing)
-            minus = -solved(met_removed, product(met_keys, added, seen), places)
-        y = product(read, added, product(since * queries, matrix, nothing))
-        if RULE == "low_rank":
-            y = product(read_removed, minus, y)
+            less = -solved(met_less, product(met, added, seen), places)
+            y = product(earlier(read_less, places, True), less, y)
+        y = product(earlier(read, places, True), added, y)
         if WITH_SKIP:
-            y = tl.fma(skipped, brought, y)
+            y = tl.fma(tl.load(skip + head).to(tl.float32), brought, y)
         to = out.at + (start + places)[:, None] * out.STRIDE + values[None, :]
         tl.store(to, y.to(out.at.dtype.element_ty), mask=live[:, None] & wide[None, :])
 
-        if number * GRID + GRID <= last:
-            matrix = product(tl.trans(rest * keys), added, whole[:, None] * matrix)
-            if RULE == "low_rank":
-                matrix = product(tl.trans(rest * removed), minus, matrix)
-        elif number * GRID <= first:
-            keep_rows(brought, cell, values, wide, records.V_AT, ROW)
-            if block == 0:
-                if head % heads.GROUP == 0:
-                    keep_rows(keys, cell, shared, deep, 0, ROW)
+        if full:
+            for at in range(0, SIZES, KEYS):
+                d = at + tl.arange(0, KEYS)
+                deep = d < heads.SIZE
+                shared, own = head // heads.GROUP * heads.SIZE + d, head * heads.SIZE + d
+                place = record + own[:, None] * heads.WIDTH + p[None, :]
+                there = deep[:, None] & wide[None, :]
+                matrix = tl.load(place, mask=there & (number > 0), other=0.0)
+                keys = rows_of(k, cell, shared, deep, 0, ROW)
                 if BY_KEY:
-                    keep_rows(decays, cell, own, deep, records.DECAY_AT, ROW)
+                    drops = rows_of(decay, cell, own, deep, records.DECAY_AT, ROW)
+                    rest, whole = rest_by_key(drops, places)
+                    matrix = whole[:, None] * matrix
                 else:
-                    keep_numbers(decays, cell, head, records.DECAY_AT, ROW)
-                if WITH_BETA:
-                    keep_numbers(rate, cell, head, records.BETA_AT, ROW)
+                    after = tl.where(places[None, :] > places[:, None], decays[None, :], 0.0)
+                    rest = tl.exp(tl.sum(after, 1))[:, None]
+                    matrix = tl.exp(tl.sum(decays, 0)) * matrix
+                matrix = product(tl.trans(rest * keys), added, matrix)
                 if RULE == "low_rank":
-                    keep_rows(removal, cell, own, deep, records.A_AT, ROW)
-                    keep_rows(removed, cell, own, deep, records.B_AT, ROW)
-    if first // GRID < last // GRID:
-        tl.store(at, matrix, mask=inside)
+                    removed = rows_of(b, cell, own, deep, records.B_AT, ROW)
+                    matrix = product(tl.trans(rest * removed), less, matrix)
+                tl.store(place, matrix, mask=there)
+            tl.debug_barrier()  # threads of the next cell read what others have written
 
 
 @triton.jit
