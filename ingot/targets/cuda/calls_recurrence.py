@@ -20,7 +20,7 @@ from ingot.targets.cuda.products import passed
 from ingot.targets.work import Work
 
 RULES = ("add", "delta", "low_rank")
-MOST_KEYS, MOST_VALUES = 32, 64  # rows and columns of a matrix that a program takes at a time
+MOST_KEYS, MOST_VALUES = 16, 64  # rows and columns of a matrix that a program takes at a time
 COLUMNS = 256  # of a program that keeps rows
 
 

@@ -33,8 +33,8 @@ RULES = {
     "add by key": ("add", 1, 1, 16, 8, True),
     "delta": ("delta", 1, 2, 16, 20, False),
     "delta by key": ("delta", 1, 1, 36, 72, True),
-    "low rank": ("low_rank", 1, 1, 20, 12, False),
-    "low rank by key": ("low_rank", 2, 2, 16, 16, True),
+    "low rank": ("low_rank", 2, 2, 20, 12, False),
+    "low rank by key": ("low_rank", 1, 1, 16, 16, True),
 }
 
 
@@ -190,7 +190,7 @@ def test_a_grid_that_begins_where_steps_do_is_noticed(monkeypatch: pytest.Monkey
         check_cuts(mixer)
 
 
-@pytest.mark.parametrize("fault", ["keep_rows", "_copy"])
+@pytest.mark.parametrize("fault", ["keep_own", "_copy"])
 def test_a_row_that_is_lost_is_noticed(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     """The control: in a step of one row, and in one in which a cell begins."""
     replaced(monkeypatch, fault)

@@ -6,7 +6,7 @@ import triton.language as tl
 from ingot.targets.cuda.kernels import records, recurrence
 from ingot.targets.cuda.kernels.operands import Rows
 from ingot.targets.cuda.kernels.records import Run, Tail
-from ingot.targets.cuda.kernels.recurrence import GRID, Cell
+from ingot.targets.cuda.kernels.recurrence import GRID, Heads, Records
 
 RIGHT_REST = recurrence.rest_by_key  # what a fault starts from
 
@@ -24,19 +24,20 @@ def completes(position, last):
 
 
 @triton.jit
-def keep_rows(x, cell: Cell, columns, inside, AT: tl.constexpr, ROW: tl.constexpr):
+def keep_own(
+    k: Rows, v: Rows, decay: Rows, beta: Rows, a: Rows, b: Rows, row, to, head, block,
+    records: Records, heads: Heads,
+    BY_KEY: tl.constexpr, SIZES: tl.constexpr, WIDTHS: tl.constexpr,
+):  # fmt: skip
     """Loses a row."""
-    to = cell.ring + cell.places[:, None] * ROW + AT + columns[None, :]
-    live = cell.live & (cell.places != 2)
-    tl.store(to, x, mask=live[:, None] & inside[None, :])
 
 
 @triton.jit
-def _copy(x: Rows, row, to, columns, BEGIN: tl.constexpr, END: tl.constexpr):
-    """Takes the row before."""
-    mask = columns < END - BEGIN
-    numbers = tl.load(x.at + (row - 1) * x.STRIDE + columns, mask=mask, other=0.0)
-    tl.store(to + BEGIN + columns, numbers, mask=mask)
+def _copy(x: Rows, row, to, columns, mask):
+    """Takes the row before where a cell has several."""
+    before = tl.maximum(row - 1, 0)
+    numbers = tl.load(x.at + before * x.STRIDE + columns, mask=mask, other=0.0)
+    tl.store(to + columns, numbers, mask=mask)
 
 
 @triton.jit

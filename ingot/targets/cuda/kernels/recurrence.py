@@ -57,10 +57,22 @@ class Cell(NamedTuple):
 
 
 @triton.jit
+def begin_of(number, first):
+    """Position of the first token of a cell, whatever the first of a step is."""
+    return number * GRID
+
+
+@triton.jit
+def completes(position, last):
+    """Tells whether the cell that begins there ends in a step that ends before `last`."""
+    return position + GRID <= last
+
+
+@triton.jit
 def rows_of(x: Rows, cell: Cell, columns, inside, AT: tl.constexpr, ROW: tl.constexpr):
     """Columns of all rows of a cell, [GRID, columns]; zeros for those that are not there."""
-    own = x.at + (cell.start + cell.places)[:, None] * x.STRIDE + columns[None, :]
-    kept = cell.ring + cell.places[:, None] * ROW + AT + columns[None, :]
+    own = x.at + cell.start * x.STRIDE + (cell.places[:, None] * x.STRIDE + columns[None, :])
+    kept = cell.ring + AT + (cell.places[:, None] * ROW + columns[None, :])
     brought = tl.load(own, mask=cell.live[:, None] & inside[None, :], other=0.0)
     before = tl.load(kept, mask=cell.kept[:, None] & inside[None, :], other=0.0)
     return tl.where(cell.kept[:, None], before, brought)
@@ -69,23 +81,10 @@ def rows_of(x: Rows, cell: Cell, columns, inside, AT: tl.constexpr, ROW: tl.cons
 @triton.jit
 def numbers_of(x: Rows, cell: Cell, column, AT: tl.constexpr, ROW: tl.constexpr):
     """A column of all rows of a cell, [GRID]."""
-    own = x.at + (cell.start + cell.places) * x.STRIDE + column
+    own = x.at + cell.start * x.STRIDE + (cell.places * x.STRIDE + column)
     brought = tl.load(own, mask=cell.live, other=0.0)
-    before = tl.load(cell.ring + cell.places * ROW + AT + column, mask=cell.kept, other=0.0)
+    before = tl.load(cell.ring + AT + (cell.places * ROW + column), mask=cell.kept, other=0.0)
     return tl.where(cell.kept, before, brought)
-
-
-@triton.jit
-def keep_rows(x, cell: Cell, columns, inside, AT: tl.constexpr, ROW: tl.constexpr):
-    """Leaves rows [GRID, columns] of the step in the record."""
-    to = cell.ring + cell.places[:, None] * ROW + AT + columns[None, :]
-    tl.store(to, x, mask=cell.live[:, None] & inside[None, :])
-
-
-@triton.jit
-def keep_numbers(x, cell: Cell, column, AT: tl.constexpr, ROW: tl.constexpr):
-    """The same of a column."""
-    tl.store(cell.ring + cell.places * ROW + AT + column, x, mask=cell.live)
 
 
 @triton.jit
@@ -212,26 +211,18 @@ def advance(
     places, p = tl.arange(0, GRID), block * WIDTHS + tl.arange(0, WIDTHS)
     wide, values = p < heads.WIDTH, head * heads.WIDTH + p
     for number in range(first // GRID, tl.cdiv(last, GRID)):
-        start = begin + (number * GRID - first)
-        position = number * GRID + places
+        origin = begin_of(number, first)
+        start, position = begin + (origin - first), origin + places
         live = (position >= first) & (position < last)
         cell = Cell(ring, places, start, position < first, live)
-        full = number * GRID + GRID <= last
-        keeps = (number * GRID <= first) & (full == 0)
+        full = completes(origin, last)
         brought = rows_of(v, cell, values, wide, records.V_AT, ROW)
-        if keeps:
-            keep_rows(brought, cell, values, wide, records.V_AT, ROW)
-        keeps = keeps & (block == 0)
         rate = tl.full([GRID], 1.0, tl.float32)
         if WITH_BETA:
             rate = numbers_of(beta, cell, head, records.BETA_AT, ROW)
-            if keeps:
-                keep_numbers(rate, cell, head, records.BETA_AT, ROW)
         decays = rate
         if not BY_KEY:
             decays = numbers_of(decay, cell, head, records.DECAY_AT, ROW)
-            if keeps:
-                keep_numbers(decays, cell, head, records.DECAY_AT, ROW)
 
         # What rows read of the matrix that their cell began with, and products of each with each.
         square, nothing = tl.zeros([GRID, GRID], tl.float32), tl.zeros([GRID, WIDTHS], tl.float32)
@@ -241,27 +232,20 @@ def advance(
             d = at + tl.arange(0, KEYS)
             deep = d < heads.SIZE
             shared, own = head // heads.GROUP * heads.SIZE + d, head * heads.SIZE + d
-            place = record + own[:, None] * heads.WIDTH + p[None, :]
-            there = deep[:, None] & wide[None, :] & (number > 0)
+            place = record + (own[:, None] * heads.WIDTH + p[None, :])
+            there = deep[:, None] & wide[None, :] & (origin > 0)
             matrix = tl.load(place, mask=there, other=0.0)
             queries = tl.load(
-                q.at + (start + places)[:, None] * q.STRIDE + shared[None, :],
+                q.at + start * q.STRIDE + (places[:, None] * q.STRIDE + shared[None, :]),
                 mask=live[:, None] & deep[None, :], other=0.0,
             )  # fmt: skip
             keys = rows_of(k, cell, shared, deep, 0, ROW)
-            if keeps & (head % heads.GROUP == 0):
-                keep_rows(keys, cell, shared, deep, 0, ROW)
             removal, removed = keys, keys
             if RULE == "low_rank":
                 removal = rows_of(a, cell, own, deep, records.A_AT, ROW)
                 removed = rows_of(b, cell, own, deep, records.B_AT, ROW)
-                if keeps:
-                    keep_rows(removal, cell, own, deep, records.A_AT, ROW)
-                    keep_rows(removed, cell, own, deep, records.B_AT, ROW)
             if BY_KEY:
                 drops = rows_of(decay, cell, own, deep, records.DECAY_AT, ROW)
-                if keeps:
-                    keep_rows(drops, cell, own, deep, records.DECAY_AT, ROW)
                 read, met, read_less, met_less, since, before = met_by_key(
                     queries, keys, removal, removed, drops, read, met, read_less, met_less, places,
                     RULE,
@@ -297,7 +281,7 @@ def advance(
         y = product(earlier(read, places, True), added, y)
         if WITH_SKIP:
             y = tl.fma(tl.load(skip + head).to(tl.float32), brought, y)
-        to = out.at + (start + places)[:, None] * out.STRIDE + values[None, :]
+        to = out.at + start * out.STRIDE + (places[:, None] * out.STRIDE + values[None, :])
         tl.store(to, y.to(out.at.dtype.element_ty), mask=live[:, None] & wide[None, :])
 
         if full:
@@ -305,9 +289,9 @@ def advance(
                 d = at + tl.arange(0, KEYS)
                 deep = d < heads.SIZE
                 shared, own = head // heads.GROUP * heads.SIZE + d, head * heads.SIZE + d
-                place = record + own[:, None] * heads.WIDTH + p[None, :]
+                place = record + (own[:, None] * heads.WIDTH + p[None, :])
                 there = deep[:, None] & wide[None, :]
-                matrix = tl.load(place, mask=there & (number > 0), other=0.0)
+                matrix = tl.load(place, mask=there & (origin > 0), other=0.0)
                 keys = rows_of(k, cell, shared, deep, 0, ROW)
                 if BY_KEY:
                     drops = rows_of(decay, cell, own, deep, records.DECAY_AT, ROW)
@@ -323,6 +307,35 @@ def advance(
                     matrix = product(tl.trans(rest * removed), less, matrix)
                 tl.store(place, matrix, mask=there)
             tl.debug_barrier()  # threads of the next cell read what others have written
+        elif origin <= first:
+            for place in range(first - origin, last - origin):
+                keep_own(
+                    k, v, decay, beta, a, b, start + place, ring + place * ROW, head, block,
+                    records, heads, BY_KEY, SIZES, WIDTHS,
+                )  # fmt: skip
+
+
+@triton.jit
+def keep_own(
+    k: Rows, v: Rows, decay: Rows, beta: Rows, a: Rows, b: Rows, row, to, head, block,
+    records: Records, heads: Heads,
+    BY_KEY: tl.constexpr, SIZES: tl.constexpr, WIDTHS: tl.constexpr,
+):  # fmt: skip
+    """Leaves a row in the record: what no other program leaves of it."""
+    p, d = block * WIDTHS + tl.arange(0, WIDTHS), tl.arange(0, SIZES)
+    _copy(v, row, to + records.V_AT, head * heads.WIDTH + p, p < heads.WIDTH)
+    if block == 0:
+        shared, own, deep = head // heads.GROUP * heads.SIZE + d, head * heads.SIZE + d, d < heads.SIZE
+        _copy(k, row, to, shared, deep & (head % heads.GROUP == 0))
+        if BY_KEY:
+            _copy(decay, row, to + records.DECAY_AT, own, deep)
+        else:
+            _copy(decay, row, to + records.DECAY_AT, head + d, d == 0)
+        if records.BETA_AT < records.A_AT:
+            _copy(beta, row, to + records.BETA_AT, head + d, d == 0)
+        if records.A_AT < records.B_AT:
+            _copy(a, row, to + records.A_AT, own, deep)
+            _copy(b, row, to + records.B_AT, own, deep)
 
 
 @triton.jit
@@ -346,18 +359,17 @@ def keep(
     record = records.state + tl.load(slots + sequence).to(tl.int64) * records.RECORD
     to = record + heads.HEADS * heads.SIZE * heads.WIDTH + place * records.ROW
     columns = tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
-    _copy(k, row, to, columns, 0, records.V_AT)
-    _copy(v, row, to, columns, records.V_AT, records.DECAY_AT)
-    _copy(decay, row, to, columns, records.DECAY_AT, records.BETA_AT)
+    _copy(k, row, to, columns, columns < records.V_AT)
+    _copy(v, row, to + records.V_AT, columns, columns < records.DECAY_AT - records.V_AT)
+    _copy(decay, row, to + records.DECAY_AT, columns, columns < records.BETA_AT - records.DECAY_AT)
     if records.BETA_AT < records.A_AT:
-        _copy(beta, row, to, columns, records.BETA_AT, records.A_AT)
+        _copy(beta, row, to + records.BETA_AT, columns, columns < records.A_AT - records.BETA_AT)
     if records.A_AT < records.B_AT:
-        _copy(a, row, to, columns, records.A_AT, records.B_AT)
-        _copy(b, row, to, columns, records.B_AT, records.ROW)
+        _copy(a, row, to + records.A_AT, columns, columns < records.B_AT - records.A_AT)
+        _copy(b, row, to + records.B_AT, columns, columns < records.ROW - records.B_AT)
 
 
 @triton.jit
-def _copy(x: Rows, row, to, columns, BEGIN: tl.constexpr, END: tl.constexpr):
-    mask = columns < END - BEGIN
-    numbers = tl.load(x.at + row * x.STRIDE + columns, mask=mask, other=0.0)
-    tl.store(to + BEGIN + columns, numbers, mask=mask)
+def _copy(x: Rows, row, to, columns, mask):
+    """Columns of a row, to the same columns from an address on."""
+    tl.store(to + columns, tl.load(x.at + row * x.STRIDE + columns, mask=mask, other=0.0), mask=mask)
