@@ -55,11 +55,17 @@ def turning(flow: Flow, name: str, reader: int) -> Turning | None:
     turn = flow.instructions[rope]
     facts = {"table": turn.inputs["table"], "interleaved": turn.attrs["interleaved"]}
     norm = flow.maker(turn.inputs["x"], "rms_norm")
-    if norm is None or not flow.is_read_only_by(norm, (rope,)):
+    if norm is None or has_own_weights(flow, norm) or not flow.is_read_only_by(norm, (rope,)):
         return Turning((rope,), turn.inputs["x"], facts | {"eps": None, "offset": None})
     before = flow.instructions[norm]
     constants = {what: before.attrs[what] for what in ("eps", "offset")}
     return Turning((norm, rope), before.inputs["x"], facts | constants)
+
+
+def has_own_weights(flow: Flow, norm: int) -> bool:
+    """Returns whether each head of a norm has a part of the weight, rather than all of it."""
+    weight, x = (flow.plan.buffer(flow.instructions[norm].inputs[n]) for n in ("weight", "x"))
+    return weight.shape != (x.shape[-1],)
 
 
 def head_products(flow: Flow, index: int, unit: int) -> Found | str | None:

@@ -14,7 +14,7 @@ from ingot.artifact.formats import DType, Format
 from ingot.artifact.plan import Attr, Buffer, Instruction, Kind, Limits, Plan
 from ingot.artifact.programs import LOGITS
 from ingot.artifact.spec import Array, Dim, Spec, State
-from ingot.artifact.traits import TRAITS, Role
+from ingot.artifact.traits import TRAITS
 from ingot.compiler.interpret import Value
 from ingot.ops import OPS
 from ingot.ops.dtypes import NAMES
@@ -25,6 +25,7 @@ LIMITS = Limits(
 )
 INPUT_ROWS = {array.name: array.shape[0] for array in programs.STEP.inputs}
 STEP = ("spans", "page_table")
+RECORDS = ("spans", "records")
 
 
 class Sketch:
@@ -107,13 +108,12 @@ class Sketch:
         self.states.append(State(name=name, format=self.buffers[name].format, record=(1, size)))
         return name
 
-    def record(self, name: str, *record: int) -> str:
-        """A state with one such record of each sequence."""
-        height, width = record
-        self.states.append(
-            State(name=name, kind="slotted", format=Format("float32"), record=(height, width))
-        )
-        return name
+    def record(self, heads: int, size: int, name: str = "record") -> str:
+        """A state of one record a sequence."""
+        form = Format("float32")
+        state = State(name=self.prefix + name, kind="slotted", format=form, record=(heads, size))
+        self.states.append(state)
+        return state.name
 
     def logits(self, columns: int) -> str:
         """The program's result."""
@@ -152,6 +152,8 @@ class Sketch:
             "head_linear": lambda: shapes["weight"][:1],
             "embedding": lambda: shapes["weight"][1:],
             "rope_table": lambda: (2 * int(shapes["inv_freq"][0]),),
+            "recurrence": lambda: shapes["v"][1:],
+            "bonus": lambda: shapes["v"][1:],
         }.get(op, lambda: next(iter(shapes.values()))[1:])
         return tuple(map(int, inner()))
 
@@ -159,7 +161,7 @@ class Sketch:
         return Plan(
             limits=self.limits,
             spec=Spec(
-                inputs=programs.STEP.inputs_for("paged", *(state.kind for state in self.states)),
+                inputs=programs.STEP.inputs_for("paged", *(each.kind for each in self.states)),
                 states=tuple(self.states),
                 outputs=tuple(self.outputs),
             ),

@@ -84,7 +84,7 @@ def _accesses(
 ) -> Iterator[Access]:
     """Lists a kernel's accesses to the memory that changes during a step."""
     plan = operands.plan
-    if kernel.attends:
+    if kernel.shares_sums:
         by_heads = even and kernel.dealt_by_heads
         yield Access("shared", 0, 1, HEADS if by_heads else None, writes=True)
     for name in (*kernel.reads, *kernel.writes):

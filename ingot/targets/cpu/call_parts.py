@@ -26,6 +26,10 @@ ACTIVATIONS: Mapping[str, str] = {
     "relu": "Relu",
     "relu2": "Relu2",
     "log1p_relu": "Log1pRelu",
+    "sigmoid": "Sigmoid",
+    "tanh": "Tanh",
+    "softplus": "Softplus",
+    "identity": "Identity",
 }
 
 
@@ -135,6 +139,18 @@ def norm_weight(operands: Operands, i: Instruction, size: int) -> str:
     expect(i, weight.dtype == "float32", f"the weight is {weight.dtype}, not float32")
     expect(i, weight.shape == (size,), f"a weight of {weight.shape} for rows of {size}")
     return operands.weight(weight)
+
+
+def has_own_weights(operands: Operands, i: Instruction) -> bool:
+    """Whether each head of a norm has a part of the weight, rather than all of it."""
+    return operands.of(i, "weight").shape != (operands.of(i, "x").shape[-1],)
+
+
+def same_row(operands: Operands, i: Instruction, name: str) -> str:
+    """A weight as rows that are all the same."""
+    weight = operands.of(i, name)
+    expect(i, weight.dtype == "float32", f"the weight is {weight.dtype}, not float32")
+    return f"Rows<const float>{{{operands.weight(weight)}, 0}}"
 
 
 def packing(i: Instruction, weight: Buffer) -> tuple[int, str, int]:

@@ -22,15 +22,18 @@ from ingot.targets.cpu.call_parts import (
     distances_of,
     elementwise,
     expect,
+    has_own_weights,
     norm_weight,
     packing,
     product_of,
     result,
     rounded_result,
+    same_row,
     scalars_of,
     turned_heads,
 )
 from ingot.targets.cpu.calls_experts import expert_gate, expert_sum, route
+from ingot.targets.cpu.calls_records import recurrence, selective_scan, short_conv, token_shift
 from ingot.targets.cpu.kernel_table import QUANTIZED
 from ingot.targets.cpu.limits import check_heads
 from ingot.targets.cpu.operands import CPP_TYPES, Operands
@@ -123,13 +126,15 @@ def rms_norm(operands: Operands, work: CpuWork) -> KernelCall:
     """A norm; with `_quantize`, also the rounding of its results."""
     i = work.member("rms_norm")
     x = operands.of(i, "x")
-    size = int(x.shape[-1])
-    weight, scalars = norm_weight(operands, i, size), scalars_of(i, "eps", "offset")
+    size, own = int(x.shape[-1]), has_own_weights(operands, i)
+    weight = norm_weight(operands, i, x.columns if own else size)
+    scalars = scalars_of(i, "eps", "offset")
     inputs = (operands.rows(x), weight, *scalars)
     if work.has("cast"):
         block, results = rounded_result(operands, work.member("cast"))
         return KernelCall("rms_norm_quantize", (size, block), (*inputs, *results))
-    return KernelCall("rms_norm", (size, x.columns // size), (*inputs, result(operands, i)))
+    constants = (size, x.columns // size, *(("true",) if own else ()))
+    return KernelCall("rms_norm", constants, (*inputs, result(operands, i)))
 
 
 def add_rms_norm(operands: Operands, work: CpuWork) -> KernelCall:
@@ -146,7 +151,7 @@ def layer_norm(operands: Operands, work: CpuWork) -> KernelCall:
     i = work.member("layer_norm")
     x, bias = operands.of(i, "x"), operands.optional(i, "bias")
     size = int(x.shape[-1])
-    heads, own = x.columns // size, operands.of(i, "weight").shape != (size,)
+    heads, own = x.columns // size, has_own_weights(operands, i)
     weight = norm_weight(operands, i, x.columns if own else size)
     inputs = (operands.rows(x), weight, operands.weight(bias), *scalars_of(i, "eps"))
     if work.has("cast"):
@@ -298,6 +303,30 @@ def mul(operands: Operands, work: CpuWork) -> KernelCall:
     return elementwise(operands, work.members[0], scalar="factor")
 
 
+def scale(operands: Operands, work: CpuWork) -> KernelCall:
+    i = work.members[0]
+    x = operands.of(i, "x")
+    arguments = (operands.rows(x), same_row(operands, i, "weight"), result(operands, i))
+    return KernelCall("scale", (x.columns,), arguments)
+
+
+def lerp(operands: Operands, work: CpuWork) -> KernelCall:
+    i = work.members[0]
+    x, y, share = operands.of(i, "x"), operands.of(i, "y"), operands.optional(i, "share")
+    shares = operands.rows(share) if share else same_row(operands, i, "weight")
+    arguments = (operands.rows(x), operands.rows(y), shares, result(operands, i))
+    return KernelCall("lerp", (x.columns,), arguments)
+
+
+def bonus(operands: Operands, work: CpuWork) -> KernelCall:
+    i = work.members[0]
+    q, k, v = (operands.of(i, name) for name in "qkv")
+    _, heads, size = q.shape
+    weight = norm_weight(operands, i, q.columns)
+    arguments = (*map(operands.rows, (q, k, v)), weight, result(operands, i))
+    return KernelCall("bonus", (heads, size, v.shape[-1]), arguments)
+
+
 def soft_cap(operands: Operands, work: CpuWork) -> KernelCall:
     return elementwise(operands, work.members[0], scalar="cap")
 
@@ -334,6 +363,7 @@ CALLS: Mapping[str, Emit] = {
     "activation": activation,
     "add": add,
     "add_rms_norm": add_rms_norm,
+    "bonus": bonus,
     "cast": cast,
     "concat": concat,
     "embedding": embedding,
@@ -348,6 +378,7 @@ CALLS: Mapping[str, Emit] = {
     "layer_norm": layer_norm,
     "layer_norm_cast": layer_norm,
     "layer_norm_quantize": layer_norm,
+    "lerp": lerp,
     "linear": linear,
     "linear_add": linear,
     "linear_rope_kv_write": linear_rope_kv_write,
@@ -356,6 +387,7 @@ CALLS: Mapping[str, Emit] = {
     "paged_attention": paged_attention,
     "paged_attention_quantize": paged_attention,
     "pool": pool,
+    "recurrence": recurrence,
     "reorder": reorder,
     "rms_norm": rms_norm,
     "rms_norm_quantize": rms_norm,
@@ -363,10 +395,14 @@ CALLS: Mapping[str, Emit] = {
     "rope_kv_write": rope_kv_write,
     "rope_table": rope_table,
     "route": route,
+    "scale": scale,
     "segment_attention": segment_attention,
     "segment_attention_quantize": segment_attention,
     "select_rows": select_rows,
+    "selective_scan": selective_scan,
+    "short_conv": short_conv,
     "soft_cap": soft_cap,
+    "token_shift": token_shift,
 }
 
 

@@ -20,7 +20,7 @@ from ingot.targets.cpu.operands import CPP_TYPES, Operands
 from ingot.targets.cpu.work import CpuWork
 
 CLAMPED = "clamped"
-SCORINGS = {"softmax": "Softmax", "sigmoid": "Sigmoid"}
+SCORINGS = {"softmax": "SoftmaxScores", "sigmoid": "SigmoidScores"}
 GROUP_SCORES = ("max", "top2")
 
 

@@ -9,6 +9,7 @@ from ingot.errors import CodegenError
 # fit the scratch of a thread (`scratch_bytes` in kernels/team.h).
 MAX_HEAD_SIZE = 512
 MAX_LATENT_SIZE = 640  # of a row that all heads read, as key and as value
+MAX_MATRIX_ROWS = 512  # of the matrix that a head of a recurrence keeps
 
 
 def check_cache(cache: Buffer, largest: int = MAX_HEAD_SIZE, what: str = "heads") -> None:
@@ -32,6 +33,16 @@ def check_heads(keys: Buffer, values: Buffer) -> None:
             hint="CPU targets take segments whose keys and values have one shape.",
         )
     _check_size(f"{keys.name} has", int(keys.shape[-1]), MAX_HEAD_SIZE, "heads")
+
+
+def check_matrices(state: Buffer, size: int, width: int) -> None:
+    """Raises CodegenError for heads with matrices of so many rows and columns that no kernel
+    takes."""
+    if size > MAX_MATRIX_ROWS:
+        raise CodegenError(
+            f"{state.name} has matrices of {size} rows and {width} columns",
+            hint=f"CPU targets take recurrences of up to {MAX_MATRIX_ROWS} rows a head.",
+        )
 
 
 def _check_size(found: str, size: int, largest: int, what: str) -> None:

@@ -211,12 +211,15 @@ def _signed(nibbles: Tensor) -> Tensor:
 
 
 def unpack_state(plan: Plan, state: Buffer, arrays: Sequence[Tensor]) -> Operand:
-    """Unpacks the arrays of keys or values to [pages, heads, page size, size], by copy.
+    """Unpacks the arrays of keys or values to [pages, heads, page size, size], or of records to
+    [slots, heads, size], by copy.
 
     `arrays` are its numbers, and its scales where it has some, in any shape.
     """
-    _, heads, page_size, size = map(int, state.shape)
     numbers = arrays[0].view(TORCH_DTYPES[state.dtype])
+    if len(state.shape) == 3:  # a record is stored as it is
+        return numbers.view(-1, *map(int, state.shape[1:])).clone()
+    _, heads, page_size, size = map(int, state.shape)
     order = _inner(plan, state)
     stored = _offset(numbers, order).view(-1, heads, *order)
     values = stored.transpose(3, 4).reshape(-1, heads, page_size, size).clone()

@@ -48,12 +48,17 @@ class CpuWork(Work):
             i.inputs[name] for i in self.members for name in traits_of(i).arguments(Role.CHOSEN)
         )
 
+    @property
+    def shares_sums(self) -> bool:
+        """True if its threads may hand one another what they have summed up."""
+        return any(traits_of(i).attends for i in self.members)
+
     @cached_property
     def dealt_by_heads(self) -> tuple[str, ...]:
         """The buffers that it divides by KV heads."""
         states = [n for n in self.reads if self.plan.buffer(n).kind == "state"]
-        if self.attends and states:
-            (attends,) = (i for i in self.members if traits_of(i).meets_tokens)
+        attends = next((i for i in self.members if traits_of(i).attends), None)
+        if attends and states:
             queries = (attends.inputs[name] for name in traits_of(attends).arguments(Role.OWN))
             return (*queries, *self.writes, *states)
         return (*self.writes, *states) if self._deals_heads and self.mutated else ()

@@ -11,7 +11,7 @@ from torch import Tensor
 from ingot.artifact.plan import Buffer, arrays_of
 from ingot.artifact.traits import traits_of
 from ingot.targets.cpu.weights import WeightLayout, num_bytes
-from tests.targets.cpu.native import INPUTS, Memory
+from tests.targets.cpu.native import Memory
 from tests.targets.cpu.sanitized import Hole
 from tests.targets.cpu.steps import Step
 from tests.targets.cpu.units import Unit
@@ -21,7 +21,7 @@ from tests.targets.cpu.units import Unit
 class End:
     """The end of an operand in a job's buffer of that number.
 
-    last: its last part, which a step surely touches: a byte, or a page of a state. until: where
+    last: its last part, which a step surely touches: a byte, or a page or record of a state. until: where
     what belongs to nobody ends.
     """
 
@@ -49,7 +49,7 @@ def ends(unit: Unit, memory: Memory, step: Step) -> list[End]:
         *_weights(unit, memory),
         *_states(unit, memory, step),
         *_temporaries(unit, arena, step),
-        *_inputs(unit, arena + 1, step),
+        *_inputs(unit, memory, arena + 1, step),
     ]
 
 
@@ -82,7 +82,10 @@ def _states(unit: Unit, memory: Memory, step: Step) -> Iterator[End]:
 
 
 def _last_page(unit: Unit, state: Buffer, step: Step) -> int:
-    """Of those that are written, if the state is, and of those whose keys some row sees."""
+    """Of those that are written, if the state is, and of those whose keys some row sees; or the
+    last record that is written."""
+    if len(state.shape) == 3:
+        return int(step.inputs["records"].max())
     page_size, pages = int(state.shape[2]), []
     for i in unit.plan.instructions:
         if state.name not in i.inputs.values():
@@ -113,9 +116,9 @@ def _temporaries(unit: Unit, arena: int, step: Step) -> Iterator[End]:
         yield End(name, arena, place.stop - 1, place.stop, until)
 
 
-def _inputs(unit: Unit, first: int, step: Step) -> Iterator[End]:
+def _inputs(unit: Unit, memory: Memory, first: int, step: Step) -> Iterator[End]:
     read = {name for instruction in unit.plan.instructions for name in instruction.inputs.values()}
-    for number, name in enumerate(INPUTS, first):
+    for number, name in enumerate(memory.inputs, first):
         if name in read:
             end = 4 * step.inputs[name].numel()
             yield End(name, number, end - 1, end, end)

@@ -20,6 +20,7 @@ from tests.targets.cpu.experts import integer_mixtures, mixtures, routers
 from tests.targets.cpu.latent_cases import concats, head_linears, latents, reorders
 from tests.targets.cpu.matrices import MATRICES, integers
 from tests.targets.cpu.native import TARGETS, runnable
+from tests.targets.cpu.record_cases import records_of
 from tests.targets.cpu.segment_cases import pools_of, segments_of
 from tests.targets.cpu.units import Case, Unit
 from tests.targets.sketch import STEP, Sketch
@@ -38,6 +39,8 @@ BEST = tuple((kind, targets[0]) for kind, targets in TARGETS_OF.items())
 # Attention over segments, which knows no earlier steps: not all tests of steps are for it. The
 # order of columns is beside it.
 SEGMENTS = ("segments", TARGETS[0])
+# Mixers that keep one record of a sequence: other tests of steps than those over pages are for them.
+RECORDS = ("records", TARGETS[0])
 # The other cases, which take twice as long to compile.
 MORE = "more "
 TARGETS_OF |= {f"{MORE}{kind}": TARGETS_OF[kind] for kind in ("f32", "bf16")}
@@ -65,7 +68,10 @@ def at_levels(*kinds: str) -> pytest.MarkDecorator:
 every_program = at_levels(*TARGETS_OF)
 F32: DType = "float32"
 DTYPES: dict[str, DType] = {"f32": "float32", "bf16": "bfloat16"}
-KINDS = ("silu", "gelu", "gelu_tanh", "relu", "relu2", "log1p_relu")
+KINDS = (
+    *("silu", "gelu", "gelu_tanh", "relu", "relu2", "log1p_relu"),
+    *("sigmoid", "tanh", "softplus", "identity"),
+)
 # The cases that run most often. Of floats: sizes that end within a vector, a panel and a page, and
 # a product that is cut for the cache. Of integers: each storage, with groups that are filled and
 # not.
@@ -73,10 +79,11 @@ OFTEN = (
     *("linear-27x27", "linear-200x144", "linear-4200x64", "linear-rounded", "linear-capped"),
     *("activated-27x200", "layer-quantize-200", "layer-cast-37"),
     *("gated-27x192", "rms-37", "rms-heads-3x80", "rms-quantize-200", "add-rms-37", "layer-37"),
-    *("layer-heads-own-3x20", "table-warm"),
+    *("layer-heads-own-3x20", "rms-heads-own-3x20", "table-warm"),
     *("table-13", "rope-80", "rope-16", "rope-write-20", "rope-write-64-i8", "write-20"),
     *("write-20-i8", "heads-64-i8", "heads-128", "attention-12", "attention-80"),
     *("attention-80-i8", "attention-quantize-64", "gate-silu-37", "gelu-37", "add-37", "mul-37"),
+    *("gate-sigmoid-37", "softplus-37", "scale-37", "lerp-37", "bonus-37"),
     *("attention-80-sinks", "attention-quantize-64-sinks", "attention-128"),
     *("head-linear-20x27", "concat-20-37", "latent-36", "latent-20", "latent-window"),
     *("latent-quantize", "latent-20-i8", "latent-window-i8", "route-groups-24"),
@@ -100,7 +107,7 @@ TABLE_ROWS = 83  # of a table that a product shares: its last panel is not fille
 def cases(kind: str) -> dict[str, Case]:
     """The cases that run most often, or the other ones of a kind; the last gives logits."""
     found = every_case(kind.removeprefix(MORE))
-    if kind == SEGMENTS[0]:
+    if kind in (SEGMENTS[0], RECORDS[0]):
         return found
     wanted = (name for name in found if (name in OFTEN) != kind.startswith(MORE) or name == "head")
     return {name: found[name] for name in wanted}
@@ -112,6 +119,8 @@ def every_case(kind: str) -> dict[str, Case]:
     if kind == SEGMENTS[0]:
         found = (*segments_of(F32), *pools_of(F32), *reorders(F32))
         return {**dict(found), "head": partial(head, kind="f32")}
+    if kind == RECORDS[0]:
+        return {**dict(records_of()), "head": partial(head, kind="f32")}
     others = floats(kind) if kind in DTYPES else (*integers(), *integer_mixtures())
     return {**dict(others), "head": partial(head, kind=kind)}
 
@@ -244,6 +253,10 @@ def norms(dtype: DType) -> Iterator[tuple[str, Case]]:
         x, weight = s.rows("x", 3, 80), s.vector("weight", 80)
         s.call("rms_norm", x, weight, eps=1e-5, offset=1.0, form=dtype)
 
+    def with_own_weights(s: Sketch) -> None:
+        weight = s.vector("weight", 60)
+        s.call("rms_norm", s.rows("x", 3, 20), weight, eps=1e-5, offset=0.0, form=dtype)
+
     def layers_of_heads(s: Sketch, own: bool) -> None:
         weight = s.vector("weight", 60 if own else 20)
         s.call("layer_norm", s.rows("x", 3, 20), weight, None, eps=1e-5, form=dtype)
@@ -263,6 +276,7 @@ def norms(dtype: DType) -> Iterator[tuple[str, Case]]:
                 twice = partial(layer_twice, size=size, form=form, kept=offset > 0)
                 yield f"layer-{name}-{size}", twice
     yield "rms-heads-3x80", of_heads
+    yield "rms-heads-own-3x20", with_own_weights
     yield "layer-heads-3x20", partial(layers_of_heads, own=False)
     yield "layer-heads-own-3x20", partial(layers_of_heads, own=True)
 
@@ -429,6 +443,18 @@ def elementwise(dtype: DType) -> Iterator[tuple[str, Case]]:
     def mul(s: Sketch, size: int) -> None:
         s.call("mul", s.rows("x", size), factor=3.7, form=dtype)
 
+    def scale(s: Sketch, size: int) -> None:
+        s.call("scale", s.rows("x", size), s.vector("weight", size), form=dtype)
+
+    def lerp(s: Sketch, size: int) -> None:
+        x, y, share = (s.rows(name, size) for name in ("x", "y", "share"))
+        towards = s.call("lerp", x, y, share, None, out="towards")
+        s.call("lerp", x, towards, None, s.vector("weight", size), form=dtype)
+
+    def bonus(s: Sketch, size: int) -> None:
+        q, k, v = s.rows("q", 3, size), s.rows("k", 3, size), s.rows("v", 3, size + 3)
+        s.call("bonus", q, k, v, s.vector("weight", 3 * size), form=dtype)
+
     def soft_cap(s: Sketch, size: int) -> None:
         s.call("soft_cap", s.rows("x", size), cap=0.75, form=dtype)
 
@@ -439,7 +465,7 @@ def elementwise(dtype: DType) -> Iterator[tuple[str, Case]]:
         for kind in KINDS:
             yield f"gate-{kind}-{size}", partial(gate, size=size, kind=kind)
             yield f"{kind}-{size}", partial(activation, size=size, kind=kind)
-        for each in (add, mul, soft_cap, cast):
+        for each in (add, mul, scale, lerp, bonus, soft_cap, cast):
             yield f"{each.__name__}-{size}", partial(each, size=size)
 
 

@@ -5,9 +5,9 @@
 //   driver JOB RESULT
 //
 // A job is 64-bit integers: threads, pages, rows, tokens, sequences, page table stride, logits, the
-// vocabulary and by how many bytes the sampler's memory is too small; then the number of weights, of caches and of holes, and the sizes of all buffers; then the
+// vocabulary and by how many bytes the sampler's memory is too small; then the number of weights, of caches, of inputs and of holes, and the sizes of all buffers; then the
 // holes, each the number of a buffer and where in it the hole begins and ends; then the buffers'
-// bytes: weights, caches, arena, and the six int32 inputs in the order of the program's spec.
+// bytes: weights, caches, arena, and the int32 inputs in the order of the program's spec.
 
 #include <sanitizer/asan_interface.h>
 
@@ -101,8 +101,9 @@ int main(int argc, char** argv) {
   const auto too_few_bytes = integer(job);
   const auto num_weights = static_cast<std::size_t>(integer(job));
   const auto num_caches = static_cast<std::size_t>(integer(job));
+  const auto num_inputs = static_cast<std::size_t>(integer(job));
   std::vector<Hole> holes(static_cast<std::size_t>(integer(job)));
-  std::vector<std::size_t> sizes(num_weights + num_caches + 1 + 6);
+  std::vector<std::size_t> sizes(num_weights + num_caches + 1 + num_inputs);
   for (auto& size : sizes) size = static_cast<std::size_t>(integer(job));
   for (auto& [buffer, begin, end] : holes)
     for (auto* each : {&buffer, &begin, &end}) *each = static_cast<std::size_t>(integer(job));

@@ -226,9 +226,10 @@ def pack_cache(name: str, cache: Tensor) -> Tensor:
     """[pages, Hk, page size, D] -> the kernels' order; scales lie as they are.
 
     Keys: [.., page size / 16, D / depth, 16, depth], in int8 as bytes of value + 128; values:
-    [.., page size / depth, D, depth]; rows that are both, and their scales, as they are.
+    [.., page size / depth, D, depth]; rows that are both, their scales, and records [slots, ..] as
+    they are.
     """
-    if cache.shape[-1] == 1 or name.endswith("latent_cache"):
+    if cache.dim() == 3 or cache.shape[-1] == 1 or name.endswith("latent_cache"):
         return cache
     pages, heads, page_size, size = cache.shape
     if name.endswith("k_cache"):
@@ -243,7 +244,7 @@ def pack_cache(name: str, cache: Tensor) -> Tensor:
 
 def unpack_cache(name: str, packed: Tensor, shape: Sequence[int]) -> Tensor:
     """The inverse of pack_cache."""
-    if shape[-1] == 1 or name.endswith("latent_cache"):
+    if len(shape) == 3 or shape[-1] == 1 or name.endswith("latent_cache"):
         return packed.view(tuple(shape))
     pages, heads, page_size, size = shape
     if name.endswith("k_cache"):
@@ -258,13 +259,14 @@ def unpack_cache(name: str, packed: Tensor, shape: Sequence[int]) -> Tensor:
 
 @dataclass
 class Memory:
-    """A model's buffers, as the runtime holds them."""
+    """A model's buffers, as the runtime holds them, and the names of the inputs of its steps."""
 
     weights: list[np.ndarray]
     caches: list[np.ndarray]
     arena: np.ndarray
     num_pages: int
     logits: np.ndarray
+    inputs: tuple[str, ...] = INPUTS
 
     def run(self, lib: ctypes.CDLL, inputs: Mapping[str, Tensor], threads: int) -> None:
         """One step, in a model that is opened for it."""
@@ -275,7 +277,7 @@ class Memory:
             self.num_pages,
             threads,
         )
-        arrays = {name: inputs[name].to(torch.int32).contiguous().numpy() for name in INPUTS}
+        arrays = {n: inputs[n].to(torch.int32).contiguous().numpy() for n in self.inputs}
         step = step_struct(
             [*arrays.values()],
             [self.logits],

@@ -17,7 +17,7 @@ from ingot.targets.compilers import side_by_side
 from ingot.targets.cpu.toolchain import compile_once, find_compiler
 from ingot.targets.target import target_named
 from tests.support.made_once import made_once
-from tests.targets.cpu.native import INPUTS, Memory, Sources, encoding, write_sources
+from tests.targets.cpu.native import Memory, Sources, encoding, write_sources
 
 DRIVER = Path(__file__).with_name("driver.cpp")
 ACCESSES = Path(__file__).with_name("accesses.h")
@@ -54,7 +54,7 @@ class Driver:
         The address sanitizer takes holes for memory that is not there. Without stacks, what it
         says of an error names no functions and takes a tenth of the time.
         """
-        arrays = [inputs[name].int().contiguous().numpy() for name in INPUTS]
+        arrays = [inputs[name].int().contiguous().numpy() for name in memory.inputs]
         buffers = [*memory.weights, *memory.caches, memory.arena, *arrays]
         sizes = {name: len(inputs[name]) for name in ("logit_rows", "tokens", "page_table")}
         numbers = [threads, memory.num_pages, *sizes.values(), inputs["page_table"].shape[1]]
@@ -64,6 +64,7 @@ class Driver:
             fewer_sampler_bytes,
             len(memory.weights),
             len(memory.caches),
+            len(arrays),
             len(holes),
         ]
         numbers += [buffer.nbytes for buffer in buffers]

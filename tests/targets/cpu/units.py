@@ -158,7 +158,8 @@ class Unit:
                 caches[-1][:] = data
         outputs = self.plan.of_kind("output")
         logits = np.full((step.num_rows, outputs[0].columns if outputs else 0), np.nan, np.float32)
-        return Memory(self.packed_weights, caches, arena, step.num_pages, logits)
+        inputs = tuple(array.name for array in self.plan.spec.inputs)
+        return Memory(self.packed_weights, caches, arena, step.num_pages, logits, inputs)
 
     def places(self, buffer: Buffer, step: Step) -> Iterator[slice]:
         """The bytes of the arena that a temporary's numbers take in a step, and its scales."""

@@ -64,7 +64,7 @@ class Mixer:
             s.rows(name, *x.shape[1:])
         for name, x in self.weights.items():
             s.weight(name, x)
-        s.record(self.state, *self.record)
+        s.record(*self.record, self.state)
         given = {*self.rows, *self.weights, self.state, "spans", "records"}
         names = [name if name in given else None for name in traits.roles]
         shape = self.rows["v" if "v" in self.rows else "x"].shape[1:]

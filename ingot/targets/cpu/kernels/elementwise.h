@@ -70,6 +70,21 @@ void mul(Slice slice, Rows<const T> x, float factor, Rows<Out> out) {
   map_rows<Columns>(slice, [=](vf v) { return v * splat(factor); }, out, x);
 }
 
+// out[r][c] = x[r][c] * weight[c]; `weight` is the same row for all
+template <int Columns, class T, class Out>
+[[gnu::noinline, gnu::noipa]]
+void scale(Slice slice, Rows<const T> x, Rows<const float> weight, Rows<Out> out) {
+  map_rows<Columns>(slice, [](vf v, vf w) { return v * w; }, out, x, weight);
+}
+
+// out = x + (y - x) * share; `share` may be the same row for all
+template <int Columns, class X, class Y, class S, class Out>
+[[gnu::noinline, gnu::noipa]]
+void lerp(Slice slice, Rows<const X> x, Rows<const Y> y, Rows<const S> share, Rows<Out> out) {
+  map_rows<Columns>(
+      slice, [](vf from, vf to, vf s) { return fma(to - from, s, from); }, out, x, y, share);
+}
+
 template <int Columns, class T, class Out>
 [[gnu::noinline, gnu::noipa]]
 void soft_cap(Slice slice, Rows<const T> x, float cap, Rows<Out> out) {

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "attention.h"
+#include "bonus.h"
 #include "cache.h"
 #include "elementwise.h"
 #include "experts.h"
@@ -18,7 +19,10 @@
 #include "quantize.h"
 #include "quantized_experts.h"
 #include "quantized_linear.h"
+#include "recurrence.h"
 #include "rope.h"
 #include "route.h"
 #include "segments.h"
+#include "selective_scan.h"
+#include "short_conv.h"
 #include "step.h"

@@ -119,6 +119,29 @@ struct Log1pRelu {
   static vf of(vf x) { return log1p(Relu::of(x)); }
 };
 
+struct Sigmoid {
+  static vf of(vf x) { return sigmoid(x); }
+};
+
+struct Tanh {
+  static vf of(vf x) { return tanh(x); }
+};
+
+// ln(1 + e^x), relative error 3e-7: max(0, x) + ln(1 + t), t = e^-|x|, as 2 atanh(t / (2 + t)). It
+// is exactly 0 below -87.
+struct Softplus {
+  static vf of(vf x) {
+    constexpr float terms[] = {2.0f, 0.66666317f, 0.400249094f, 0.279606044f, 0.281783313f};
+    const vf t = exp(zero() - larger_magnitude(zero(), x));
+    const vf s = t / (splat(2.0f) + t);
+    return fma(s, polynomial(s * s, terms), max(zero(), x));
+  }
+};
+
+struct Identity {
+  static vf of(vf x) { return x; }
+};
+
 // Of an integer from 1 on, in double: ln(2^n * m) = n * ln(2) + 2 * atanh((m - 1) / (m + 1)).
 inline float natural_log(int number) {
   constexpr double ln_2 = 0.69314718055994530942;

@@ -37,14 +37,14 @@ inline void rms_norm_row(const T* x, const float* weight, float eps, float offse
   });
 }
 
-// out = x / rms(x) * (weight + offset), head by head
-template <int Columns, int Heads, class T, class Out>
+// out = x / rms(x) * (weight + offset), head by head; with one weight for all of them or one for each
+template <int Columns, int Heads, bool Own = false, class T, class Out>
 [[gnu::noinline, gnu::noipa]]
 void rms_norm(Slice slice, Rows<const T> x, const float* weight, float eps,
               float offset, Rows<Out> out) {
   for (int row = slice.rows.begin; row < slice.rows.end; ++row)
     for (int c = 0; c < Heads * Columns; c += Columns)
-      rms_norm_row<Columns>(x[row] + c, weight, eps, offset, out[row] + c);
+      rms_norm_row<Columns>(x[row] + c, Own ? weight + c : weight, eps, offset, out[row] + c);
 }
 
 // The same for a whole row, rounded to integers in groups.

@@ -8,7 +8,7 @@
 
 namespace ingot {
 
-struct Softmax {
+struct SoftmaxScores {
   template <int Count>
   static void of(float* logits) {
     vf top = splat(-std::numeric_limits<float>::infinity()), total = zero();
@@ -27,7 +27,7 @@ struct Softmax {
   }
 };
 
-struct Sigmoid {
+struct SigmoidScores {
   template <int Count>
   static void of(float* logits) {
     for_columns<Count>(
