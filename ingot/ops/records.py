@@ -3,9 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+
+class Run(NamedTuple):
+    """The rows of a sequence in a step.
+
+    Attributes:
+        own: which rows of the step they are.
+        before: the record that they go on from; zeros where the sequence begins.
+        kept: where the record lies in memory; None for a whole sequence, which leaves none.
+        first: position of the first.
+    """
+
+    own: slice
+    before: Tensor
+    kept: Tensor | None
+    first: int
 
 
 def runs(
@@ -14,8 +31,8 @@ def runs(
     state: Tensor | None,
     spans: Tensor | None,
     records: Tensor | None,
-) -> Iterator[tuple[slice, Tensor, Tensor | None]]:
-    """The rows of each sequence of a step, the record that it goes on from, and where that lies.
+) -> Iterator[Run]:
+    """The rows of each sequence of a step, and the record that it goes on from.
 
     Args:
         rows: [1, N, ...], the rows of all sequences side by side.
@@ -27,9 +44,11 @@ def runs(
     A sequence that begins has a record of zeros. One without rows is left out.
     """
     if state is None or spans is None or records is None:
-        yield slice(0, rows.shape[1]), rows.new_zeros(record, dtype=torch.float32), None
+        before = rows.new_zeros(record, dtype=torch.float32)
+        yield Run(slice(0, rows.shape[1]), before, None, 0)
         return
     for (begin, end, first), slot in zip(spans.tolist(), records.tolist(), strict=True):
         if begin < end:
             kept = state[slot]
-            yield slice(begin, end), kept.float() if first else torch.zeros(record), kept
+            before = kept.float() if first else torch.zeros(record)
+            yield Run(slice(begin, end), before, kept, first)

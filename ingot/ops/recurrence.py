@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ingot.ops.cells import in_cells
 from ingot.ops.records import runs
 from ingot.ops.registry import register, rounded
 
@@ -60,6 +61,7 @@ def reference(
     state: Tensor | None = None,
     spans: Tensor | None = None,
     records: Tensor | None = None,
+    grid: int = 0,
 ) -> Tensor:
     """q, k [1, N, G, D], v [1, N, H, P] -> [1, N, H, P]: what each token reads of its sequence.
 
@@ -75,15 +77,22 @@ def reference(
     beta [1, N, H] is 1 where it is None; a and b [1, N, H, D] are those of "low_rank" alone.
 
     Without `state`, rows are one whole sequence. With it, they are those of several, as `spans`
-    says; the record of each, state [slots, H * D, P], is S as its tokens before have left it.
+    says; the record of each, state [slots, H * D, P], is S as its tokens before have left it. With
+    a `grid` tokens are taken up that many at a time, in cells: see `ingot.ops.cells`, also for the
+    records of that.
     """
+    if grid:
+        return in_cells(
+            {"q": q, "k": k, "v": v, "decay": decay, "beta": beta, "a": a, "b": b},
+            rule, skip, state, spans, records, grid,
+        )  # fmt: skip
     heads, size, width = v.shape[2], k.shape[3], v.shape[3]
     q, k = (x.float().repeat_interleave(heads // x.shape[2], dim=2) for x in (q, k))
     decay = (decay[..., None] if decay.dim() == 3 else decay).float()
     given = [x if x is None else x.float() for x in (beta, a, b)]
     values = v.float()
     out = torch.zeros(v.shape, device=v.device)
-    for own, matrix, kept in runs(v, (heads * size, width), state, spans, records):
+    for own, matrix, kept, _ in runs(v, (heads * size, width), state, spans, records):
         matrix = matrix.view(heads, size, width)
         for t in range(own.start, own.stop):
             corrections = [x if x is None else x[0, t] for x in given]

@@ -38,7 +38,7 @@ def reference(
     """
     x, dt, b, c, rate = (given.float() for given in (x, dt, b, c, rate))
     out = torch.zeros(x.shape, device=x.device)
-    for own, h, kept in runs(x, (b.shape[2], x.shape[2]), state, spans, records):
+    for own, h, kept, _ in runs(x, (b.shape[2], x.shape[2]), state, spans, records):
         for t in range(own.start, own.stop):
             taken = dt[0, t] * x[0, t]
             h = torch.exp(dt[0, t] * rate) * h + taken * b[0, t, :, None]

@@ -31,7 +31,7 @@ def reference(
     """
     taps = weight.shape[0]
     out = torch.zeros(x.shape, device=x.device)
-    for own, before, kept in runs(x, (taps - 1, x.shape[2]), tail, spans, records):
+    for own, before, kept, _ in runs(x, (taps - 1, x.shape[2]), tail, spans, records):
         rows = torch.cat((before, x[0, own].float()))
         count = own.stop - own.start
         sums = torch.zeros(count, x.shape[2], device=x.device)

@@ -23,7 +23,7 @@ def reference(
     last of these.
     """
     out = torch.zeros(x.shape, device=x.device)
-    for own, before, kept in runs(x, (1, x.shape[2]), tail, spans, records):
+    for own, before, kept, _ in runs(x, (1, x.shape[2]), tail, spans, records):
         rows = torch.cat((before, x[0, own].float()))
         out[0, own] = rows[:-1]
         if kept is not None:

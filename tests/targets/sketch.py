@@ -23,7 +23,7 @@ from tests.support import samples
 LIMITS = Limits(
     max_model_len=1024, max_num_seqs=8, max_num_batched_tokens=160, max_logit_rows=160, page_size=16
 )
-INPUT_ROWS = {array.name: array.shape[0] for array in programs.STEP.inputs_for("paged")}
+INPUT_ROWS = {array.name: array.shape[0] for array in programs.STEP.inputs}
 STEP = ("spans", "page_table")
 RECORDS = ("spans", "records")
 
@@ -108,13 +108,12 @@ class Sketch:
         self.states.append(State(name=name, format=self.buffers[name].format, record=(1, size)))
         return name
 
-    def record(self, heads: int, size: int) -> str:
+    def record(self, heads: int, size: int, name: str = "record") -> str:
         """A state of one record a sequence."""
-        name = self.add("record", "float32", (0, heads, size), "state")
-        form = self.buffers[name].format
-        state = State(name=name, kind="slotted", format=form, record=(heads, size))
+        form = Format("float32")
+        state = State(name=self.prefix + name, kind="slotted", format=form, record=(heads, size))
         self.states.append(state)
-        return name
+        return state.name
 
     def logits(self, columns: int) -> str:
         """The program's result."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ingot.artifact.launches import Constant
-from ingot.artifact.plan import Instruction
+from ingot.artifact.plan import Buffer, Instruction
 from ingot.errors import CodegenError
 from ingot.targets.cuda.call import Call, Choice, Emit
 from ingot.targets.cuda.calls_heads import expect_float32
@@ -25,7 +25,10 @@ from ingot.targets.work import Work, where
 
 COLUMNS = 512  # of a program of what is done number by number
 HEAD_NUMBERS = 2048  # of a program that norms heads
-ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "relu", "relu2", "log1p_relu")
+ACTIVATIONS = (
+    *("silu", "gelu", "gelu_tanh", "relu", "relu2", "log1p_relu"),
+    *("sigmoid", "tanh", "softplus", "identity"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,10 @@ class NormedHeads:
     def size(self) -> int:
         """Columns of a head."""
         return int(self.x.buffer.shape[-1])
+
+    def weight_stride(self, weight: Buffer) -> int:
+        """How far the weights of a head lie from those of the next; 0 if all have the same."""
+        return self.size if weight.shape != (self.size,) else 0
 
     def choice(self, function: str, constants: Mapping[str, Constant]) -> Choice:
         """The kernel: a program has a whole row, or some heads of one."""
@@ -97,11 +104,13 @@ def pool(operands: Operands, work: Work) -> list[Call]:
 
 
 def rms_norm(operands: Operands, work: Work) -> list[Call]:
-    """The norm of rows, or of each head of a row."""
+    """The norm of rows, or of each head of a row, which may have weights of its own."""
     i = work.member("rms_norm")
     heads = NormedHeads(operands.rows(i, "x"), operands.rows(i, "out"))
     arguments = {"x": heads.x.pointer, "weight": _weight(operands, i), "out": heads.out.pointer}
-    return [Call(arguments, (heads.choice("norm.rms_norm", _norm_constants(i)),))]
+    stride = heads.weight_stride(operands.buffer(i, "weight"))
+    constants = {"WEIGHT_STRIDE": stride, **_norm_constants(i)}
+    return [Call(arguments, (heads.choice("norm.rms_norm", constants),))]
 
 
 def add_rms_norm(operands: Operands, work: Work) -> list[Call]:
@@ -140,7 +149,7 @@ def layer_norm(operands: Operands, work: Work) -> list[Call]:
         },
     )
     constants: dict[str, Constant] = {
-        **absent, "WEIGHT_STRIDE": heads.size if weight.shape != (heads.size,) else 0,
+        **absent, "WEIGHT_STRIDE": heads.weight_stride(weight),
         "EPS": float(i.attrs["eps"]), "WITH_BIAS": bias is not None,
     }  # fmt: skip
     return [Call(arguments, (heads.choice("norm.layer_norm", constants),))]
@@ -187,6 +196,54 @@ def reorder(operands: Operands, work: Work) -> list[Call]:
 def mul(operands: Operands, work: Work) -> list[Call]:
     i = work.member("mul")
     return [_by_number(operands, i, "rows.mul", {"FACTOR": float(i.attrs["factor"])})]
+
+
+def scale(operands: Operands, work: Work) -> list[Call]:
+    i = work.member("scale")
+    x, out = (operands.rows(i, name) for name in ("x", "out"))
+    constants = {
+        "X_STRIDE": x.stride, "OUT_STRIDE": out.stride, "WIDTH": out.columns, "COLUMNS": COLUMNS
+    }  # fmt: skip
+    arguments = {"x": x.pointer, "weight": _weight(operands, i), "out": out.pointer}
+    grid = row_grid(out.symbol, out.columns, COLUMNS)
+    return [Call(arguments, (Choice("rows.scale", constants, grid),))]
+
+
+def lerp(operands: Operands, work: Work) -> list[Call]:
+    i = work.member("lerp")
+    x, y, out = (operands.rows(i, name) for name in ("x", "y", "out"))
+    if "share" in i.inputs:
+        rows = operands.rows(i, "share")
+        shares, stride = rows.pointer, rows.stride
+    else:
+        shares, stride = _weight(operands, i), 0
+    constants = {
+        "X_STRIDE": x.stride, "Y_STRIDE": y.stride, "SHARES_STRIDE": stride,
+        "OUT_STRIDE": out.stride, "WIDTH": out.columns, "COLUMNS": COLUMNS,
+    }  # fmt: skip
+    arguments = {"x": x.pointer, "y": y.pointer, "shares": shares, "out": out.pointer}
+    grid = row_grid(out.symbol, out.columns, COLUMNS)
+    return [Call(arguments, (Choice("rows.lerp", constants, grid),))]
+
+
+def bonus(operands: Operands, work: Work) -> list[Call]:
+    i = work.member("bonus")
+    q, k, v, out = (operands.rows(i, name) for name in ("q", "k", "v", "out"))
+    heads, size, width = (int(n) for n in (*q.buffer.shape[1:], v.buffer.shape[-1]))
+    sizes, widths = power_of_two(size), power_of_two(width)
+    block = max(1, min(power_of_two(heads), HEAD_NUMBERS // max(sizes, widths)))
+    constants: dict[str, Constant] = {
+        "Q_STRIDE": q.stride, "K_STRIDE": k.stride, "V_STRIDE": v.stride, "OUT_STRIDE": out.stride,
+        "HEADS": heads, "SIZE": size, "WIDTH": width, "BLOCK_HEADS": block,
+        "SIZES": sizes, "WIDTHS": widths,
+    }  # fmt: skip
+    arguments = {
+        "q": q.pointer, "k": k.pointer, "v": v.pointer, "weight": _weight(operands, i),
+        "out": out.pointer,
+    }  # fmt: skip
+    grid = row_grid(out.symbol, heads, block)
+    warps = row_warps(block * max(sizes, widths))
+    return [Call(arguments, (Choice("bonus.bonus", constants, grid, num_warps=warps),))]
 
 
 def soft_cap(operands: Operands, work: Work) -> list[Call]:
@@ -254,16 +311,19 @@ CALLS: Mapping[str, Emit] = {
     "activation": activation,
     "add": add,
     "add_rms_norm": add_rms_norm,
+    "bonus": bonus,
     "cast": cast,
     "concat": concat,
     "embedding": embedding,
     "gate": gate,
     "head_scale": head_scale,
     "layer_norm": layer_norm,
+    "lerp": lerp,
     "mul": mul,
     "pool": pool,
     "reorder": reorder,
     "rms_norm": rms_norm,
+    "scale": scale,
     "select_rows": select_rows,
     "soft_cap": soft_cap,
 }

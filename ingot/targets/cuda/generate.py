@@ -17,6 +17,8 @@ from ingot.targets.cuda import (
     calls_heads,
     calls_latent,
     calls_products,
+    calls_records,
+    calls_recurrence,
     calls_rows,
     draws,
 )
@@ -32,6 +34,8 @@ EMITTERS: Mapping[str, Emit] = {
     **calls_rows.CALLS,
     **calls_attention.CALLS,
     **calls_experts.CALLS,
+    **calls_records.CALLS,
+    **calls_recurrence.CALLS,
 }
 NO_GROUP = -1
 

@@ -44,6 +44,7 @@ def install() -> None:
     builder.get_bf16 = _constant  # which it lacks before 3.9
     builder.create_dot = _dot
     builder.cast_impl = _cast
+    builder.create_splat = _splat
     builder.create_masked_load = _watched(builder.create_masked_load, mask=0)
     builder.create_masked_store = _watched(builder.create_masked_store, mask=1)
     for name, operator in ARITHMETIC.items():
@@ -173,6 +174,13 @@ def _dot(builder: Any, a: Any, b: Any, start: Any, *_: Any) -> Any:
     left, right = (_widened(each).astype(np.float64) for each in (a, b))
     total = np.matmul(left, right).astype(start.data.dtype) + start.data
     return _interpreter().TensorHandle(total, start.dtype.scalar)
+
+
+def _splat(builder: Any, kind: Any, source: Any) -> Any:
+    """A number everywhere; one that tells whether something holds stays a bool."""
+    interpreter, target = _interpreter(), kind.scalar
+    filled = np.full(kind.shape, source.data.reshape(-1)[0], interpreter._get_np_dtype(target))
+    return interpreter.TensorHandle(filled, target)
 
 
 def _cast(builder: Any, source: Any, kind: Any) -> Any:

@@ -65,9 +65,9 @@ class CudaKind:
         return stored_dtype(weight), nbytes_of(weight)
 
     def rewrite(self, plan: Plan, fine: Collection[str] = ()) -> Plan:
-        from ingot.targets.cuda.rewrite import narrow_activations
+        from ingot.targets.cuda.rewrite import in_cells, narrow_activations
 
-        return narrow_activations(plan)
+        return in_cells(narrow_activations(plan))
 
     def group(
         self, plan: Plan, disable: Collection[str] = ()

@@ -1,13 +1,15 @@
-"""Rewrites a plan for a GPU, before grouping: it multiplies integers with 16 bits."""
+"""Rewrites a plan for a GPU, before grouping: it multiplies integers with 16 bits, and takes up the
+tokens of recurrences in cells."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Set
 from dataclasses import replace
 
+from ingot.artifact.cells import GRID, KEPT, Cells
 from ingot.artifact.formats import Format
 from ingot.artifact.plan import Buffer, Instruction, Plan
-from ingot.artifact.traits import Role, traits_of
+from ingot.artifact.traits import Role, traits_of, written_by
 from ingot.ops import OPS
 
 WIDE, BFLOAT16, FLOAT16 = Format("float32"), Format("bfloat16"), Format("float16")
@@ -38,6 +40,32 @@ def narrow_activations(plan: Plan) -> Plan:
     ]
     buffers += [out for _, out in casts.values()]
     return replace(plan, buffers=tuple(buffers), instructions=tuple(_with_casts(plan, casts)))
+
+
+def in_cells(plan: Plan) -> Plan:
+    """Has recurrences take up tokens in cells, which matrix units can multiply.
+
+    Their records then hold the rows of a cell beside the matrices; see `ingot.artifact.cells`.
+
+    Before:
+        y = recurrence(q, k, v, decay, state)            state [slots, H * D, P]
+    After:
+        y = recurrence(q, k, v, decay, state, grid=16)   state [slots, H * D + rows, P]
+    """
+    instructions, records = [], {}
+    for instruction in plan.instructions:
+        if "grid" in instruction.attrs:
+            (state,) = written_by(instruction)
+            given = instruction.inputs.items()
+            shapes = {name: plan.buffer(each).shape[1:] for name, each in given if name in KEPT}
+            records[state] = Cells(shapes, GRID).record
+            instruction = replace(instruction, attrs=instruction.attrs | {"grid": GRID})
+        instructions.append(instruction)
+    states = [
+        replace(state, record=records.get(state.name, state.record)) for state in plan.spec.states
+    ]
+    spec = replace(plan.spec, states=tuple(states))
+    return replace(plan, spec=spec, instructions=tuple(instructions))
 
 
 def _multiplied(plan: Plan, instruction: Instruction) -> str:

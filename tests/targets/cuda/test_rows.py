@@ -58,6 +58,13 @@ def rms_norm_of_heads(s: Sketch, width: int, dtype: DType) -> str:
     return s.call("rms_norm", heads, s.vector("w", width), form=dtype, eps=1e-5)
 
 
+def rms_norm_of_own_heads(s: Sketch, width: int, dtype: DType) -> str:
+    """Every head has weights of its own."""
+    whole = s.rows("x", 4 * width, form=dtype)
+    heads = s.view("heads", whole, width, 3, width)
+    return s.call("rms_norm", heads, s.vector("w", 3 * width), form=dtype, eps=1e-5, offset=1.0)
+
+
 def add_rms_norm(s: Sketch, width: int, dtype: DType) -> str:
     total = s.call("add", s.rows("x", width), s.rows("y", width, form=dtype), out="sum")
     return s.call("rms_norm", total, s.vector("w", width), form=dtype, eps=1e-5)
@@ -80,10 +87,13 @@ def layer_norm_of_heads(s: Sketch, width: int, dtype: DType) -> str:
     return s.call("layer_norm", heads, s.vector("w", 3 * width), None, form=dtype, eps=1e-5)
 
 
-def gate(s: Sketch, width: int, dtype: DType) -> str:
-    whole = s.rows("x", 2 * width, form=dtype)
-    halves = (s.view(f"half{at}", whole, at, width) for at in (0, width))
-    return s.call("gate", *halves, kind="silu", form=dtype)
+def gate(kind: str) -> Build:
+    def build(s: Sketch, width: int, dtype: DType) -> str:
+        whole = s.rows("x", 2 * width, form=dtype)
+        halves = (s.view(f"half{at}", whole, at, width) for at in (0, width))
+        return s.call("gate", *halves, kind=kind, form=dtype)
+
+    return build
 
 
 def activation(kind: str) -> Build:
@@ -99,6 +109,29 @@ def add(s: Sketch, width: int, dtype: DType) -> str:
 
 def mul(s: Sketch, width: int, dtype: DType) -> str:
     return s.call("mul", s.rows("x", width, form=dtype), factor=1.7, form=dtype)
+
+
+def scale(s: Sketch, width: int, dtype: DType) -> str:
+    return s.call("scale", s.rows("x", width, form=dtype), s.vector("w", width), form=dtype)
+
+
+def lerp(s: Sketch, width: int, dtype: DType) -> str:
+    x, y = s.rows("x", width, form=dtype), s.rows("y", width)
+    return s.call("lerp", x, y, None, s.vector("w", width), form=dtype)
+
+
+def lerp_by_rows(s: Sketch, width: int, dtype: DType) -> str:
+    whole = s.rows("x", 2 * width, form=dtype)
+    x, share = (s.view(f"half{at}", whole, at, width) for at in (0, width))
+    return s.call("lerp", x, s.rows("y", width), share, None, form=dtype)
+
+
+def bonus(s: Sketch, width: int, dtype: DType) -> str:
+    """Heads of 3 columns, with values of 7; all of them parts of wider rows."""
+    whole = s.rows("x", 2 * 3 * width, form=dtype)
+    q, k = (s.view(name, whole, at, width, 3) for name, at in (("q", 0), ("k", 3 * width)))
+    v = s.view("v", s.rows("y", 8 * width), width, width, 7)
+    return s.call("bonus", q, k, v, s.vector("w", 3 * width), form=dtype, shape=(width, 7))
 
 
 def soft_cap(s: Sketch, width: int, dtype: DType) -> str:
@@ -140,14 +173,19 @@ BUILDS: Mapping[str, Build] = {
     **{f"pool {how}": pool(how) for how in HOWS},
     "rms_norm": rms_norm,
     "rms_norm heads": rms_norm_of_heads,
+    "rms_norm own": rms_norm_of_own_heads,
     "add_rms_norm": add_rms_norm,
     "layer_norm": layer_norm,
     "layer_norm plain": layer_norm_without_bias,
     "layer_norm heads": layer_norm_of_heads,
-    "gate": gate,
+    **{f"gate {kind}": gate(kind) for kind in ("silu", "sigmoid", "identity")},
     **{f"activation {kind}": activation(kind) for kind in ACTIVATIONS},
     "add": add,
     "mul": mul,
+    "scale": scale,
+    "lerp": lerp,
+    "lerp rows": lerp_by_rows,
+    "bonus": bonus,
     "soft_cap": soft_cap,
     "cast": cast,
     "concat": concat,
@@ -220,7 +258,7 @@ def test_many_rows_of_a_segment_are_pooled(how: str, unpooled: int) -> None:
         torch.testing.assert_close(got, result.right[each], rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["soft_cap", "gate", *(f"activation {k}" for k in ACTIVATIONS)])
+@pytest.mark.parametrize("name", ["soft_cap", "gate silu", *(f"activation {k}" for k in ACTIVATIONS)])
 @pytest.mark.parametrize("spread", [1e-3, 10.0, 1e4])
 def test_small_and_large_numbers(name: str, spread: float) -> None:
     for each, got in (result := ran(name, 300, "float32", spread=spread)).got.items():

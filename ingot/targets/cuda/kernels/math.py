@@ -20,6 +20,21 @@ def tanh(x):
 
 
 @triton.jit
+def softplus(x):
+    """log(1 + exp(x)); x itself beyond 20, as in PyTorch.
+
+    A logarithm near 1 has few digits; the series of artanh that takes its place there is exact to
+    1e-9.
+    """
+    e = tl.exp(tl.minimum(x, 20.0))
+    part = e / (2.0 + e)
+    square = part * part
+    series = 1.0 / 5.0 + square * (1.0 / 7.0 + square * (1.0 / 9.0))
+    near = 2.0 * part * (1.0 + square * (1.0 / 3.0 + square * series))
+    return tl.where(x > 20.0, x, tl.where(e < 0.25, near, tl.log(1.0 + e)))
+
+
+@triton.jit
 def soft_capped(x, CAP: tl.constexpr):
     """cap * tanh(x / cap)."""
     return CAP * tanh(x / CAP)
@@ -50,6 +65,14 @@ def activated(x, KIND: tl.constexpr):
         y = tl.maximum(x, 0.0)
     elif KIND == "log1p_relu":
         y = tl.log(1.0 + tl.maximum(x, 0.0))
+    elif KIND == "sigmoid":
+        y = 1.0 / (1.0 + tl.exp(-x))
+    elif KIND == "tanh":
+        y = tanh(x)
+    elif KIND == "softplus":
+        y = softplus(x)
+    elif KIND == "identity":
+        y = x
     else:
         tl.static_assert(KIND == "relu2")
         y = tl.maximum(x, 0.0) * tl.maximum(x, 0.0)

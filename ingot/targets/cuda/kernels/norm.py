@@ -9,25 +9,35 @@ from ingot.targets.cuda.kernels.operands import Bias, Rows, with_bias
 @triton.jit
 def normalized(x, weight, columns, SIZE: tl.constexpr, EPS: tl.constexpr, OFFSET: tl.constexpr):
     """x [heads, columns] float32, zero beyond SIZE -> its rms norm, float32."""
-    mean = tl.sum(x * x, 1) / SIZE
     scale = tl.load(weight + columns, mask=columns < SIZE, other=0.0).to(tl.float32) + OFFSET
-    return x * tl.rsqrt(mean + EPS)[:, None] * scale[None, :]
+    return _of_unit_size(x, SIZE, EPS) * scale[None, :]
+
+
+@triton.jit
+def _of_unit_size(x, SIZE: tl.constexpr, EPS: tl.constexpr):
+    mean = tl.sum(x * x, 1) / SIZE
+    return x * tl.rsqrt(mean + EPS)[:, None]
 
 
 @triton.jit
 def rms_norm(
-    x: Rows, weight, out: Rows,
+    x: Rows, weight: Rows, out: Rows,
     HEADS: tl.constexpr, SIZE: tl.constexpr, EPS: tl.constexpr, OFFSET: tl.constexpr,
     BLOCK_HEADS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """out [rows, HEADS, SIZE] = the norm of each head of x; grid (rows, HEADS / BLOCK_HEADS)."""
+    """out [rows, HEADS, SIZE] = the norm of each head of x; grid (rows, HEADS / BLOCK_HEADS).
+
+    The weights of the next head begin WEIGHT_STRIDE further on.
+    """
     row = tl.program_id(0).to(tl.int64)
     heads = tl.program_id(1) * BLOCK_HEADS + tl.arange(0, BLOCK_HEADS)
     columns = tl.arange(0, COLUMNS)
     mask = (heads < HEADS)[:, None] & (columns < SIZE)[None, :]
     place = heads[:, None] * SIZE + columns[None, :]
     numbers = tl.load(x.at + row * x.STRIDE + place, mask=mask, other=0.0).to(tl.float32)
-    y = normalized(numbers, weight, columns, SIZE, EPS, OFFSET)
+    own = heads[:, None] * weight.STRIDE + columns[None, :]
+    scale = tl.load(weight.at + own, mask=mask, other=0.0).to(tl.float32) + OFFSET
+    y = _of_unit_size(numbers, SIZE, EPS) * scale
     tl.store(out.at + row * out.STRIDE + place, y.to(out.at.dtype.element_ty), mask=mask)
 
 

@@ -251,6 +251,31 @@ def mul(
 
 
 @triton.jit
+def scale(
+    x, weight, out,
+    X_STRIDE: tl.constexpr, OUT_STRIDE: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """out = x * weight, which has a number for each column."""
+    row, columns, mask = _place(COLUMNS, WIDTH)
+    y = _numbers(x, row, columns, mask, X_STRIDE) * _numbers(weight, 0, columns, mask, 0)
+    _put(out, y, row, columns, mask, OUT_STRIDE)
+
+
+@triton.jit
+def lerp(
+    x, y, shares, out,
+    X_STRIDE: tl.constexpr, Y_STRIDE: tl.constexpr, SHARES_STRIDE: tl.constexpr,
+    OUT_STRIDE: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """out = x + (y - x) * shares, which are the same for all rows where their stride is 0."""
+    row, columns, mask = _place(COLUMNS, WIDTH)
+    first = _numbers(x, row, columns, mask, X_STRIDE)
+    second = _numbers(y, row, columns, mask, Y_STRIDE)
+    mixed = first + (second - first) * _numbers(shares, row, columns, mask, SHARES_STRIDE)
+    _put(out, mixed, row, columns, mask, OUT_STRIDE)
+
+
+@triton.jit
 def soft_cap(
     x, out,
     X_STRIDE: tl.constexpr, OUT_STRIDE: tl.constexpr, WIDTH: tl.constexpr, CAP: tl.constexpr,
