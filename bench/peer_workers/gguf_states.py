@@ -169,6 +169,11 @@ KINDS: Mapping[
     "mamba2": (mamba2_sizes, mamba2),
     "rwkv7": (rwkv7_sizes, rwkv7),
 }
-EXACT = ("conv1d", "ssm_a", "ssm_d", "ssm_norm", "lerp") + tuple(
-    f"time_mix_{letter}{number}" for letter in "wavg" for number in (0, 1, 2)
+EXACT = (
+    "conv1d",
+    "ssm_a",
+    "ssm_d",
+    "ssm_norm",
+    "lerp",
+    *(f"time_mix_{letter}{number}" for letter in "wavg" for number in (0, 1, 2)),
 )
