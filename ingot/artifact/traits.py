@@ -153,6 +153,7 @@ TRAITS: Mapping[str, Traits] = {
     "reorder": Traits(roles={"x": Role.OWN, "order": Role.VECTOR}),
     "mul": Traits(roles={"x": Role.OWN}),
     "scale": Traits(roles={"x": Role.OWN, "weight": Role.VECTOR}),
+    "head_scale": Traits(roles={"x": Role.OWN, "share": Role.OWN}),
     "lerp": Traits(roles=dict.fromkeys(("x", "y", "share"), Role.OWN) | {"weight": Role.VECTOR}),
     "bonus": Traits(roles=dict.fromkeys("qkv", Role.OWN) | {"weight": Role.VECTOR}),
     "soft_cap": Traits(roles={"x": Role.OWN}),

@@ -37,9 +37,9 @@ class CacheNeed:
 
     Attributes:
         dtype: of stored keys and values; options: of the compile that gives it.
-        bytes_per_token: of the keys and values of all layers.
-        bytes_per_sequence: of records, whatever the length.
-        cache_bytes: for the sequences, in whole pages.
+        bytes_per_token: of all layers.
+        bytes_per_sequence: of the records of all layers, whatever its length.
+        cache_bytes: for the sequences, in whole pages, and their records.
         total_bytes: with the weights and what a step needs.
         fits: whether that is within the memory; None where nothing tells how much there is.
         largest_context: of so many sequences in that memory; 0: not one token of each fits.
@@ -49,7 +49,7 @@ class CacheNeed:
     dtype: str
     options: tuple[str, ...]
     bytes_per_token: int
-    bytes_per_sequence: int
+    bytes_per_sequence: int = 0
     cache_bytes: int
     total_bytes: int
     fits: bool | None
@@ -224,13 +224,12 @@ def _cache(dtype: str, config: ModelConfig, limits: Limits, fixed: int, use: Use
         for heads, size in mixer.cached
     ]
     per_token = sum(_form(dtype, block).nbytes((heads, size)) for heads, size, block in cached)
-    per_sequence = 0 if config.head else config.record_bytes
     window = widest_window(config.windows)
 
     def cache_bytes(context: int, seats: int) -> int:
         step, page = limits.max_num_batched_tokens, limits.page_size
-        pages = most_pages(context, step, page, window)
-        return seats * (per_token * page * pages + per_sequence)
+        pages = per_token * page * most_pages(context, step, page, window)
+        return seats * (pages + config.record_bytes)
 
     asked = cache_bytes(use.context, use.seats)
     fits, most_context, most_seats = None, None, None
@@ -244,7 +243,7 @@ def _cache(dtype: str, config: ModelConfig, limits: Limits, fixed: int, use: Use
         dtype=dtype,
         options=("--kv-dtype", "int8") if dtype == "int8" else (),
         bytes_per_token=per_token,
-        bytes_per_sequence=per_sequence,
+        bytes_per_sequence=config.record_bytes,
         cache_bytes=asked,
         total_bytes=fixed + asked,
         fits=fits,

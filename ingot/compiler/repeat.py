@@ -13,7 +13,6 @@ from torch.fx.node import map_arg
 from ingot.compiler.layers import Layers
 from ingot.passes.graph import NUMBER
 
-
 FIRST = 1  # the part that is the first layer
 
 

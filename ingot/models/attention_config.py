@@ -11,9 +11,9 @@ from ingot.models.rope import RopeConfig
 
 # One norm for all heads, one for each head, or one over the whole width of queries or of keys.
 QkNorm = Literal["none", "head", "each_head", "full"]
-# What the results of heads are multiplied by before the output: nothing, or for each element the
-# sigmoid of a product with the input.
-OutputGate = Literal["none", "element"]
+# What the results of heads are multiplied by before the output: nothing, or for each element or
+# each head the sigmoid of a product with the input.
+OutputGate = Literal["none", "element", "head"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +98,11 @@ class AttentionConfig:
         return self.num_heads * self.head_dim
 
     @property
+    def gate_size(self) -> int:
+        """Width of the gate."""
+        return {"none": 0, "element": self.q_size, "head": self.num_heads}[self.gate]
+
+    @property
     def kv_size(self) -> int:
         """Width of all key heads, or of all value heads, together."""
         return self.num_kv_heads * self.head_dim
@@ -129,7 +134,7 @@ class AttentionConfig:
         """About how many values it makes of a token."""
         by, heads = self.distances, {"queries": self.num_heads, "keys": self.num_kv_heads}
         biases = by.buckets * sum(heads.get(term, 0) for term in by.terms) if by else 0
-        gate = 0 if self.gate == "none" else 2 * self.q_size
+        gate = self.q_size + self.gate_size if self.gate_size else 0
         return 3 * self.q_size + 4 * self.kv_size + gate + biases
 
     @property

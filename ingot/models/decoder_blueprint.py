@@ -46,8 +46,8 @@ def attention(config: ModelConfig, mixer: AttentionConfig) -> Blueprint:
         "k_proj": linear(hidden, mixer.kv_size, bias=mixer.bias),
         "v_proj": linear(hidden, mixer.kv_size, bias=mixer.bias),
     }
-    if mixer.gate == "element":
-        parts["gate_proj"] = linear(hidden, mixer.q_size, bias=mixer.bias)
+    if mixer.gate_size:
+        parts["gate_proj"] = linear(hidden, mixer.gate_size, bias=mixer.bias)
     stacked = (tuple(parts),)
     if mixer.qk_norm != "none":
         parts |= {
@@ -127,15 +127,17 @@ def router(config: ModelConfig, moe: MoeConfig) -> Blueprint:
 
 
 def experts(config: ModelConfig, moe: MoeConfig) -> Blueprint:
-    """The matrices of all experts, stacked: the rows of the gate and then those of up, and down."""
-    count, inner, hidden = moe.experts, moe.size, config.hidden_size
+    """The matrices of all experts, stacked: the rows of the gate and then those of up, or those of
+    up alone, and down."""
+    count, inner, width = moe.experts, moe.size, moe.latent or config.hidden_size
+    first, rows = ("gate_up_proj", 2 * inner) if moe.kind == "gated" else ("up_proj", inner)
     shapes: dict[str, Shape] = {
-        "gate_up_proj": (count, 2 * inner, hidden),
-        "down_proj": (count, hidden, inner),
+        first: (count, rows, width),
+        "down_proj": (count, width, inner),
     }
     biases: dict[str, Shape] = {
-        "gate_up_proj_bias": (count, 2 * inner),
-        "down_proj_bias": (count, hidden),
+        f"{first}_bias": (count, rows),
+        "down_proj_bias": (count, width),
     }
     return Blueprint(shapes=shapes | (biases if moe.bias else {}), multiplied=True, picks=moe.picks)
 
@@ -154,8 +156,15 @@ def alone(mlp: MlpConfig) -> MoeConfig:
 
 
 def mixture(config: ModelConfig, moe: MoeConfig) -> Blueprint:
-    """Router, experts, and an MLP for all tokens, with or without a gate of its own."""
-    parts = {"gate": router(config, moe), "experts": experts(config, moe)}
+    """Router, experts with the products around them, and an MLP for all tokens, with or without a
+    gate of its own."""
+    hidden, bias = config.hidden_size, moe.latent_bias
+    parts = {"gate": router(config, moe)}
+    if moe.latent:
+        parts["latent_in_proj"] = linear(hidden, moe.latent, bias=bias)
+    parts["experts"] = experts(config, moe)
+    if moe.latent:
+        parts["latent_out_proj"] = linear(moe.latent, hidden, bias=bias)
     if moe.shared and moe.shared_gate:
         only = alone(moe.shared)
         parts |= {"shared_gate": router(config, only), "shared_experts": experts(config, only)}

@@ -1,9 +1,9 @@
 """Config of a decoder layer: its mixer and its MLP.
 
 A kind of mixer or of MLP is a frozen dataclass in a file of its own. It has `check` and the
-properties that `AttentionConfig` and `MlpConfig` list last; `KeepsRecord` has some of them. It stands in the unions below, and in
-the two tables that say what it becomes: `ingot.models.decoder_blueprint` and
-`ingot.models.blocks.decoder`.
+properties that `AttentionConfig` and `MlpConfig` list last; `KeepsRecord` has some of them. It
+stands in the unions below, and in the two tables that say what it becomes:
+`ingot.models.decoder_blueprint` and `ingot.models.blocks.decoder`.
 """
 
 from __future__ import annotations

@@ -18,11 +18,11 @@ class Mamba2Config(KeepsRecord):
 
     Attributes:
         heads, head_dim: those of values and of the output.
-        groups: of neighbouring heads that share keys and queries (B and C).
+        groups: of neighbouring heads that share keys and queries (B and C), and whose output is
+            gated and then normalised by itself.
         state: size of a key, and of a query.
         taps: rows that the convolution before it adds up, its own included.
-        norm_groups: parts of the output that are normalised each by itself.
-        norm_eps: epsilon of that norm, before which the output is gated.
+        norm_eps: epsilon of that norm.
         conv_bias: bias of the convolution; bias: of the products with the input and of the output.
         shortest, longest: bounds of time steps, which scale decays and values.
     """
@@ -32,7 +32,6 @@ class Mamba2Config(KeepsRecord):
     groups: int
     state: int
     taps: int
-    norm_groups: int
     norm_eps: float
     conv_bias: bool = True
     bias: bool = False
@@ -40,16 +39,11 @@ class Mamba2Config(KeepsRecord):
     longest: float = math.inf
 
     def check(self) -> None:
-        """Raises ContradictionError for groups that do not divide what they are groups of."""
+        """Raises ContradictionError for groups that do not divide the heads."""
         if self.heads % self.groups:
             raise ContradictionError(
                 f"{self.heads} heads of Mamba-2 are not a multiple of {self.groups} groups",
                 hint="every group must serve the same number of heads",
-            )
-        if self.width % self.norm_groups:
-            raise ContradictionError(
-                f"{self.width} values of Mamba-2 are not a multiple of {self.norm_groups} groups",
-                hint="every group must have the same number of values",
             )
 
     @property

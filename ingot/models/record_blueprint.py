@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ingot.models.blueprint import Blueprint, Shape, linear, rms_norm
 from ingot.models.config import ModelConfig
 from ingot.models.mamba2_config import Mamba2Config
@@ -31,14 +33,14 @@ def mamba2(config: ModelConfig, mixer: Mamba2Config) -> Blueprint:
     parts = {
         "gate_proj": linear(hidden, mixer.width, bias=bias),
         "conv_proj": linear(hidden, mixer.conv_width, bias=bias),
-        "dt_proj": linear(hidden, mixer.heads, bias=True),
+        "dt_proj": replace(linear(hidden, mixer.heads, bias=True), plain=True),
         "conv": convolution(mixer.taps, mixer.conv_width, bias=mixer.conv_bias),
         "norm": rms_norm(mixer.width),
         "out_proj": linear(mixer.width, hidden, bias=bias),
     }
     heads: Shape = (mixer.heads,)
-    together = ("gate_proj", "conv_proj", *(("dt_proj",) if bias else ()))
-    return Blueprint(shapes={"rate": heads, "skip": heads}, parts=parts, stacked=(together,))
+    stacked = (("gate_proj", "conv_proj"),)
+    return Blueprint(shapes={"rate": heads, "skip": heads}, parts=parts, stacked=stacked)
 
 
 def mamba(config: ModelConfig, mixer: MambaConfig) -> Blueprint:

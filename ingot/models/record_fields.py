@@ -11,6 +11,8 @@ from ingot.models.json_object import INFINITY
 from ingot.models.layer_fields import read_num_layers
 from ingot.models.moe_fields import spell_either
 
+# Of models that have nothing whose places end: a length that positions and tables still hold.
+LONGEST = 2**20
 FULL, WINDOW, CONV, MAMBA = "full_attention", "sliding_attention", "conv", "mamba"
 # What files call these kinds of layers: as they were published, and as newer programs write them.
 KINDS = {

@@ -9,14 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ingot.errors import ContradictionError
-from ingot.models.rope import RopeConfig
+from ingot.models.record_config import KeepsRecord
 
 # What a token is mixed for, each time in another share with the token before it.
 MIXED = ("r", "w", "k", "v", "a", "g")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TimeMixConfig:
+class TimeMixConfig(KeepsRecord):
     """A mixer whose heads decay by channel, and replace what they hold of a key at a rate.
 
     Attributes:
@@ -41,7 +41,7 @@ class TimeMixConfig:
         """Width of all heads together."""
         return self.num_heads * self.head_dim
 
-    # What a model asks of every kind of mixer.
+    # What a model asks of every kind of mixer; see also `KeepsRecord`.
 
     def check(self) -> None:
         """Raises ContradictionError for heads that no kernel takes."""
@@ -51,29 +51,9 @@ class TimeMixConfig:
             )
 
     @property
-    def window(self) -> int:
-        """Window of a query in tokens; 0: it sees all."""
-        return 0
-
-    @property
-    def ropes(self) -> tuple[RopeConfig, ...]:
-        """Rotations; there are none."""
-        return ()
-
-    @property
-    def cached(self) -> tuple[tuple[int, int], ...]:
-        """What is cached of every token; nothing."""
-        return ()
-
-    @property
     def records(self) -> tuple[tuple[int, int], ...]:
         """The shape of each thing that is kept of a sequence, in float32."""
         return (1, self.size), (self.size, self.head_dim)
-
-    @property
-    def block_size(self) -> int:
-        """Columns of what is cached that share a scale in int8; nothing is cached."""
-        return 1
 
     @property
     def temporary_width(self) -> int:

@@ -99,6 +99,13 @@ class Decays:
 
 
 @dataclass(frozen=True, slots=True)
+class Totals:
+    """A parameter that is the sum of several tensors of its shape, number by number."""
+
+    parts: tuple[Rows, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Join:
     """A parameter that has so many rows of each part, one part after the other.
 
@@ -111,6 +118,6 @@ class Join:
     sizes: tuple[int, ...]
 
 
-Rule = Rows | Stack | Sums | Products | Decays | Join
+Rule = Rows | Stack | Sums | Products | Decays | Totals | Join
 # A name or a template stands for all rows of that tensor.
 Entry = str | Rule

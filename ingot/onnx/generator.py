@@ -50,7 +50,7 @@ class Generator(Batched):
 def past_shapes(config: ModelConfig) -> dict[str, Shape]:
     """Shapes of the keys and values of before, by the layers that attend."""
     found: dict[str, Shape] = {}
-    attending = [layer.mixer.cached for layer in config.layers if layer.mixer.cached]
+    attending = [mixer.cached for mixer in config.mixers if mixer.cached]
     for index, cached in enumerate(attending):
         for place, kind in enumerate(KINDS):
             heads, size = cached[min(place, len(cached) - 1)]  # of latent rows, both are one

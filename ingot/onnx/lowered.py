@@ -53,7 +53,7 @@ def lower(model: OpenModel, clock: Clock) -> Lowered:
         if pooler is not None and family_config(model).head is None:
             graph = pooled_states(graph, pooler.pooling)
             called = blocks_of(graph, HIDDEN)
-        refuse_missing(graph, config.architecture)
+        refuse_stacks(graph, config.architecture)
         reference = GraphModule(graph, deepcopy(graph.graph))
     chosen = storage_of(model, reference, fits)
     storage = {name: narrowest(each) for name, each in chosen.items()}
@@ -63,15 +63,14 @@ def lower(model: OpenModel, clock: Clock) -> Lowered:
     return Lowered(reference, graph, storage)
 
 
-def refuse_missing(graph: GraphModule, architecture: str) -> None:
-    """Raises ExportError for what ONNX has no operator for: products with a few of many matrices,
-    of which one reads only those that rows pick, and records of a sequence."""
+def refuse_stacks(graph: GraphModule, architecture: str) -> None:
+    """Raises ExportError for products with a few of many matrices: no operator of ONNX reads only
+    those that rows pick."""
     for node, traits in op_nodes(graph):
-        kind = "experts" if traits.stacked else "records" if traits.goes_on else ""
-        if kind:
+        if traits.stacked:
             raise ExportError(
                 f"{architecture} calls {node.target}, which ONNX has no operator for",
-                hint=f"Models with {kind} run as artifacts of ingot: ingot compile.",
+                hint="Models with experts run as artifacts of ingot: ingot compile.",
             )
 
 

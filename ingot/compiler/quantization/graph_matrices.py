@@ -48,8 +48,8 @@ def _reads(linear: Node) -> str:
 
 def matrix_nodes(gm: GraphModule) -> Iterator[tuple[str, Node]]:
     """(name of the weight, node) for every linear and embedding of an exported graph, and for both
-    stacks of experts; but for linears that experts are picked by or states are steered by, which are
-    never integers."""
+    stacks of experts; but for linears that experts are picked by or states are steered by: those
+    are never integers."""
     for node in gm.graph.nodes:
         if node.target is EXPERTS:
             given = arguments(node)

@@ -43,7 +43,7 @@ class Attention(Block):
         self.q_proj = Linear(parts["q_proj"])
         self.k_proj = Linear(parts["k_proj"])
         self.v_proj = Linear(parts["v_proj"])
-        self.gate_proj = Linear(parts["gate_proj"]) if mixer.gate == "element" else None
+        self.gate_proj = Linear(parts["gate_proj"]) if mixer.gate_size else None
         if mixer.qk_norm != "none":
             self.q_norm = make_norm(config, parts["q_norm"])
             self.k_norm = make_norm(config, parts["k_norm"])
@@ -53,8 +53,10 @@ class Attention(Block):
         )
         if mixer.rope.rotates:
             self.becomes["rope"] = 2
-        if self.gate_proj is not None:
+        if mixer.gate == "element":
             self.becomes["gate"] = 1
+        elif mixer.gate == "head":
+            self.becomes |= {"activation": 1, "head_scale": 1}
         if mixer.distances is None:
             self.buckets = None
         else:
@@ -93,9 +95,13 @@ class Attention(Block):
             k_bias=by_distance(self.k_bias, k_1TKD),
             buckets=self.buckets,
         )
+        ops = torch.ops.ingot
+        if self.gate_proj is not None and mixer.gate == "head":
+            share_1TH = ops.activation(self.gate_proj(x_1TC), "sigmoid")
+            mixed_1THD = ops.head_scale(mixed_1THD, share_1TH)
         mixed = mixed_1THD.reshape(*rows, mixer.q_size)
-        if self.gate_proj is not None:
-            mixed = torch.ops.ingot.gate(self.gate_proj(x_1TC), mixed, "sigmoid")
+        if self.gate_proj is not None and mixer.gate == "element":
+            mixed = ops.gate(self.gate_proj(x_1TC), mixed, "sigmoid")
         return self.o_proj(mixed)  # type: ignore[no-any-return]
 
     def normed_heads(self, q: torch.Tensor, k: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

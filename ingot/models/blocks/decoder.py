@@ -21,7 +21,7 @@ from ingot.models.blocks.experts import Mixture
 from ingot.models.blocks.linear import Linear
 from ingot.models.blocks.mamba import Mamba
 from ingot.models.blocks.mamba2 import Mamba2
-from ingot.models.blocks.mlp import GatedMLP, PlainMLP
+from ingot.models.blocks.mlp import make_mlp
 from ingot.models.blocks.norm import make_norm
 from ingot.models.blocks.rotary import RopeTables, Rotary
 from ingot.models.blocks.rwkv import ChannelMix, TimeMix
@@ -66,11 +66,6 @@ class SoftCap(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.cap * torch.tanh(x / self.cap)
-
-
-def make_mlp(config: ModelConfig, mlp: MlpConfig) -> nn.Module:
-    """A gated or a plain MLP."""
-    return GatedMLP(config, mlp) if mlp.kind == "gated" else PlainMLP(config, mlp)
 
 
 # The block of every kind of mixer and of MLP.

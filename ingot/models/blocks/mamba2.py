@@ -34,7 +34,13 @@ class Mamba2(Block):
         self.conv = Convolution(parts["conv"], activates=True)
         self.norm = RMSNorm(parts["norm"], mixer.norm_eps)
         self.out_proj = Linear(parts["out_proj"])
-        self.becomes = {"gate": 1, "activation": 1, "recurrence": 1, "merged_linears": 1}
+        self.becomes = {
+            "gate": 1,
+            "activation": 1,
+            "scale": 1,
+            "recurrence": 1,
+            "merged_linears": 1,
+        }
 
     def forward(self, x_1TC: torch.Tensor, tables: RopeTables) -> torch.Tensor:
         mixer, ops, rows = self.mixer, torch.ops.ingot, x_1TC.shape[:2]
@@ -51,5 +57,5 @@ class Mamba2(Block):
             skip=self.skip,
         )
         gated = ops.gate(z, out_1THP.reshape(*rows, mixer.width), "silu")
-        normed = self.norm(gated.view(*rows, mixer.norm_groups, -1))
+        normed = self.norm(gated.view(*rows, mixer.groups, -1))
         return self.out_proj(normed.reshape(*rows, mixer.width))  # type: ignore[no-any-return]

@@ -18,7 +18,7 @@ from ingot.models.blocks.linear import Linear
 from ingot.models.blueprint import Blueprint
 from ingot.models.config import ModelConfig
 from ingot.models.rwkv_blueprint import channel_mix, time_mix
-from ingot.models.rwkv_config import MIXED, ChannelMixConfig, TimeMixConfig
+from ingot.models.rwkv_config import ChannelMixConfig, TimeMixConfig
 
 ops = torch.ops.ingot
 FIRST_VALUES = "values of the first layer"  # the place of these in what layers share

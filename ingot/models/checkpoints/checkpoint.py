@@ -39,6 +39,7 @@ from ingot.models.checkpoints.sources import (
     Source,
     Stacked,
     Summed,
+    Totaled,
 )
 from ingot.models.checkpoints.tensor_reader import PIECE_BYTES, Checked, TensorReader
 from ingot.models.checkpoints.weight_table import idle_biases, quantized_sources, resolve_sources
@@ -125,7 +126,7 @@ class Checkpoint:
         """The dtype of what `read` returns: the checkpoint's own; float32 of constants, sums,
         products and decays."""
         if name in self._constants or isinstance(
-            self._sources[name], Summed | Multiplied | Decayed
+            self._sources[name], Summed | Multiplied | Decayed | Totaled
         ):
             return torch.float32
         return _TORCH_DTYPES[self._sources[name].info.dtype]
@@ -211,6 +212,9 @@ class Checkpoint:
             return self._sums(source)[start:stop]
         if isinstance(source, Multiplied):
             return self._products(source)[start:stop]
+        if isinstance(source, Totaled):
+            parts = [self._numbers(part, start, stop).float() for part in source.parts]
+            return torch.stack(parts).sum(0)
         if isinstance(source, Decayed):
             return -self._numbers(source.logarithms, start, stop).float().exp()
         return self._numbers(source, start, stop)

@@ -17,7 +17,17 @@ from numpy.typing import NDArray
 from ingot.models.blueprint import Shape
 from ingot.models.checkpoints.formats.quantized import EncodedTensor, OfExpert
 from ingot.models.checkpoints.mapped_file import TensorInfo
-from ingot.models.weight_rules import EXPERT, Decays, Join, Products, Rows, Rule, Stack, Sums
+from ingot.models.weight_rules import (
+    EXPERT,
+    Decays,
+    Join,
+    Products,
+    Rows,
+    Rule,
+    Stack,
+    Sums,
+    Totals,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,8 +190,29 @@ class Decayed:
         return self.logarithms.infos
 
 
-AnySource = Source | Stacked | Joined | Summed | Multiplied | Decayed
-Made = Sums | Products | Decays | Join  # rules that make a parameter of several in a way of theirs
+@dataclass(frozen=True, slots=True)
+class Totaled:
+    """Source of a parameter that is the sum of others."""
+
+    parts: tuple[Source, ...]
+
+    @property
+    def shape(self) -> Shape:
+        return self.parts[0].shape
+
+    @property
+    def info(self) -> TensorInfo:
+        """One tensor for all; they are of one dtype."""
+        return self.parts[0].info
+
+    @property
+    def infos(self) -> tuple[TensorInfo, ...]:
+        return tuple(part.info for part in self.parts)
+
+
+AnySource = Source | Stacked | Joined | Summed | Multiplied | Decayed | Totaled
+# Rules that make a parameter of several, or of one, in a way of theirs.
+Made = Sums | Products | Decays | Totals | Join
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -231,6 +262,8 @@ def pieces_of(rule: Rule, shape: Shape) -> tuple[SourcePiece, ...]:
         )
     if isinstance(rule, Decays):
         return (SourcePiece(_fitting(rule.rows, shape), shape, made=rule),)
+    if isinstance(rule, Totals):
+        return tuple(SourcePiece(_fitting(part, shape), shape, made=rule) for part in rule.parts)
     if isinstance(rule, Join):
         shares = ((size, *shape[1:]) for size in rule.sizes)
         return tuple(
@@ -337,6 +370,8 @@ def sources_of(
             found[name] = Multiplied(rule, tuple(made), shapes[name])
         elif isinstance(rule, Decays):
             found[name] = Decayed(made[0])
+        elif isinstance(rule, Totals):
+            found[name] = Totaled(tuple(made))
         elif isinstance(rule, Join):
             there = iter(made)
             parts = tuple(part and next(there) for part in rule.parts)

@@ -21,6 +21,7 @@ from ingot.models.checkpoints.mapped_file import TensorInfo
 from ingot.models.checkpoints.sources import (
     AnySource,
     SourcePiece,
+    Totaled,
     laid_out,
     pieces_of,
     shaped_as,
@@ -30,7 +31,7 @@ from ingot.models.config import ModelConfig
 from ingot.models.family import Family, Weights
 from ingot.models.foreign.config import AnyConfig
 from ingot.models.templates import BEYOND, expand, fill
-from ingot.models.weight_rules import Decays, Entry, Join, Products, Rows, Rule, Stack, Sums
+from ingot.models.weight_rules import Decays, Entry, Join, Products, Rows, Rule, Stack, Sums, Totals
 
 BIAS = ".bias"
 BASE = "model."  # in front of all parameters but those of the head
@@ -161,6 +162,8 @@ def _filled(entry: Entry, match: re.Match[str]) -> Rule:
         return replace(entry, table=table, matrix=matrix, bias=bias, norm=tuple(norm))
     if isinstance(entry, Decays):
         return Decays(filled(entry.rows))
+    if isinstance(entry, Totals):
+        return Totals(tuple(map(filled, entry.parts)))
     return filled(Rows(entry) if isinstance(entry, str) else entry)
 
 
@@ -249,6 +252,8 @@ def _check_dtypes(infos: Iterable[TensorInfo], on_fault: OnFault) -> None:
 def _check_alike(sources: Mapping[str, AnySource], on_fault: OnFault) -> None:
     """Checks that the tensors that make up one parameter are stored alike."""
     for source in sources.values():
+        if isinstance(source, Totaled):
+            continue  # they are added in float32
         first = source.infos[0]
         other = next((info for info in source.infos if _form(info) != _form(first)), None)
         if other is not None:

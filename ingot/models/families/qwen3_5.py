@@ -19,6 +19,7 @@ from ingot.models.text_config import SPELLINGS, parse_text
 # Of layers that predict further tokens, whose tensors are not used, and of experts that there are
 # none of.
 IGNORED = ("mtp_num_hidden_layers", "mtp_use_dedicated_embeddings", "mlp_only_layers")
+OF_IMAGES = ("video_token_id", "vision_start_token_id", "vision_end_token_id")
 UNUSED = ("model.visual.{rest}", "visual.{rest}", "mtp.{rest}", "model.mtp.{rest}")
 DEFAULTS: dict[str, Any] = {
     "vocab_size": 248320,
@@ -32,7 +33,7 @@ DEFAULTS: dict[str, Any] = {
 def parse(fields: Fields) -> ModelConfig:
     """Reads the config.json of both architectures."""
     if "text_config" in fields:
-        return parse_text(fields, parse_tower, tied=False)
+        return parse_text(fields, parse_tower, tied=False, beside=OF_IMAGES)
     return parse_tower(fields)
 
 

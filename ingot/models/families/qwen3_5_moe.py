@@ -34,7 +34,7 @@ DEFAULTS: dict[str, Any] = {
 def parse(fields: Fields) -> ModelConfig:
     """Reads the config.json of both architectures."""
     if "text_config" in fields:
-        return parse_text(fields, parse_tower, tied=False)
+        return parse_text(fields, parse_tower, tied=False, beside=qwen3_5.OF_IMAGES)
     return parse_tower(fields)
 
 

@@ -1,4 +1,4 @@
-"""RWKV-7: layers that keep one matrix of each head, and the rows before; no attention, no positions.
+"""RWKV-7: layers that keep a matrix of each head and the rows before; no attention, no positions.
 
 Its checkpoints are those of fla, as safetensors, and BlinkDL's own, whose config.json is made of
 the shapes of their tensors.
@@ -11,10 +11,11 @@ from dataclasses import replace
 from ingot.errors import ConfigError
 from ingot.models.config import ModelConfig
 from ingot.models.decoder_config import parse_decoder
-from ingot.models.family import Entry, Family, Rows
+from ingot.models.family import Family, Rows
 from ingot.models.fields import Fields
 from ingot.models.layer_fields import read_num_layers
 from ingot.models.rwkv_config import MIXED, ChannelMixConfig, TimeMixConfig
+from ingot.models.weight_rules import Entry
 
 OWN = "RWKV_x070"  # what BlinkDL calls the architecture
 LONGEST = 2**20  # tokens of a sequence; nothing in a model counts them

@@ -83,7 +83,7 @@ OFTEN = (
     *("table-13", "rope-80", "rope-16", "rope-write-20", "rope-write-64-i8", "write-20"),
     *("write-20-i8", "heads-64-i8", "heads-128", "attention-12", "attention-80"),
     *("attention-80-i8", "attention-quantize-64", "gate-silu-37", "gelu-37", "add-37", "mul-37"),
-    *("gate-sigmoid-37", "softplus-37", "scale-37", "lerp-37", "bonus-37"),
+    *("gate-sigmoid-37", "softplus-37", "scale-37", "lerp-37", "bonus-37", "head_scale-37"),
     *("attention-80-sinks", "attention-quantize-64-sinks", "attention-128"),
     *("head-linear-20x27", "concat-20-37", "latent-36", "latent-20", "latent-window"),
     *("latent-quantize", "latent-20-i8", "latent-window-i8", "route-groups-24"),
@@ -457,6 +457,9 @@ def elementwise(dtype: DType) -> Iterator[tuple[str, Case]]:
         q, k, v = s.rows("q", 3, size), s.rows("k", 3, size), s.rows("v", 3, size + 3)
         s.call("bonus", q, k, v, s.vector("weight", 3 * size), form=dtype)
 
+    def head_scale(s: Sketch, size: int) -> None:
+        s.call("head_scale", s.rows("x", 3, size), s.rows("share", 3), form=dtype)
+
     def soft_cap(s: Sketch, size: int) -> None:
         s.call("soft_cap", s.rows("x", size), cap=0.75, form=dtype)
 
@@ -467,7 +470,7 @@ def elementwise(dtype: DType) -> Iterator[tuple[str, Case]]:
         for kind in KINDS:
             yield f"gate-{kind}-{size}", partial(gate, size=size, kind=kind)
             yield f"{kind}-{size}", partial(activation, size=size, kind=kind)
-        for each in (add, mul, scale, lerp, bonus, soft_cap, cast):
+        for each in (add, mul, scale, head_scale, lerp, bonus, soft_cap, cast):
             yield f"{each.__name__}-{size}", partial(each, size=size)
 
 

@@ -21,38 +21,25 @@ struct Records {
   }
 };
 
-// Some blocks of the columns of a head, for all rows of a sequence.
-struct RecordUnit {
-  int head, sequence;
-  Range blocks;
-};
-
-// Calls body(unit, the unit after it) for the part of a thread; behind the last comes itself again.
+// Calls body(sequence, blocks) for the part of a thread, of records that consist of so many blocks.
 //
-// Work is divided by rows of blocks, head after head, in each sequence after sequence, in each
-// block after block. So threads have equally much to do however long the sequences are, and all of
-// them work on the only row of one sequence. A block belongs to the thread that has its first row.
+// Work is divided by rows of blocks: of sequence after sequence, and in each of block after block. So
+// threads have equally much to do however long the sequences are, and all of them work on the only
+// row of one sequence. A block belongs to the thread that has its first row.
 template <class Body>
-inline void deal_records(Team team, const Records& records, int heads, int blocks, Body body) {
-  const int of_head = records.rows * blocks;
-  const Range own = share(heads * of_head, team);
-  if (own.begin == own.end) return;
-  RecordUnit before{0, 0, {0, 0}};
-  for (int head = own.begin / of_head; head * of_head < own.end; ++head)
-    for (int s = 0; s < records.count; ++s) {
-      const int begin = records.first_row(s), rows = records.end(s) - begin;
-      if (rows == 0) continue;
-      const int start = head * of_head + begin * blocks;
-      const auto block_from = [&](int row) {
-        const int block = row <= start ? 0 : (row - start + rows - 1) / rows;
-        return block < blocks ? block : blocks;
-      };
-      const RecordUnit unit{head, s, {block_from(own.begin), block_from(own.end)}};
-      if (unit.blocks.begin == unit.blocks.end) continue;
-      if (before.blocks.end > 0) body(before, unit);
-      before = unit;
-    }
-  if (before.blocks.end > 0) body(before, before);
+inline void deal_records(Team team, const Records& records, int blocks, Body body) {
+  const Range own = share(records.rows * blocks, team);
+  for (int s = 0; s < records.count; ++s) {
+    const int rows = records.end(s) - records.first_row(s);
+    const int start = records.first_row(s) * blocks;
+    const auto block_from = [&](int row) {
+      if (row <= start || rows == 0) return 0;
+      const int block = (row - start + rows - 1) / rows;
+      return block < blocks ? block : blocks;
+    };
+    const Range part{block_from(own.begin), block_from(own.end)};
+    if (part.begin < part.end) body(s, part);
+  }
 }
 
 }  // namespace ingot

@@ -41,6 +41,11 @@ struct RecurrenceBlock {
   static constexpr int chains = vectors >= 4 ? 1 : vectors >= 2 ? 2 : 4;
 };
 
+template <int Columns>
+struct Width {
+  static constexpr int value = Columns;
+};
+
 // Sums over the rows of a block: rows go to the chains in turn.
 template <int Vectors, int Chains>
 struct RowSums {
@@ -50,9 +55,9 @@ struct RowSums {
     for (auto& chain : part)
       for (vf& v : chain) v = zero();
   }
-  void add(int row, int i, float factor, vf v) {
+  void add(int row, int i, vf factor, vf v) {
     vf& to = part[row % Chains][i];
-    to = fma(splat(factor), v, to);
+    to = fma(factor, v, to);
   }
   vf total(int i) const {
     if constexpr (Chains == 4) return (part[0][i] + part[1][i]) + (part[2][i] + part[3][i]);
@@ -75,11 +80,13 @@ struct Recurrence {
   using Block = RecurrenceBlock<D>;
   static constexpr int chains = Block::chains, blocks = (P + Block::columns - 1) / Block::columns;
   static constexpr int most_tokens = 32;  // whose factors are prepared together
+  static constexpr int ahead = 4;         // tokens between the one whose rows are fetched and this
   static constexpr bool corrects = rule != Rule::add;
   static constexpr bool scales_keys = rule == Rule::delta && ByKey;
 
   struct Workspace {
     alignas(64) float block[D * Block::columns];
+    alignas(64) float zeros[2 * Block::columns];  // every row of a matrix of zeros
     alignas(64) float decay[most_tokens][ByKey ? D : 1];
     alignas(64) float keys[most_tokens][scales_keys ? D : 1];
   };
@@ -106,6 +113,23 @@ struct Recurrence {
     return key(row, head);
   }
 
+  // Rows of tokens lie far apart, so hardware does not fetch them.
+  template <int Columns>
+  static void fetch(const float* row) {
+    for (int c = 0; c < Columns; c += 16) prefetch(row + c);
+  }
+
+  void fetch(int token, int head) const {
+    fetch<D>(key(token, head));
+    fetch<D>(given.q[token] + group_of(head) * D);
+    fetch<P>(given.v[token] + head * P);
+    if constexpr (ByKey) fetch<D>(given.decay[token - ahead + most_tokens] + head * D);
+    if constexpr (rule == Rule::low_rank) {
+      fetch<D>(given.a[token] + head * D);
+      fetch<D>(given.b[token] + head * D);
+    }
+  }
+
   void prepare(Workspace& work, Range tokens, int head) const {
     const int count = tokens.end - tokens.begin;
     if constexpr (ByKey) {
@@ -127,17 +151,21 @@ struct Recurrence {
     }
   }
 
+  // What the first token corrects; meanwhile half of the block that comes next is fetched.
   template <int Columns>
-  static void correct(BlockRows<const float> from, const float* factors,
+  static void correct(BlockRows<const float> from, const float* next, const float* factors,
                       RowSums<vectors_of<Columns>, chains>& sums) {
     sums.clear();
-    for (int row = 0; row < D; ++row)
+    for (int row = 0; row < D; ++row) {
+      const vf factor = splat(factors[row]);
       for_vectors<Columns>(
-          [&](int i, auto part) { sums.add(row, i, factors[row], load(from.at(row, i), part)); });
+          [&](int i, auto part) { sums.add(row, i, factor, load(from.at(row, i), part)); });
+      for (int c = 0; c < Columns / 2; c += 16) prefetch(next + row * P + c);
+    }
   }
 
-  // A token: to = what it makes of the block. The last one of a chunk fetches the block that comes
-  // next, and no token corrects what it leaves.
+  // A token: to = what it makes of the block. No token corrects what the last one leaves; it fetches
+  // the rest of the block that comes next.
   template <int Columns, bool Last>
   [[gnu::always_inline]] static void advance_row(
       int row, BlockRows<const float> from, BlockRows<float> to, const float* next,
@@ -145,17 +173,19 @@ struct Recurrence {
       const vf (&removed)[vectors_of<Columns>], RowSums<vectors_of<Columns>, chains>& read,
       RowSums<vectors_of<Columns>, chains>& corrections) {
     const vf decay = splat(by.decay[ByKey ? row : 0]);
-    const vf key = splat(by.k[row]);
+    const vf key = splat(by.k[row]), query = splat(by.q[row]);
+    const vf removal = splat(rule == Rule::low_rank ? by.b[row] : 0.0f);
+    const vf correction = splat(corrects && !Last ? by.corrected[row] : 0.0f);
     for_vectors<Columns>([&](int i, auto part) {
       vf v = decay * load(from.at(row, i), part);
-      if constexpr (rule == Rule::low_rank) v = fma(splat(by.b[row]), removed[i], v);
+      if constexpr (rule == Rule::low_rank) v = fma(removal, removed[i], v);
       v = fma(key, taken[i], v);
       store(to.at(row, i), v, part);
-      read.add(row, i, by.q[row], v);
-      if constexpr (corrects && !Last) corrections.add(row, i, by.corrected[row], v);
+      read.add(row, i, query, v);
+      if constexpr (corrects && !Last) corrections.add(row, i, correction, v);
     });
     if constexpr (Last)
-      for (int c = 0; c < Columns; c += 16) prefetch(next + row * P + c);
+      for (int c = corrects ? Columns / 2 : 0; c < Columns; c += 16) prefetch(next + row * P + c);
   }
 
   template <int Columns, bool Last>
@@ -177,18 +207,19 @@ struct Recurrence {
   // Some tokens pass over a block of a sequence.
   template <int Columns>
   [[gnu::noinline]] void run(Workspace& work, Range tokens, int head, int column, bool begins,
-                             float* block, const float* next) const {
+                             bool fetches, float* block, const float* next) const {
     constexpr int vectors = vectors_of<Columns>;
     const BlockRows<float> kept{block, P}, own{work.block, Block::columns};
     BlockRows<const float> from{block, P};
-    if (begins) {
-      for (float& v : work.block) v = 0.0f;
-      from = {own.data, own.stride};
-    }
+    if (begins) from = {work.zeros, 0};
     RowSums<vectors, chains> read, corrections;
-    if constexpr (corrects)
-      correct<Columns>(from, corrected(work, tokens.begin, 0, head), corrections);
+    if constexpr (corrects) {
+      const bool alone = tokens.end - tokens.begin == 1;
+      correct<Columns>(from, alone ? next : block, corrected(work, tokens.begin, 0, head),
+                       corrections);
+    }
     for (int token = tokens.begin; token < tokens.end; ++token) {
+      if (fetches) fetch(token + ahead, head);
       const int place = token - tokens.begin;
       const bool last = token + 1 == tokens.end;
       const float* decay = ByKey ? work.decay[place] : work.decay[0] + place;
@@ -223,30 +254,48 @@ struct Recurrence {
     }
   }
 
-  float* matrix(int head, int s) const {
-    return records.record(state, s, std::ptrdiff_t{Heads} * D * P) + std::ptrdiff_t{head} * D * P;
-  }
-
-  void run(Workspace& work, RecordUnit unit, RecordUnit after) const {
-    const int end = records.end(unit.sequence);
-    float* whole = matrix(unit.head, unit.sequence);
-    const float* next = matrix(after.head, after.sequence) + after.blocks.begin * Block::columns;
-    bool begins = records.begins(unit.sequence);
-    for (int token = records.first_row(unit.sequence); token < end; token += most_tokens) {
+  // Some blocks of a head, whose matrix lies at `whole`; `next` comes after them.
+  void run(Workspace& work, int s, int head, Range parts, float* whole, const float* next) const {
+    constexpr int columns = Block::columns;
+    const int end = records.end(s);
+    bool begins = records.begins(s);
+    for (int token = records.first_row(s); token < end; token += most_tokens) {
       const Range tokens{token, token + most_tokens < end ? token + most_tokens : end};
-      prepare(work, tokens, unit.head);
-      for (int b = unit.blocks.begin; b < unit.blocks.end; ++b) {
-        const int column = b * Block::columns;
-        const bool last = b + 1 == unit.blocks.end;
-        const float* following = last ? next : whole + column + Block::columns;
-        constexpr int rest = P % Block::columns;
+      prepare(work, tokens, head);
+      const auto at = [&](auto width, int b, int after) {
+        const float* following = after < parts.end ? whole + after * columns : next;
+        run<width.value>(work, tokens, head, b * columns, begins, b == parts.begin,
+                         whole + b * columns, following);
+      };
+      for (int b = parts.begin; b < parts.end; ++b) {
+        constexpr int rest = P % columns;
+        if constexpr (P >= 2 * columns)
+          if (records.end(s) - records.first_row(s) == 1 && b + 2 <= parts.end &&
+              (b + 2) * columns <= P) {
+            at(Width<2 * columns>{}, b, b + 2);
+            ++b;
+            continue;
+          }
         if (rest != 0 && b + 1 == blocks)
-          run<rest == 0 ? Block::columns : rest>(work, tokens, unit.head, column, begins,
-                                                 whole + column, following);
-        else if constexpr (P >= Block::columns)
-          run<Block::columns>(work, tokens, unit.head, column, begins, whole + column, following);
+          at(Width<rest == 0 ? columns : rest>{}, b, b + 1);
+        else if constexpr (P >= columns)
+          at(Width<columns>{}, b, b + 1);
       }
       begins = false;
+    }
+  }
+
+  // Some blocks of a sequence, counted through all heads.
+  void run(Workspace& work, int s, Range parts) const {
+    constexpr std::ptrdiff_t of_head = std::ptrdiff_t{D} * P;
+    float* whole = records.record(state, s, Heads * of_head);
+    const float* other = s + 1 < records.count ? records.record(state, s + 1, Heads * of_head) : whole;
+    for (int b = parts.begin; b < parts.end;) {
+      const int head = b / blocks, first = b % blocks;
+      const int last = parts.end - b < blocks - first ? first + parts.end - b : blocks;
+      b += last - first;
+      const float* next = b < parts.end ? whole + (head + 1) * of_head : other;
+      run(work, s, head, {first, last}, whole + head * of_head, next);
     }
   }
 };
@@ -258,9 +307,9 @@ void recurrence(Team team, RecurrenceRows given, Records records, float* state, 
   using Form = Recurrence<rule, Groups, Heads, D, P, ByKey, Out>;
   const Form form{given, records, state, out};
   auto& work = team.workspace<typename Form::Workspace>();
-  deal_records(team, records, Heads, Form::blocks, [&](RecordUnit unit, RecordUnit after) {
-    form.run(work, unit, after);
-  });
+  for (float& v : work.zeros) v = 0.0f;
+  deal_records(team, records, Heads * Form::blocks,
+               [&](int s, Range parts) { form.run(work, s, parts); });
 }
 
 }  // namespace ingot
