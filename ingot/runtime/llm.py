@@ -186,12 +186,12 @@ class LLM(TextTasks):
     ) -> list[Float32]:
         """Computes `logits` of several sequences side by side, each with its own `first`. Raises
         UsageError for a `first` that is no position of its sequence."""
-        tokens, session = [list_of_tokens(each) for each in sequences], self._thread.session
+        tokens, requests = [list_of_tokens(each) for each in sequences], self._thread.requests
         most = integer_option("chunk_tokens", chunk_tokens)
         wanted = first_positions(first, tokens)
         left = Event()
         try:
-            return self._thread.ask(lambda: session.logits(tokens, most, left.is_set, wanted))
+            return self._thread.ask(lambda: requests.logits(tokens, most, left.is_set, wanted))
         finally:
             left.set()  # after Ctrl-C nobody waits for the steps that are left
 
@@ -202,8 +202,8 @@ class LLM(TextTasks):
 
     @config.setter
     def config(self, config: EngineConfig) -> None:
-        config, session = engine_config(config), self._thread.session
-        change = partial(session.configure, config)
+        config, requests = engine_config(config), self._thread.requests
+        change = partial(requests.configure, config)
         (self._thread.post if self._thread.is_current else self._thread.ask)(change)
 
     def __enter__(self) -> LLM:

@@ -31,7 +31,7 @@ class Request:
         tokenizer: writes the texts of its outputs; None: they have none.
         priority: a smaller one comes first.
         salt: only requests of the same salt share cached prefixes.
-        request_id: "": the session that takes it finds one.
+        request_id: "": the engine finds one.
         completions: its sequences, once it runs.
     """
 
