@@ -14,7 +14,7 @@ from ingot.runtime.batch import Batch, BatchBuilder
 from ingot.runtime.config import EngineConfig, engine_config
 from ingot.runtime.drawing import Drawing, Flights, Recipients
 from ingot.runtime.executor import Executor
-from ingot.runtime.forced import ForcedSteps, Take
+from ingot.runtime.forced import ForcedSteps, Take, writer
 from ingot.runtime.logits_cache import LogitsCache
 from ingot.runtime.metrics import EngineCounters, Tally
 from ingot.runtime.output import FinishReason
@@ -24,6 +24,7 @@ from ingot.runtime.request import Request, RequestChecks, check_priority, sequen
 from ingot.runtime.residence import Residence
 from ingot.runtime.scheduler import AGING, Scheduler
 from ingot.runtime.sequence import Sequence
+from ingot.runtime.sessions.work import SessionWork
 from ingot.runtime.speculation import Speculation, check_speculation
 
 Receive = Callable[[list[Sequence]], None]
@@ -90,6 +91,7 @@ class Engine:
         self._drawing = Drawing(self, executor, self._tally, self._logits_cache)
         self._prepared: Batch | None = None
         self._flights = Flights(self.scheduler, executor, self._drawing, self._tally)
+        self.sessions = SessionWork(self, executor)
         self._undelivered: list[Sequence] = []
         self._num_requests = self._num_sequences = 0
         self.config = config
@@ -142,8 +144,9 @@ class Engine:
         """
         token_ids, params = request.token_ids, request.params
         self.scheduler.check_room(params.n)
-        number, first_id = self._num_requests, self._num_sequences
-        self._num_requests, self._num_sequences = number + 1, first_id + params.n
+        number, first_id = self.next_numbers(params.n)
+        if request.session is not None:
+            first_id = request.session.sequence_id
         eos_token_ids = () if params.ignore_eos else self.eos_token_ids
         first = sequence_of(
             request,
@@ -258,7 +261,7 @@ class Engine:
             np.empty((len(ids) - begin, vocab_size), np.float32)
             for ids, begin in zip(forced, begins, strict=True)
         ]
-        takes = [_writer(array) for array in found]
+        takes = [writer(array) for array in found]
         self.rows(STEP.name, forced, begins, takes, chunk_tokens, stopped)
         return found
 
@@ -275,17 +278,37 @@ class Engine:
         on; see `ForcedSteps.run`. Raises UsageError for a program that the artifact lacks."""
         for token_ids in sequences:
             self.check(token_ids)
-        executor, limits = self._executor, self._executor.limits
-        builder = self._builder_of(program)
+        steps = self.forced_steps(program)
+        self.settle()
+        steps.run(sequences, first, takes, chunk_tokens, stopped)
+
+    def forced_steps(self, program: str = STEP.name) -> ForcedSteps:
+        """Steps of given tokens. Raises UsageError for a program that the artifact lacks."""
+        return ForcedSteps(
+            self.scheduler,
+            self._executor,
+            self._builder_of(program),
+            PROGRAMS[program].outputs[0].name,
+            self._executor.limits.max_num_seqs,
+            self._max_num_rows,
+        )
+
+    def settle(self) -> None:
+        """Waits for all that the device has been given, and for the copies that the next step was
+        to begin with. Then no memory of states is in use."""
         self._prepared = None
         while self._flights:
             self._undelivered += self._flights.land()
         self.deliver()
-        output = PROGRAMS[program].outputs[0].name
-        steps = ForcedSteps(
-            self.scheduler, executor, builder, output, limits.max_num_seqs, self._max_num_rows
-        )
-        steps.run(sequences, first, takes, chunk_tokens, stopped)
+        if copies := self._residence.take_copies():
+            self._executor.copy_records(copies)
+
+    def next_numbers(self, num_sequences: int) -> tuple[int, int]:
+        """The number of a new request, and the id of the first of its sequences."""
+        numbers = self._num_requests, self._num_sequences
+        self._num_requests += 1
+        self._num_sequences += num_sequences
+        return numbers
 
     def _builder_of(self, program: str) -> BatchBuilder:
         """Builder of a program's inputs. It keeps its page tables from step to step."""
@@ -343,15 +366,5 @@ class Engine:
     def _forget(self, sequence: Sequence) -> None:
         self.scheduler.remove(sequence)
         self._prepared = None
-
-
-def _writer(array: Float32) -> Take:
-    """Writes rows into an array, one after the other."""
-    filled = 0
-
-    def take(rows: Float32) -> None:
-        nonlocal filled
-        array[filled : filled + len(rows)] = rows
-        filled += len(rows)
-
-    return take
+        if sequence.session is not None:
+            sequence.session.end(sequence)

@@ -34,13 +34,14 @@ from ingot.runtime.output import RequestOutput
 from ingot.runtime.process import Process
 from ingot.runtime.request import CompletionReader, Request
 from ingot.runtime.sequence import Sequence
+from ingot.runtime.sessions.state import SessionState
 
 MakeEngine = Callable[..., Engine]
 OnStep = Callable[[EngineCounters], None]
 Listener = Callable[[Request], None]
 T = TypeVar("T")
 Job = Callable[[], object]
-# A reference instead of a job: the subscription that it names is given up.
+# A reference instead of a job: the subscription or the session that it names is given up.
 Inbox = SimpleQueue[Job | ref[object] | None]
 
 IDLE_SECONDS = 0.05  # after which nobody is expected to come at once
@@ -61,6 +62,7 @@ class Requests:
         self._requests: dict[str, tuple[Request, Listener]] = {}
         self._owners: dict[int, tuple[Request, CompletionReader]] = {}
         self._taken: dict[int, tuple[ref[object], list[Request]]] = {}  # by subscription
+        self._sessions: dict[int, tuple[ref[object], SessionState]] = {}
         self._names = map(str, itertools.count())
         self._after_news: list[WeakMethod[Callable[[], None]]] = []
 
@@ -94,8 +96,20 @@ class Requests:
         self._taken[id(key)] = key, added
 
     def give_up(self, key: ref[object]) -> None:
-        """Aborts the requests of a subscription that are not finished, and forgets all of them."""
+        """Aborts the requests of a subscription that are not finished, and forgets all of them; or
+        closes a session."""
         self._forget(self._taken.pop(id(key), (key, []))[1])
+        _, state = self._sessions.pop(id(key), (key, None))
+        if state is not None and not self.closed:
+            self.engine.sessions.close(state)
+
+    def keep(self, key: ref[object], make: Callable[[], SessionState]) -> SessionState:
+        """Makes a session, which is closed when its key is given up. Raises UsageError once
+        closed, and what `make` raises."""
+        self.refuse_closed()
+        state = make()
+        self._sessions[id(key)] = key, state
+        return state
 
     def abort(self, request_id: str) -> None:
         """Ends a request and tells its listener. An unknown or finished one does nothing."""
@@ -241,7 +255,9 @@ class Requests:
             request.abort()
             self._requests.pop(request.request_id, None)
             for completion in request.completions:
-                self._owners.pop(completion.sequence.sequence_id, None)
+                owner = self._owners.get(completion.sequence.sequence_id)
+                if owner is not None and owner[0] is request:  # not a later one of its session
+                    del self._owners[completion.sequence.sequence_id]
 
     def _refuse_used(self, names: list[str]) -> None:
         for name in names:

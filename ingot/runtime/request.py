@@ -15,6 +15,7 @@ from ingot.runtime.page_table import PageTable
 from ingot.runtime.params import MAX_PRIORITY, SamplingParams
 from ingot.runtime.reasoning import ReasoningParams, ReasoningSplit
 from ingot.runtime.sequence import Sequence
+from ingot.runtime.sessions.state import SessionState
 from ingot.runtime.stop_strings import StopStrings
 from ingot.runtime.tokenizer import Tokenizer
 
@@ -32,6 +33,7 @@ class Request:
         priority: a smaller one comes first.
         salt: only requests of the same salt share cached prefixes.
         request_id: "": the engine finds one.
+        session: whose tokens the prompt begins with, and which goes on with the completion.
         completions: its sequences, once it runs.
     """
 
@@ -42,6 +44,7 @@ class Request:
     priority: int = 0
     salt: bytes = b""
     request_id: str = ""
+    session: SessionState | None = None
     completions: list[CompletionReader] = field(init=False, default_factory=list)
 
     def follow(self, owner: Owner, first: Sequence) -> None:
@@ -239,21 +242,28 @@ def sequence_of(
 
     The request is number `number` of its engine, and `seed` is for one whose parameters have none.
     """
-    arrived, params = perf_counter(), request.params
+    arrived, params, session = perf_counter(), request.params, request.session
+    own_seed, key, num_before = seed, (number + 1) << INDEX_BITS, 0
+    if session is not None:
+        own_seed, key = session.seed, session.key
+        num_before = session.num_drawn if request.token_ids == session.token_ids else 0
+    if params.seed is not None:  # it draws the same wherever and whenever it runs
+        own_seed, key = params.seed, 0
     first, *siblings = (
         Sequence(
             first_id + index,
             list(request.token_ids),
             params,
             max_len,
-            seed=seed if params.seed is None else params.seed,
-            # With a seed of its own a request draws the same wherever and whenever it runs.
-            key=(0 if params.seed is not None else number + 1) << INDEX_BITS | index,
+            seed=own_seed,
+            key=key | index,
             index=index,
             rank=(rank, first_id + index),
             salt=request.salt,
             stop_ids=stop_ids,
             times=Times(arrived),
+            session=session,
+            num_before=num_before,
         )
         for index in range(params.n)
     )
