@@ -243,6 +243,8 @@ class Engine:
             num_pages=pages.num_pages,
             num_free_pages=pages.num_free,
             num_preemptions=scheduler.num_preemptions,
+            num_sessions=self.sessions.num_open,
+            num_sessions_given_up=scheduler.resting.num_given_up,
             prefix_cache=pages.prefix.counters(),
             logits_cache=self._logits_cache.counters(),
         )

@@ -117,7 +117,8 @@ class CacheCounters:
 class EngineCounters:
     """A snapshot of the engine.
 
-    Running, waiting and free are numbers of the moment; all others count since it was opened.
+    Running, waiting, free and sessions are numbers of the moment; all others count since it was
+    opened. Sessions are given up where others need what they hold.
     `steps_by_size` are the steps that were begun, by STEP_SIZES; `num_steps` those that have ended.
     Drafts are guesses that steps computed; so many of their tokens were accepted.
     """
@@ -137,6 +138,8 @@ class EngineCounters:
     num_finished: int = 0
     num_aborted: int = 0
     num_failed: int = 0
+    num_sessions: int = 0
+    num_sessions_given_up: int = 0
     step_seconds: float = 0.0
     kernel_seconds: float = 0.0
     sampler_seconds: float = 0.0

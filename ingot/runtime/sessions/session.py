@@ -267,9 +267,9 @@ def logits(sessions: Sequence[Session], token_ids: Sequence[Sequence[int]]) -> l
     with ExitStack() as turns:
         for session, tokens in zip(sessions, given, strict=True):
             turns.enter_context(session._turn())
-            session._check([*session._state.token_ids, *tokens])
             if not tokens:
                 raise RequestError("there are no tokens to feed", hint="Give one at least.")
+            session._check([*session._state.token_ids, *tokens])
         fed = [(s._state, tokens) for s, tokens in zip(sessions, given, strict=True)]
         try:
             return sessions[0]._do(partial(work.logits, fed, left.is_set))

@@ -52,6 +52,7 @@ class SessionWork:
         self._engine, self._executor = engine, executor
         self._scheduler = engine.scheduler
         self._residence = engine.scheduler.residence
+        self.num_open = 0
 
     @property
     def resting(self) -> Resting:
@@ -62,10 +63,12 @@ class SessionWork:
         number, sequence_id = self._engine.next_numbers(1)
         key = 0 if seed is not None else (number + 1) << INDEX_BITS
         seed = self._engine.seed if seed is None else seed
+        self.num_open += 1
         return SessionState(sequence_id=sequence_id, seed=seed, key=key, salt=salt)
 
     def close(self, state: SessionState) -> None:
-        """Takes what a session holds."""
+        """Takes what a session holds. Once for each."""
+        self.num_open -= 1
         state.closed = True
         self.resting.forget(state)
 
@@ -137,17 +140,22 @@ class SessionWork:
     def load(self, file: StateFile, salt: bytes = b"") -> SessionState:
         """A session of a file, whose header belongs to this artifact. Where there is no room for
         its states, they are computed when they are needed. Raises StateFileError."""
-        header, state = file.header, self.open(salt)
-        token_ids = header.token_ids.tolist()
+        header = file.header
         if header.salt != salt_of(salt):
             raise StateFileError(
                 f"{file.path} was saved with another cache_salt", hint="Load it with that."
             )
+        token_ids = header.token_ids.tolist()
         if token_ids:
             self._engine.check(token_ids)
+        state = self.open(salt)
         state.become(token_ids, header.num_drawn)
         state.seed, state.key = header.seed, int.from_bytes(header.key, "little")
-        state.logits = self.read(file, state, token_ids)
+        try:
+            state.logits = self.read(file, state, token_ids)
+        except BaseException:
+            self.close(state)
+            raise
         return state
 
     def read(self, file: StateFile, state: SessionState, token_ids: list[int]) -> Float32 | None:
