@@ -167,6 +167,10 @@ class QueueFullError(ResourceError):
     """More requests wait than the engine's configuration allows; try again later."""
 
 
+class SessionLimitError(ResourceError):
+    """More sessions, or more of their bytes, than a server keeps."""
+
+
 class DrainingError(IngotError):
     """A server that takes no new requests, because it ends."""
 

@@ -99,7 +99,7 @@ class CacheCounters:
     """Counters of a cache.
 
     For the prefix cache, queries and hits count tokens, and entries count pages. For the logits
-    cache all of them count prompts.
+    cache all of them count prompts, and for the prompt cache files.
     """
 
     num_entries: int = 0
@@ -145,6 +145,7 @@ class EngineCounters:
     sampler_seconds: float = 0.0
     prefix_cache: CacheCounters = CacheCounters()
     logits_cache: CacheCounters = CacheCounters()
+    prompt_cache: CacheCounters = CacheCounters()
 
     @property
     def acceptance_rate(self) -> float:

@@ -52,6 +52,11 @@ class Request:
         sequences = [first, *first.siblings]
         self.completions = [CompletionReader(owner, each, self.tokenizer) for each in sequences]
 
+    def refused(self) -> None:
+        """Gives the turn of its session back, where it was never added to an engine."""
+        if self.session is not None and not self.completions:
+            self.session.done()
+
     @property
     def finished(self) -> bool:
         return all(completion.finished for completion in self.completions)

@@ -182,10 +182,13 @@ class Feed:
         Raises RequestError for one that cannot be served as given. What only the engine's thread
         can see, such as a full queue, is told.
         """
-        request = self._make_request(prompt, params, priority)
+        self.run(number, self._make_request(prompt, params, priority), stream=stream)
+
+    def run(self, number: int, request: Request, *, stream: bool = True) -> None:
+        """Runs a request that was checked; see `add`."""
         subscription = self._subscriptions[number] = Subscription(self._thread)
         work = subscription.adding([request], partial(self._listen, number, stream))
-        self._thread.call(work, partial(self._added, number))
+        self._thread.call(work, partial(self._added, number, request))
 
     def drop(self, number: int) -> None:
         """Aborts a request unless it has ended. What is being told meanwhile may still come."""
@@ -198,8 +201,9 @@ class Feed:
         requests = self._thread.requests
         self._thread.post(lambda: answer(requests.counters()))
 
-    def _added(self, number: int, _: object, error: BaseException | None) -> None:
+    def _added(self, number: int, request: Request, _: object, error: BaseException | None) -> None:
         if error is not None:
+            request.refused()
             known = error if isinstance(error, IngotError) else InternalError(describe(error))
             self._news[number] = known
             self._flush()

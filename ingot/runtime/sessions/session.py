@@ -56,10 +56,23 @@ class Session:
         return state.token_ids[state.num_common(state.token_ids) :]
 
     @property
+    def num_tokens(self) -> int:
+        return len(self._state.token_ids)
+
+    @property
+    def is_busy(self) -> bool:
+        """True while it does something."""
+        return self._state.turn.locked()
+
+    @property
     def nbytes(self) -> int:
         """Bytes that its states take at most: of pages, the last one whole, and of a slot."""
+        return self.bytes_of(self.num_tokens)
+
+    def bytes_of(self, num_tokens: int) -> int:
+        """Bytes that the states of so many tokens take at most."""
         plan = self._model.artifact.plan_of(self._model.artifact.target)
-        num_pages = -(-len(self._state.token_ids) // plan.limits.page_size)
+        num_pages = -(-num_tokens // plan.limits.page_size)
         return num_pages * sum(plan.page_sizes()) + plan.slot_bytes
 
     def feed(self, given: str | Sequence[int]) -> int:
@@ -153,21 +166,18 @@ class Session:
     ) -> Request:
         """A request that feeds tokens and goes on, whose end gives the turn back. `whole`: they are
         all that the session is to begin with, and what it has in common with them is not computed
-        again. Who cannot add it calls `release`. Raises RequestError and SessionError."""
+        again. Who cannot add it calls `Request.refused`. Raises RequestError and SessionError."""
         self._state.begin()
         try:
             tokens = [*([] if whole else self._state.token_ids), *token_ids]
+            if not params.max_tokens and len(tokens) > 1:  # it is only fed
+                tokens, self._state.coming = tokens[:-1], tokens[-1:]
             request = self._request(tokens, params, priority)
             request.prompt = prompt
             return request
         except BaseException:
             self._state.done()
             raise
-
-    def release(self, request: Request) -> None:
-        """Gives back the turn of a request that was never added."""
-        if not request.completions:
-            self._state.done()
 
     def __enter__(self) -> Session:
         return self
@@ -251,7 +261,7 @@ class Session:
         try:
             yield
         finally:
-            self.release(request)
+            request.refused()
 
 
 def logits(sessions: Sequence[Session], token_ids: Sequence[Sequence[int]]) -> list[Float32]:

@@ -52,7 +52,7 @@ class Streams:
             requests = []
             for session, each in zip(self.sessions, params, strict=True):
                 request = session._asked(each, 0, keep_last=keep_last)
-                turns.callback(session.release, request)
+                turns.callback(request.refused)
                 requests.append(request)
             return complete(self.sessions[0]._thread, requests, progress=False)
 
