@@ -76,6 +76,8 @@ class FromDirectory(Model):
             num_threads: the most threads of a step; None: one per usable processor.
             seed: seeds the draws of requests that have no seed of their own.
             on_step: a function that the engine's thread calls with the counters after every step.
+            prompt_cache: a folder where prefixes of prompts outlive the process; None: nowhere.
+            prompt_cache_bytes: the most bytes of its files; None: 10 GB.
             generation_config: where requests without parameters get theirs: "auto": from the
                 model's generation_config.json; "vllm": from `SamplingParams()`.
             device: "cpu", "cuda", "cuda:1" or "auto"; a model directory is compiled for that.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from time import perf_counter
 
@@ -16,7 +17,7 @@ from ingot.runtime.drawing import Drawing, Flights, Recipients
 from ingot.runtime.executor import Executor
 from ingot.runtime.forced import ForcedSteps, Take, writer
 from ingot.runtime.logits_cache import LogitsCache
-from ingot.runtime.metrics import EngineCounters, Tally
+from ingot.runtime.metrics import CacheCounters, EngineCounters, Tally
 from ingot.runtime.output import FinishReason
 from ingot.runtime.page_table import PageTable
 from ingot.runtime.params import SamplingParams
@@ -24,8 +25,12 @@ from ingot.runtime.request import Request, RequestChecks, check_priority, sequen
 from ingot.runtime.residence import Residence
 from ingot.runtime.scheduler import AGING, Scheduler
 from ingot.runtime.sequence import Sequence
+from ingot.runtime.sessions.prefixes import Prefixes
+from ingot.runtime.sessions.prompt_cache import PromptCache
 from ingot.runtime.sessions.work import SessionWork
 from ingot.runtime.speculation import Speculation, check_speculation
+
+_log = logging.getLogger(__name__)
 
 Receive = Callable[[list[Sequence]], None]
 
@@ -50,6 +55,7 @@ class Engine:
         eos_token_ids: tokens that end a sequence unless it ignores them.
         seed: draws of requests without a seed of their own depend on it.
         config: the switches; `config` can be replaced between steps.
+        prompt_cache: where prefixes of prompts outlive the engine; None: nowhere.
         receive: called with the sequences that got a token or ended together; it may end any of
             them with `finish`.
     """
@@ -63,6 +69,7 @@ class Engine:
         seed: int = 0,
         config: EngineConfig | None = None,
         receive: Receive = lambda sequences: None,
+        prompt_cache: PromptCache | None = None,
     ) -> None:
         limits, most_tokens = executor.limits, executor.limits.max_num_batched_tokens
         self.eos_token_ids, self.seed = tuple(eos_token_ids), seed
@@ -92,6 +99,7 @@ class Engine:
         self._prepared: Batch | None = None
         self._flights = Flights(self.scheduler, executor, self._drawing, self._tally)
         self.sessions = SessionWork(self, executor)
+        self._prefixes = None if prompt_cache is None else Prefixes(self, executor, prompt_cache)
         self._undelivered: list[Sequence] = []
         self._num_requests = self._num_sequences = 0
         self.config = config
@@ -158,6 +166,8 @@ class Engine:
             stop_ids=frozenset([*params.stop_token_ids, *eos_token_ids]),
         )
         self._prepared = None
+        if self._prefixes is not None:
+            self._prefixes.arrive(first)
         self._drawing.look_up(first)
         self.scheduler.add(first)
         return first
@@ -210,6 +220,8 @@ class Engine:
             self._undelivered += drawn
         if not self._overlaps:
             self.deliver()  # a stop string may end what would run in this step
+        if not self._flights and self._prefixes is not None:
+            self._prefixes.write_one(now=False)
         if not self._flights:
             batch, self._prepared = self._prepared or self._prepare(Recipients()), None
             if batch is not None:
@@ -234,7 +246,7 @@ class Engine:
 
     def counters(self) -> EngineCounters:
         """Counters of the engine, now and since it was opened."""
-        scheduler, pages = self.scheduler, self.pages
+        scheduler, pages, prefixes = self.scheduler, self.pages, self._prefixes
         return EngineCounters(
             **self._tally,
             steps_by_size=tuple(self._flights.steps_by_size),
@@ -247,6 +259,7 @@ class Engine:
             num_sessions_given_up=scheduler.resting.num_given_up,
             prefix_cache=pages.prefix.counters(),
             logits_cache=self._logits_cache.counters(),
+            prompt_cache=CacheCounters() if prefixes is None else prefixes.cache.counters(),
         )
 
     def logits(
@@ -322,13 +335,23 @@ class Engine:
         return self._other_builders[program]
 
     def touch_ahead(self) -> bool:
-        """See `Pool.touch_ahead`; for when there is nothing else to do."""
+        """Writes a prefix for the prompt cache, or touches memory (see `Pool.touch_ahead`); for
+        when there is nothing else to do."""
+        if self._prefixes is not None and self._prefixes.write_one(now=True):
+            return True
         pool, pages = self._executor.pool, self.pages
         return pool is not None and pool.touch_ahead(pages.num_used, pages.num_reusable)
 
     def close(self) -> None:
         """Closes the executor; a second call does nothing."""
-        self._executor.close()
+        prefixes, self._prefixes = self._prefixes, None
+        try:
+            while prefixes is not None and prefixes.write_one(now=True):
+                pass
+        except IngotError:  # of a device that has failed
+            _log.exception("prefixes of prompts were not kept")
+        finally:
+            self._executor.close()
 
     def _prepare(self, under_way: Recipients) -> Batch | None:
         """Schedules a step and lays it out in the arrays that the last one does not use."""
@@ -366,6 +389,8 @@ class Engine:
         return [] if self._speculation is None else self._speculation.drafts(sequences, room)
 
     def _forget(self, sequence: Sequence) -> None:
+        if self._prefixes is not None:
+            self._prefixes.leave(sequence)
         self.scheduler.remove(sequence)
         self._prepared = None
         if sequence.session is not None:

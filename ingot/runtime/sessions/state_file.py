@@ -202,11 +202,33 @@ class StateFile:
         """Reads the next bytes of the states into a piece. Raises StateFileError."""
         left = piece
         while left:
-            done = os.readv(self._fd, [left])
+            try:
+                done = os.readv(self._fd, [left])
+            except OSError as error:
+                raise StateFileError(f"{self.path} cannot be read: {error.strerror}") from error
             if not done:
                 raise self._damaged("it is cut")
             left = left[done:]
         self._seen.update(piece)
+
+    def first(self, num_pages: int) -> Callable[[memoryview], None]:
+        """What fills the pieces of the first pages, and checks those of the others."""
+        skipped = self.header.num_pages - num_pages
+        if not skipped:
+            return self.fill
+        left = [
+            [num_pages * nbytes, skipped * nbytes]
+            for _, kind, nbytes in self.header.belongs.arrays
+            if kind == "paged"
+        ]
+
+        def fill(piece: memoryview) -> None:
+            self.fill(piece)
+            left[0][0] -= len(piece)
+            if not left[0][0]:
+                self._skip(left.pop(0)[1])
+
+        return fill
 
     def finish(self) -> Float32 | None:
         """The logits, once all states were read. Raises StateFileError for a wrong checksum."""
@@ -222,11 +244,7 @@ class StateFile:
 
     def verify(self) -> Float32 | None:
         """Reads all states, and keeps none; see `finish`."""
-        left, seen = self.header.state_bytes, memoryview(bytearray(_SEEN_BYTES))
-        while left:
-            piece = seen[: min(left, _SEEN_BYTES)]
-            self.fill(piece)
-            left -= len(piece)
+        self._skip(self.header.state_bytes)
         return self.finish()
 
     def close(self) -> None:
@@ -239,6 +257,13 @@ class StateFile:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _skip(self, nbytes: int) -> None:
+        seen = memoryview(bytearray(min(nbytes, _SEEN_BYTES)))
+        while nbytes:
+            piece = seen[: min(nbytes, _SEEN_BYTES)]
+            self.fill(piece)
+            nbytes -= len(piece)
 
     def _read_header(self) -> Header:
         prefix = os.read(self._fd, _PREFIX.size)

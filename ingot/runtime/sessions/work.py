@@ -158,6 +158,25 @@ class SessionWork:
             raise
         return state
 
+    def publish(self, file: StateFile, num_tokens: int, salt: bytes) -> bool:
+        """Makes the first tokens of a file known to the prefix cache, with their states; False
+        where there is no room. Raises StateFileError."""
+        header, residence = file.header, self._residence
+        owner = self._engine.next_numbers(1)[1]
+        self._engine.settle()
+        places = residence.place(owner, num_tokens)
+        if places is None:
+            return False
+        try:
+            self._executor.write_states(places, file.first(len(places.pages)))
+            file.finish()
+            if residence.has_slots:
+                residence.snapshot(owner, num_tokens)
+            residence.publish(owner, header.token_ids[:num_tokens].tolist(), num_tokens, salt)
+        finally:
+            residence.release(owner)
+        return True
+
     def read(self, file: StateFile, state: SessionState, token_ids: list[int]) -> Float32 | None:
         """Has a session hold the states of a file, if there is room; returns the file's logits.
 
