@@ -76,8 +76,6 @@ class FromDirectory(Model):
             num_threads: the most threads of a step; None: one per usable processor.
             seed: seeds the draws of requests that have no seed of their own.
             on_step: a function that the engine's thread calls with the counters after every step.
-            prompt_cache: a folder where prefixes of prompts outlive the process; None: nowhere.
-            prompt_cache_bytes: the most bytes of its files; None: 10 GB.
             generation_config: where requests without parameters get theirs: "auto": from the
                 model's generation_config.json; "vllm": from `SamplingParams()`.
             device: "cpu", "cuda", "cuda:1" or "auto"; a model directory is compiled for that.
@@ -88,6 +86,8 @@ class FromDirectory(Model):
             max_num_batched_tokens: the most tokens in a step.
             enable_prefix_caching: whether equal beginnings of prompts are computed once; None: yes.
             kv_cache_memory_bytes: another name of kv_cache_bytes.
+            prompt_cache: a folder where prefixes of prompts outlive the process; None: nowhere.
+            prompt_cache_bytes: the most bytes of its files; None: 10 GB.
             speculative: "ngram" computes guesses of the tokens to come, where that pays, on CPUs.
             speculative_config: vLLM's way to say so, such as {"method": "ngram"}.
             vllm: other arguments of vLLM, if they change nothing; see docs/coming_from.md.

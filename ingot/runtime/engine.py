@@ -9,7 +9,7 @@ from time import perf_counter
 import numpy as np
 
 from ingot.artifact.programs import PROGRAMS, STEP
-from ingot.errors import IngotError, InternalError
+from ingot.errors import IngotError, InternalError, UsageError
 from ingot.runtime.arrays import Float32
 from ingot.runtime.batch import Batch, BatchBuilder
 from ingot.runtime.config import EngineConfig, engine_config
@@ -33,6 +33,7 @@ from ingot.runtime.speculation import Speculation, check_speculation
 _log = logging.getLogger(__name__)
 
 Receive = Callable[[list[Sequence]], None]
+OpenPrompts = Callable[[str, int | None], PromptCache]
 
 
 class Engine:
@@ -55,7 +56,7 @@ class Engine:
         eos_token_ids: tokens that end a sequence unless it ignores them.
         seed: draws of requests without a seed of their own depend on it.
         config: the switches; `config` can be replaced between steps.
-        prompt_cache: where prefixes of prompts outlive the engine; None: nowhere.
+        open_prompts: opens the prompt cache in a folder, of so many bytes.
         receive: called with the sequences that got a token or ended together; it may end any of
             them with `finish`.
     """
@@ -69,7 +70,7 @@ class Engine:
         seed: int = 0,
         config: EngineConfig | None = None,
         receive: Receive = lambda sequences: None,
-        prompt_cache: PromptCache | None = None,
+        open_prompts: OpenPrompts | None = None,
     ) -> None:
         limits, most_tokens = executor.limits, executor.limits.max_num_batched_tokens
         self.eos_token_ids, self.seed = tuple(eos_token_ids), seed
@@ -99,7 +100,9 @@ class Engine:
         self._prepared: Batch | None = None
         self._flights = Flights(self.scheduler, executor, self._drawing, self._tally)
         self.sessions = SessionWork(self, executor)
-        self._prefixes = None if prompt_cache is None else Prefixes(self, executor, prompt_cache)
+        self._open_prompts = open_prompts
+        self._prefixes: Prefixes | None = None
+        self._prompts_at: tuple[str | None, int | None] = (None, None)
         self._undelivered: list[Sequence] = []
         self._num_requests = self._num_sequences = 0
         self.config = config
@@ -114,6 +117,7 @@ class Engine:
         config = engine_config(config)
         check_speculation(config, self._executor, self._max_num_rows)
         self._prepared = None
+        self._change_prompts(config)
         self.scheduler.configure(config)
         self._speculation = None if config.speculative is None else Speculation(config)
         if config.logits_cache_bytes != self._logits_cache.max_bytes:
@@ -344,14 +348,34 @@ class Engine:
 
     def close(self) -> None:
         """Closes the executor; a second call does nothing."""
+        try:
+            self._end_prompts()
+        finally:
+            self._executor.close()
+
+    def _change_prompts(self, config: EngineConfig) -> None:
+        """Opens the prompt cache of other switches. Raises UsageError."""
+        wanted = config.prompt_cache, config.prompt_cache_bytes
+        if wanted == self._prompts_at:
+            return
+        cache = None
+        if config.prompt_cache is not None:
+            if self._open_prompts is None:
+                raise UsageError("this engine has no artifact", hint="Leave out prompt_cache.")
+            cache = self._open_prompts(config.prompt_cache, config.prompt_cache_bytes)
+        self._end_prompts()
+        self._prompts_at = wanted
+        if cache is not None:
+            self._prefixes = Prefixes(self, self._executor, self.sessions, cache)
+
+    def _end_prompts(self) -> None:
+        """Writes all prefixes that are still to be written."""
         prefixes, self._prefixes = self._prefixes, None
         try:
             while prefixes is not None and prefixes.write_one(now=True):
                 pass
         except IngotError:  # of a device that has failed
             _log.exception("prefixes of prompts were not kept")
-        finally:
-            self._executor.close()
 
     def _prepare(self, under_way: Recipients) -> Batch | None:
         """Schedules a step and lays it out in the arrays that the last one does not use."""

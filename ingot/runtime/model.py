@@ -12,7 +12,6 @@ from typing import Any, cast
 from ingot.artifact.pooler import DOES, Task
 from ingot.artifact.reader import Artifact
 from ingot.errors import UsageError
-from ingot.files import as_path
 from ingot.runtime.answers import check_tools, tokenizer_style
 from ingot.runtime.answers.described import described_style, rendered
 from ingot.runtime.answers.outputs import ChatOutputs
@@ -30,8 +29,7 @@ from ingot.runtime.params import SamplingParams
 from ingot.runtime.progress import end_progress, show_progress
 from ingot.runtime.prompts import Messages, Prompt, integer_option, prompt_parts
 from ingot.runtime.request import Request, check_priority
-from ingot.runtime.sessions.prompt_cache import DEFAULT_BYTES, PromptCache
-from ingot.runtime.sessions.state_file import Belongs
+from ingot.runtime.sessions.prompt_cache import PromptCache
 from ingot.runtime.structured.compiler import GrammarCompiler
 from ingot.runtime.subscription import Feed, Tell
 from ingot.runtime.template_variables import check_variables
@@ -54,9 +52,6 @@ class Model(Refusals):
         config: the engine's switches; `config` can be replaced at any time.
         on_step: a function that the engine's thread calls with the counters after every step. If
             it raises, that is logged, and it is not called again.
-        prompt_cache: a folder where prefixes of prompts are kept; they are found again when the
-            model is opened again. None: they end with it.
-        prompt_cache_bytes: the most bytes of its files; None: 10 GB.
         generation_config: where requests without parameters get theirs: "auto", from the model's
             generation_config.json; "vllm", from `SamplingParams()` alone.
 
@@ -74,13 +69,10 @@ class Model(Refusals):
         config: EngineConfig | None = None,
         on_step: OnStep | None = None,
         generation_config: Source = "auto",
-        prompt_cache: str | Path | None = None,
-        prompt_cache_bytes: int | None = None,
     ) -> None:
         max_model_len = integer_option("max_model_len", max_model_len)
         kv_cache_bytes = integer_option("kv_cache_bytes", kv_cache_bytes)
         num_threads = integer_option("num_threads", num_threads)
-        prompt_cache_bytes = integer_option("prompt_cache_bytes", prompt_cache_bytes)
         seed = integer_option("seed", seed) or 0
         if on_step is not None and not callable(on_step):
             raise UsageError(f"on_step is {on_step!r:.80}", hint="on_step is a function or None.")
@@ -99,8 +91,7 @@ class Model(Refusals):
             kv_cache_bytes=kv_cache_bytes,
             num_threads=num_threads,
         )
-        prompts = partial(self._prompt_cache, executor, prompt_cache, prompt_cache_bytes)
-        requests = self._requests_of(executor, seed, config, on_step, prompts)
+        requests = self._requests_of(executor, seed, config, on_step)
         self._engine, self._thread = requests.engine, EngineThread(requests)
         # Runs at Python's exit, too, so that the threads of the kernels are always joined.
         weakref.finalize(self, self._thread.close)
@@ -121,40 +112,22 @@ class Model(Refusals):
         return None if pooler is None else PagedTexts(self, pooler)
 
     def _requests_of(
-        self,
-        executor: Executor,
-        seed: int,
-        config: EngineConfig,
-        on_step: OnStep | None,
-        prompts: Callable[[], PromptCache | None],
+        self, executor: Executor, seed: int, config: EngineConfig, on_step: OnStep | None
     ) -> Requests:
+        make_engine = partial(
+            Engine,
+            executor,
+            max_model_len=self.max_model_len,
+            eos_token_ids=self.artifact.manifest.model.eos_token_ids,
+            seed=seed,
+            config=config,
+            open_prompts=partial(PromptCache.of, self.artifact),
+        )
         try:
-            make_engine = partial(
-                Engine,
-                executor,
-                max_model_len=self.max_model_len,
-                eos_token_ids=self.artifact.manifest.model.eos_token_ids,
-                seed=seed,
-                config=config,
-                prompt_cache=prompts(),
-            )
             return Requests(make_engine, on_step)
         except BaseException:  # switches that the executor cannot have
             executor.close()
             raise
-
-    def _prompt_cache(
-        self, executor: Executor, folder: str | Path | None, max_bytes: int | None
-    ) -> PromptCache | None:
-        if folder is None:
-            return None
-        if executor.window:
-            raise UsageError(
-                "this model keeps no whole prefixes: all of its layers look back at a window",
-                hint="Leave out prompt_cache.",
-            )
-        belongs, is_cut = Belongs.to(self.artifact), not executor.num_slots
-        return PromptCache(as_path(folder), max_bytes or DEFAULT_BYTES, belongs, is_cut=is_cut)
 
     def chat_prompt(
         self,

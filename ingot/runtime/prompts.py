@@ -39,7 +39,6 @@ _INT_RANGES = {
     "max_model_len": (1, 2**31 - 1, False),
     "kv_cache_bytes": (1, 2**63 - 1, False),
     "num_threads": (1, 1024, False),
-    "prompt_cache_bytes": (1, 2**63 - 1, False),
     "seed": (0, 2**64 - 1, True),
     "chunk_tokens": (1, 2**31 - 1, False),
 }

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -19,10 +19,8 @@ from ingot.runtime.output import FinishReason, Logprob
 from ingot.runtime.params import SamplingParams
 from ingot.runtime.prompt_lookup import PromptLookup
 from ingot.runtime.reasoning import BudgetState
+from ingot.runtime.sessions.state import SessionState
 from ingot.runtime.structured.guide import Allowed, Guide
-
-if TYPE_CHECKING:
-    from ingot.runtime.sessions.state import SessionState
 
 
 @dataclass(slots=True, eq=False)
@@ -104,6 +102,10 @@ class Sequence:
         if self.params.prompt_logprobs is None:
             return 0
         return self.num_prompt - 1 - len(self.prompt_logprobs)
+
+    @property
+    def has_failed(self) -> bool:
+        return self.error is not None
 
     @property
     def finished(self) -> bool:

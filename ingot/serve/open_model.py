@@ -18,6 +18,4 @@ def open_model(path: str | Path, settings: ModelSettings, check: Check = "fast")
         num_threads=settings.threads,
         seed=settings.seed,
         config=settings.switches(),
-        prompt_cache=settings.prompt_cache,
-        prompt_cache_bytes=settings.prompt_cache_bytes,
     )

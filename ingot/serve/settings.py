@@ -100,6 +100,8 @@ class ModelSettings(Struct, frozen=True, kw_only=True, omit_defaults=True):
             max_waiting=self.max_waiting,
             speculative=self.speculative,
             num_speculative_tokens=self.num_speculative_tokens,
+            prompt_cache=self.prompt_cache,
+            prompt_cache_bytes=self.prompt_cache_bytes,
         )
 
     @property

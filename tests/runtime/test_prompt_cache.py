@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from ingot.errors import UsageError
+from ingot.runtime.config import EngineConfig
 from ingot.runtime.llm import LLM
 from ingot.runtime.params import SamplingParams
 from tests.runtime.fake_model import PAGE_SIZE, write_fake
@@ -19,8 +20,13 @@ OTHER = np.random.default_rng(3).integers(300, size=45).tolist()
 
 
 @pytest.fixture
-def open_model(fake_artifact: Path, tmp_path: Path) -> partial[LLM]:
-    return partial(LLM, fake_artifact, prompt_cache=tmp_path / "kept")
+def open_model(fake_artifact: Path, tmp_path: Path):
+    return partial(opened, fake_artifact, tmp_path / "kept")
+
+
+def opened(artifact: Path, folder: Path, most: int | None = None, **options: int) -> LLM:
+    config = EngineConfig(prompt_cache=folder, prompt_cache_bytes=most)  # type: ignore[arg-type]
+    return LLM(artifact, config=config, **options)
 
 
 def files(folder: Path) -> list[Path]:
@@ -108,15 +114,15 @@ def test_no_more_bytes_than_are_allowed(open_model, tmp_path):
         answer(llm, IDS)
     most = int(2.5 * files(tmp_path)[0].stat().st_size)
     prompts = [[n, *IDS] for n in range(5)]
-    with open_model(prompt_cache_bytes=most) as llm:
+    with open_model(most) as llm:
         for prompt in prompts:
             answer(llm, prompt)
         llm.counters()
     assert sum(file.stat().st_size for file in files(tmp_path)) <= most
-    with open_model(prompt_cache_bytes=most) as llm:
-        cached = [answer(llm, prompt)[1] for prompt in prompts]
-        assert cached[0] == 0 and cached[-1] == 44, "the last ones are there"
-    with open_model(prompt_cache_bytes=100) as llm:
+    with open_model(most) as llm:
+        cached = [answer(llm, prompt)[1] for prompt in reversed(prompts)]
+        assert cached[0] == 44 and cached[-1] == 0, "the last ones are there"
+    with open_model(100) as llm:
         assert not files(tmp_path), "what is too much goes at once"
         answer(llm, IDS)
     assert not files(tmp_path)
@@ -137,7 +143,7 @@ def test_little_memory(open_model, known, fake_artifact):
 def test_other_artifacts_have_folders_of_their_own(open_model, tmp_path, shakespeare_artifact):
     with open_model() as llm:
         answer(llm, IDS)
-    with LLM(shakespeare_artifact, prompt_cache=tmp_path / "kept") as llm:
+    with opened(shakespeare_artifact, tmp_path / "kept") as llm:
         assert answer(llm, IDS)[1] == 0
     assert len(files(tmp_path)) == 2 == len(list((tmp_path / "kept").iterdir()))
     with open_model() as llm:
@@ -150,6 +156,19 @@ def test_folders_and_models_that_cannot_be(open_model, tmp_path):
         open_model()
     windows = write_fake(tmp_path / "w.ingot", windows=(8,))
     with pytest.raises(UsageError, match="window"):
-        LLM(windows, prompt_cache=tmp_path / "other")
+        opened(windows, tmp_path / "other")
     with pytest.raises(UsageError, match="prompt_cache_bytes"):
-        open_model(prompt_cache_bytes=0)
+        open_model(0)
+
+
+def test_the_folder_can_be_changed_while_requests_run(open_model, tmp_path, fake_artifact):
+    with LLM(fake_artifact) as llm:
+        answer(llm, OTHER)
+        llm.config = EngineConfig(prompt_cache=str(tmp_path / "kept"))
+        answer(llm, IDS)
+        llm.config = EngineConfig()
+        assert len(files(tmp_path)) == 1
+    with pytest.raises(UsageError, match="no prompt_cache"):
+        EngineConfig(prompt_cache_bytes=5)
+    with open_model() as llm:
+        assert answer(llm, IDS)[1] == 44 and answer(llm, OTHER)[1] == 0

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ingot.errors import StateFileError
 from ingot.runtime.executor import Executor, Places
 from ingot.runtime.sequence import Sequence
+from ingot.runtime.sessions.owner import Owner
 from ingot.runtime.sessions.prompt_cache import PromptCache, Wanted
 from ingot.runtime.sessions.state_file import Header, salt_of, write_states
-
-if TYPE_CHECKING:
-    from ingot.runtime.engine import Engine
+from ingot.runtime.sessions.work import SessionWork
 
 
 class Prefixes:
@@ -25,8 +23,10 @@ class Prefixes:
     takes a bounded part of the time.
     """
 
-    def __init__(self, engine: Engine, executor: Executor, cache: PromptCache) -> None:
-        self._engine, self._executor, self.cache = engine, executor, cache
+    def __init__(
+        self, engine: Owner, executor: Executor, work: SessionWork, cache: PromptCache
+    ) -> None:
+        self._engine, self._executor, self._work, self.cache = engine, executor, work, cache
         self._residence = engine.scheduler.residence
 
     def arrive(self, sequence: Sequence) -> None:
@@ -46,7 +46,7 @@ class Prefixes:
             return
         with file:
             try:
-                if self._engine.sessions.publish(file, found.num_tokens, sequence.salt):
+                if self._work.publish(file, found.num_tokens, sequence.salt):
                     self.cache.hit()
             except StateFileError as error:
                 self.cache.refuse(found.kept, error)

@@ -18,10 +18,12 @@ import msgspec
 import numpy as np
 import xxhash
 
+from ingot.artifact.reader import Artifact
 from ingot.errors import IngotError, StateFileError, UsageError
-from ingot.files import unwritable
+from ingot.files import as_path, unwritable
 from ingot.runtime.arrays import Int32
 from ingot.runtime.metrics import CacheCounters
+from ingot.runtime.pool_size import widest_window
 from ingot.runtime.sessions.state_file import Belongs, Header, StateFile, salt_of
 
 DEFAULT_BYTES = 10 << 30
@@ -88,6 +90,18 @@ class PromptCache:
         for path in found:
             self._open(path)
         self._evict()
+
+    @classmethod
+    def of(cls, artifact: Artifact, folder: str, max_bytes: int | None) -> PromptCache:
+        """That of an artifact. Raises UsageError also where no state is kept for a whole prefix."""
+        plan = artifact.plan_of(artifact.target)
+        if widest_window(plan):
+            raise UsageError(
+                "this model keeps no whole prefixes: all of its layers look back at a window",
+                hint="Leave out prompt_cache.",
+            )
+        belongs, most = Belongs.to(artifact), max_bytes or DEFAULT_BYTES
+        return cls(as_path(folder), most, belongs, is_cut=not plan.slot_bytes)
 
     def find(self, token_ids: Sequence[int], limit: int, salt: bytes) -> Found | None:
         """The file that has the most of a prompt, at most its first `limit` tokens."""

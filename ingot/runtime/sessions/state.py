@@ -4,15 +4,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
 from ingot.errors import SessionError
 from ingot.runtime.arrays import Float32
 
-if TYPE_CHECKING:
-    from ingot.runtime.sequence import Sequence
+
+class Asked(Protocol):
+    """Protocol of a request's sequence, as far as its session looks at it."""
+
+    token_ids: list[int]
+
+    @property
+    def prompt_ids(self) -> list[int]: ...
+
+    @property
+    def num_generated(self) -> int: ...
+
+    @property
+    def has_failed(self) -> bool: ...
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -46,7 +58,7 @@ class SessionState:
     held_ids: list[int] = field(default_factory=list)
     num_held: int = 0
     logits: Float32 | None = None
-    sequence: Sequence | None = None
+    sequence: Asked | None = None
     coming: list[int] = field(default_factory=list)
     keeps_last: bool = True
     turn: Lock = field(default_factory=Lock)
@@ -62,14 +74,14 @@ class SessionState:
                 hint="Wait for the end of that, or close its stream; or fork the session before.",
             )
 
-    def take(self, sequence: Sequence | None) -> int:
+    def take(self, sequence: Asked | None) -> int:
         """Hands the places to a sequence that begins; returns how many tokens they hold."""
         count, self.num_held, self.sequence = self.num_held, 0, sequence
         return count
 
-    def end(self, sequence: Sequence) -> None:
+    def end(self, sequence: Asked) -> None:
         """Takes over the tokens of a request that has ended, unless by an error, and the turn."""
-        if sequence.error is None:
+        if not sequence.has_failed:
             tokens, num_drawn = [*sequence.token_ids], sequence.num_generated
             if num_drawn and not self.keeps_last:
                 num_drawn -= 1

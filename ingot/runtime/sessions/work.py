@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from ingot.runtime.executor import Executor, Places
 from ingot.runtime.forced import Forced, ForcedSteps, writer
 from ingot.runtime.prefix_cache import PrefixPage
 from ingot.runtime.request import INDEX_BITS
+from ingot.runtime.sessions.owner import Owner
 from ingot.runtime.sessions.resting import Resting
 from ingot.runtime.sessions.state import SessionState
 from ingot.runtime.sessions.state_file import (
@@ -23,9 +24,6 @@ from ingot.runtime.sessions.state_file import (
     salt_of,
     write_states,
 )
-
-if TYPE_CHECKING:
-    from ingot.runtime.engine import Engine
 
 Stopped = Callable[[], bool]
 
@@ -48,7 +46,7 @@ class Room(NamedTuple):
 class SessionWork:
     """Sessions of an engine, between its steps."""
 
-    def __init__(self, engine: Engine, executor: Executor) -> None:
+    def __init__(self, engine: Owner, executor: Executor) -> None:
         self._engine, self._executor = engine, executor
         self._scheduler = engine.scheduler
         self._residence = engine.scheduler.residence

@@ -11,7 +11,6 @@ import secrets
 from contextlib import aclosing
 from typing import Any, cast
 
-from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -22,35 +21,11 @@ from ingot.serve.engine import Engine, Job, SessionAsk, SessionFacts
 from ingot.serve.http.routes import json, route
 from ingot.serve.openai.order import Caller, salt_of
 from ingot.serve.openai.requests import CompletionRequest, SessionRequest
+from ingot.serve.openai.session_cards import DeletedSession, SessionCard
 from ingot.serve.requests.answering import answering, refuse_other_task
 from ingot.serve.requests.context import ServerContext
 
 _MARK, _DIGITS = "sess", 8
-
-
-class SessionCard(Struct, kw_only=True):
-    """A session, as it is told to its owner.
-
-    `pending` tokens are not in its states yet: they enter with the next step. It is closed when
-    nobody asks for anything for `idle_seconds`; 0: never.
-    """
-
-    id: str
-    model: str
-    created: int
-    tokens: int
-    pending: int
-    bytes: int
-    idle_seconds: float
-    object: str = "session"
-
-
-class Deleted(Struct, kw_only=True):
-    """A session that is no more."""
-
-    id: str
-    deleted: bool = True
-    object: str = "session.deleted"
 
 
 def session_routes(server: ServerContext) -> list[Route]:
@@ -107,7 +82,7 @@ async def _show(server: ServerContext, request: Request) -> Response:
 
 async def _delete(server: ServerContext, request: Request) -> Response:
     card = await _asked(server, request, "close")
-    return json(Deleted(id=card.id))
+    return json(DeletedSession(id=card.id))
 
 
 async def _fork(server: ServerContext, request: Request) -> Response:

@@ -65,7 +65,7 @@ TABLE = (
     Row(PoisonedRequestError, 500, SERVER, "poisoned_request", retry=False),
     Row(GrammarError, 400, INVALID, "invalid_grammar"),  # found by the engine, which compiles it
     Row(UnknownSessionError, 404, MISSING, "session_not_found"),
-    Row(SessionError, 409, INVALID, "session_busy", True, SOON),
+    Row(SessionError, 409, INVALID, "session_busy", retry=True),
     Row(RequestError, 400, INVALID, "invalid_value"),
     Row(TokenizerError, 400, INVALID, "invalid_value"),
     Row(UnknownModelError, 404, MISSING, "model_not_found"),
