@@ -277,8 +277,7 @@ def features(config: ModelConfig) -> tuple[str, ...]:
     parts = [part for layer in config.layers for part in layer.parts]
     biased = ", ".join(dict.fromkeys(name for part in parts for name in part.biased))
     features = {
-        f"{config.num_layers} layers of width {config.hidden_size}, "
-        f"{_mlps(config)}": True,
+        f"{config.num_layers} layers of width {config.hidden_size}, {_mlps(config)}": True,
         _counted([mixer.described for mixer in config.mixers], config.num_layers): True,
         f"vocabulary of {config.vocab_size}, {_head(config)}": True,
         f"{_each(kinds) or 'no embedding of positions'}, up to "
