@@ -70,6 +70,10 @@ FAMILY_SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
         "num_hidden_layers": 16, "num_attention_heads": 16, "num_key_value_heads": 4,
         "head_dim": 128, "tie_word_embeddings": True,
     }),
+    "mamba2-1.3b": ("Mamba2", {
+        "vocab_size": 50288, "hidden_size": 2048, "num_hidden_layers": 48, "num_heads": 64,
+        "head_dim": 64, "state_size": 128, "n_groups": 1, "tie_word_embeddings": True,
+    }),
     "ministral-8b-4": ("Ministral", {
         "vocab_size": 131072, "hidden_size": 4096, "intermediate_size": 12288,
         "num_hidden_layers": 4, **MISTRAL,
@@ -104,6 +108,12 @@ FAMILY_SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
         "vocab_size": 38784, "hidden_size": 5120, "intermediate_size": 27648,
         "num_hidden_layers": 2, "num_attention_heads": 80, "num_key_value_heads": 8,
         "head_dim": 128,
+    }),
+    "qwen3.5-0.8b": ("Qwen3_5Text", {
+        "vocab_size": 248320, "hidden_size": 1024, "intermediate_size": 3584,
+        "num_hidden_layers": 24, "num_attention_heads": 8, "num_key_value_heads": 2,
+        "head_dim": 256, "linear_num_key_heads": 16, "linear_num_value_heads": 16,
+        "linear_key_head_dim": 128, "linear_value_head_dim": 128, "tie_word_embeddings": True,
     }),
     "smollm3-3b-12": ("SmolLM3", {
         "vocab_size": 128256, "hidden_size": 2048, "intermediate_size": 11008,

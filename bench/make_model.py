@@ -24,6 +24,7 @@ import transformers
 
 from bench.expert_shapes import EXPERT_SHAPES
 from bench.family_shapes import FAMILY_SHAPES, family_config
+from bench.rwkv_shapes import RWKV_SHAPES, rwkv_config, rwkv_weights
 
 SHARD_BYTES = 4 * 10**9
 # Rows of random numbers drawn at a time, so that a large embedding needs little memory.
@@ -233,6 +234,11 @@ def make_model(
 
 def write_config(out: Path, shape: str) -> tuple[Config, dict[str, tuple[int, ...]]]:
     """Writes config.json and generation_config.json; returns the config and the weights' shapes."""
+    if shape in RWKV_SHAPES:
+        own = rwkv_config(shape)
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "config.json").write_text(json.dumps(vars(own), indent=2) + "\n")
+        return own, rwkv_weights(own)
     config = SHAPES[shape]()
     with torch.device("meta"):
         reads = isinstance(config, transformers.XLMRobertaConfig)
@@ -371,7 +377,7 @@ def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path)
-    parser.add_argument("--shape", choices=sorted(SHAPES), required=True)
+    parser.add_argument("--shape", choices=sorted((*SHAPES, *RWKV_SHAPES)), required=True)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--tokenizer", type=Path, help="tokenizer.json to copy")
     parser.add_argument("--words", action="store_true", help="give every token a text, to serve it")

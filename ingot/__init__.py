@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from ingot.runtime.params import SamplingParams as SamplingParams
     from ingot.runtime.prompts import TextPrompt as TextPrompt
     from ingot.runtime.prompts import TokensPrompt as TokensPrompt
+    from ingot.runtime.sessions.session import Session as Session
+    from ingot.runtime.sessions.streams import Streams as Streams
     from ingot.runtime.structured.outputs import StructuredOutputsParams as StructuredOutputsParams
     from ingot.text_api import Classifier as Classifier
     from ingot.text_api import Embedder as Embedder
@@ -59,6 +61,8 @@ _HOMES = {
     "RequestOutput": "ingot.runtime.output",
     "RequestOutputKind": "ingot.runtime.params",
     "SamplingParams": "ingot.runtime.params",
+    "Session": "ingot.runtime.sessions.session",
+    "Streams": "ingot.runtime.sessions.streams",
     "StructuredOutputsParams": "ingot.runtime.structured.outputs",
     "TextPrompt": "ingot.runtime.prompts",
     "TokensPrompt": "ingot.runtime.prompts",

@@ -86,6 +86,8 @@ class FromDirectory(Model):
             max_num_batched_tokens: the most tokens in a step.
             enable_prefix_caching: whether equal beginnings of prompts are computed once; None: yes.
             kv_cache_memory_bytes: another name of kv_cache_bytes.
+            prompt_cache: a folder where prefixes of prompts outlive the process; None: nowhere.
+            prompt_cache_bytes: the most bytes of its files; None: 10 GB.
             speculative: "ngram" computes guesses of the tokens to come, where that pays, on CPUs.
             speculative_config: vLLM's way to say so, such as {"method": "ngram"}.
             vllm: other arguments of vLLM, if they change nothing; see docs/coming_from.md.

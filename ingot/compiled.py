@@ -15,8 +15,9 @@ from ingot.cache.store import key_of
 from ingot.errors import ResourceError
 from ingot.files import stamp
 from ingot.models.file_names import CONFIG, TEMPLATES
-from ingot.models.model_dir import ModelDir, is_gguf
+from ingot.models.model_dir import ModelDir
 from ingot.models.other_formats import refuse_other_format
+from ingot.models.single_files import is_single, room_of
 from ingot.say import say
 from ingot.settings import settings
 from ingot.version import __version__
@@ -40,7 +41,7 @@ def resolve(path: str | Path, options: CompileOptions | None = None) -> Path:
     source = Path(path)
     if is_artifact(source):
         return source
-    if not is_gguf(source) and not os.path.isfile(source / CONFIG):
+    if not is_single(source) and not os.path.isfile(source / CONFIG):
         refuse_other_format(source)
         return source
     from ingot.compiler.options import CompileOptions
@@ -85,10 +86,9 @@ def cache_key(model_dir: ModelDir, options: CompileOptions) -> str:
 
 def _model_parts(model_dir: ModelDir) -> dict[str, Any]:
     path = model_dir.path
-    if model_dir.is_gguf:
-        from ingot.models.gguf.model import read_files
-
-        return {"files": [(file.name, *stamp(file)) for file in read_files(path)]}
+    if model_dir.is_single:
+        files = room_of(path).read_files(path)
+        return {"files": [(file.name, *stamp(file)) for file in files]}
     return {
         "config": model_dir.json_bytes(CONFIG).decode(errors="replace"),
         "files": [*_stamps(path, "*"), *_stamps(path, f"{TEMPLATES}/*")],

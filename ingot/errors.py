@@ -109,6 +109,10 @@ class ArtifactError(IngotError):
     exit_code = 3
 
 
+class StateFileError(ArtifactError):
+    """A file of states that is damaged, of another version, or of another artifact."""
+
+
 class IncompatibleHostError(ArtifactError):
     """An artifact that has no target for this host."""
 
@@ -129,6 +133,14 @@ class GoldenError(UsageError):
 
 class RequestError(UsageError, ValueError):
     """A prompt, a message or a sampling parameter that cannot be served as given."""
+
+
+class SessionError(RequestError):
+    """A session that cannot do what it is asked for now: it is closed, or does something else."""
+
+
+class UnknownSessionError(SessionError):
+    """An id under which this asker has no session."""
 
 
 class GrammarError(RequestError):
@@ -153,6 +165,10 @@ class EngineDeadError(IngotError):
 
 class QueueFullError(ResourceError):
     """More requests wait than the engine's configuration allows; try again later."""
+
+
+class SessionLimitError(ResourceError):
+    """More sessions, or more of their bytes, than a server keeps."""
 
 
 class DrainingError(IngotError):

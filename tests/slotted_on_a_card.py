@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from shifted import save_model  # type: ignore[import-not-found]
+from faded import save_model  # type: ignore[import-not-found]
 
 from ingot import LLM, SamplingParams
 from ingot.runtime.config import EngineConfig

@@ -20,10 +20,10 @@ def changed(tmp_path: Path) -> Path:
     return copy_changed_by("add_a_state.md", tmp_path)
 
 
-def run(changed: Path, script: Path, **env: str) -> str:
+def run(changed: Path, script: Path, *arguments: str, **env: str) -> str:
     paths = os.pathsep.join((str(changed), str(ROOT)))
     done = subprocess.run(
-        [sys.executable, script],
+        [sys.executable, script, *arguments],
         env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", **env},
         capture_output=True,
         text=True,
@@ -41,5 +41,17 @@ def test_page_runs_from_graph_to_both_targets(changed: Path) -> None:
     assert "all bits are the same" in said
 
 
+@pytest.mark.thorough
+def test_sessions_keep_the_state_of_the_page(changed: Path) -> None:
+    said = run(changed, ROOT / "tests" / "sessions_of_a_state.py", "cpu")
+    assert "all bits are the same" in said
+
+
+@pytest.mark.slow
+def test_sessions_keep_the_state_of_the_page_on_a_card(changed: Path) -> None:
+    script = ROOT / "tests" / "sessions_of_a_state.py"
+    assert "all bits are the same" in run(changed, script, "card", TRITON_INTERPRET="1")
+
+
 def test_the_op_of_the_page_is_none_of_ours(changed: Path) -> None:
-    assert "shift" not in TRAITS
+    assert "fade" not in TRAITS

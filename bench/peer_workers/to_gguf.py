@@ -1,10 +1,9 @@
-"""Writes a Qwen3 or Qwen3-MoE model directory as GGUF, for the peers that read it; runs in a peer's
-environment.
+"""Writes a model directory as GGUF, for the peers that read it; runs in a peer's environment.
 
     python to_gguf.py MODEL_DIR OUT.gguf bf16|fp16|int8|int4
 
-int8 is q8_0 and int4 is q4_0 with a q8_0 head; both have a scale per 32 weights. Routers are
-float32.
+int8 is q8_0 and int4 is q4_0 with a q8_0 head; both have a scale per 32 weights. Routers, and what
+is small in a mixer with a state, are float32.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from typing import Any
 
 import gguf
 import numpy as np
+from gguf_states import EXACT, KINDS
 
 Types = gguf.GGMLQuantizationType
 BODY = {"bf16": Types.BF16, "fp16": Types.F16, "int8": Types.Q8_0, "int4": Types.Q4_0}
@@ -30,7 +30,13 @@ FILE_TYPES = {
 # Tokens that a text can name, for peers that take no ids: they would need minutes for all of them.
 NAMED = range(512, 2048)
 
-ARCHITECTURES = {"qwen3": gguf.MODEL_ARCH.QWEN3, "qwen3_moe": gguf.MODEL_ARCH.QWEN3MOE}
+ARCHITECTURES = {
+    "qwen3": gguf.MODEL_ARCH.QWEN3,
+    "qwen3_moe": gguf.MODEL_ARCH.QWEN3MOE,
+    "qwen3_5_text": gguf.MODEL_ARCH.QWEN35,
+    "mamba2": gguf.MODEL_ARCH.MAMBA2,
+    "rwkv7": gguf.MODEL_ARCH.RWKV7,
+}
 
 
 def main() -> None:
@@ -43,27 +49,53 @@ def main() -> None:
     writer = gguf.GGUFWriter(out, gguf.MODEL_ARCH_NAMES[architecture])
     _add_sizes(writer, config, kind)
     _add_tokens(writer, config)
-    names = gguf.get_tensor_name_map(architecture, config["num_hidden_layers"])
-    for name, values in _split(_tensors(model_dir)):
-        new = names.get_name(name, try_suffixes=(".weight",))
-        if new is None:
-            sys.exit(f"GGUF has no name for {name}")
-        if values.ndim == 1 or ".mlp.gate." in name:
-            writer.add_tensor(new, values)
+    for name, values in _named(model_dir, config, architecture):
+        if values.ndim == 1 or any(part in name for part in ("ffn_gate_inp", *EXACT)):
+            writer.add_tensor(name, np.ascontiguousarray(values))
             continue
-        kinds = HEAD if "embed" in name or "lm_head" in name else BODY
-        writer.add_tensor(new, gguf.quantize(values, kinds[kind]), raw_dtype=kinds[kind])
+        kinds = HEAD if name in ("token_embd.weight", "output.weight") else BODY
+        writer.add_tensor(name, gguf.quantize(values, kinds[kind]), raw_dtype=kinds[kind])
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
 
 
+def _named(
+    model_dir: Path, config: dict[str, Any], architecture: Any
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Every tensor by its name in GGUF."""
+    if config["model_type"] in KINDS:
+        _, renamed = KINDS[config["model_type"]]
+        yield from renamed(_tensors(model_dir), config)
+        return
+    names = gguf.get_tensor_name_map(architecture, config["num_hidden_layers"])
+    for name, values in _split(_tensors(model_dir)):
+        new = names.get_name(name, try_suffixes=(".weight",))
+        if new is None:
+            sys.exit(f"GGUF has no name for {name}")
+        yield new, values
+
+
 def _add_sizes(writer: gguf.GGUFWriter, config: dict[str, Any], kind: str) -> None:
     writer.add_block_count(config["num_hidden_layers"])
-    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_context_length(config.get("max_position_embeddings", 2**20))
     writer.add_embedding_length(config["hidden_size"])
-    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_feed_forward_length(config.get("intermediate_size", 0))
+    writer.add_file_type(FILE_TYPES[kind])
+    if config["model_type"] in KINDS:
+        add_sizes, _ = KINDS[config["model_type"]]
+        add_sizes(writer, config)
+    if "num_attention_heads" in config:
+        _add_attention(writer, config)
+    experts = config.get("num_experts", config.get("num_local_experts"))
+    if experts is not None:
+        writer.add_expert_count(experts)
+        writer.add_expert_used_count(config["num_experts_per_tok"])
+        writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+
+
+def _add_attention(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
     writer.add_head_count(config["num_attention_heads"])
     writer.add_head_count_kv(config["num_key_value_heads"])
     writer.add_key_length(config["head_dim"])
@@ -71,12 +103,6 @@ def _add_sizes(writer: gguf.GGUFWriter, config: dict[str, Any], kind: str) -> No
     rope = config.get("rope_parameters") or {}
     writer.add_rope_freq_base(rope.get("rope_theta") or config["rope_theta"])
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
-    writer.add_file_type(FILE_TYPES[kind])
-    experts = config.get("num_experts", config.get("num_local_experts"))
-    if experts is not None:
-        writer.add_expert_count(experts)
-        writer.add_expert_used_count(config["num_experts_per_tok"])
-        writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
 
 
 def _add_tokens(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
@@ -91,9 +117,9 @@ def _add_tokens(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
     writer.add_token_list(tokens)
     writer.add_token_types([control if i in NAMED else normal for i in range(size)])
     writer.add_token_merges(["a b"])
-    eos = config["eos_token_id"]
+    eos = config.get("eos_token_id") or 0
     writer.add_eos_token_id(eos if isinstance(eos, int) else eos[0])
-    writer.add_bos_token_id(config["bos_token_id"])
+    writer.add_bos_token_id(config.get("bos_token_id") or 0)
     writer.add_add_bos_token(False)
 
 

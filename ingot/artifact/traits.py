@@ -99,9 +99,14 @@ class Traits:
         return bool(self.arguments(Role.SEQUENCE, Role.SEGMENT))
 
     @property
+    def goes_on(self) -> bool:
+        """Tells whether rows go on from those before them, in a record of their sequence."""
+        return bool(self.arguments(Role.PRECEDING))
+
+    @property
     def attends(self) -> bool:
         """Tells whether it is attention: rows meet the keys of others."""
-        return self.meets_tokens and not self.arguments(Role.PRECEDING)
+        return self.meets_tokens and not self.goes_on
 
     @property
     def by_rows(self) -> bool:
@@ -148,6 +153,7 @@ TRAITS: Mapping[str, Traits] = {
     "reorder": Traits(roles={"x": Role.OWN, "order": Role.VECTOR}),
     "mul": Traits(roles={"x": Role.OWN}),
     "scale": Traits(roles={"x": Role.OWN, "weight": Role.VECTOR}),
+    "head_scale": Traits(roles={"x": Role.OWN, "share": Role.OWN}),
     "lerp": Traits(roles=dict.fromkeys(("x", "y", "share"), Role.OWN) | {"weight": Role.VECTOR}),
     "bonus": Traits(roles=dict.fromkeys("qkv", Role.OWN) | {"weight": Role.VECTOR}),
     "soft_cap": Traits(roles={"x": Role.OWN}),

@@ -163,10 +163,12 @@ def _needs(explanation: Explanation, whose: str) -> str:
     lines = [_about(explanation, whose), table(cells, header)]
     caches = {cache.dtype: cache for way in ways for cache in way.caches}
     rows = [
-        (f"KV cache in {name}", _cache(cache))
+        (f"KV cache in {name}", _cache(cache, explanation.seats))
         for name, cache in caches.items()
         if cache.bytes_per_token
     ]
+    if records := max((cache.bytes_per_sequence for cache in caches.values()), default=0):
+        rows.append(("records", _records(records, explanation.seats)))
     if others := [way.name for way in ways if "--dequantize" in way.options]:
         rows.append(
             ("--dequantize", f"needed for {', '.join(others)}: the checkpoint is quantized")
@@ -219,14 +221,20 @@ def _sequences(count: int) -> str:
     return "1 sequence" if count == 1 else f"{count} sequences"
 
 
-def _cache(cache: CacheNeed) -> str:
-    all_of_it = format_bytes(cache.cache_bytes)
+def _cache(cache: CacheNeed, seats: int) -> str:
+    all_of_it = format_bytes(cache.cache_bytes - seats * cache.bytes_per_sequence)
     return f"{format_bytes(cache.bytes_per_token)} a token, {all_of_it} for all"
+
+
+def _records(nbytes: int, seats: int) -> str:
+    return (
+        f"{format_bytes(nbytes)} a sequence of any length, {format_bytes(seats * nbytes)} for all"
+    )
 
 
 def _about(explanation: Explanation, whose: str) -> str:
     who = f"{_sequences(explanation.seats)} of {explanation.context} tokens"
-    cached = f", with a KV cache for {who}" if _caches(explanation) else ""
+    cached = f", with {_kept(explanation)} for {who}" if _caches(explanation) else ""
     about = f"Needs on {explanation.target}{cached}. {TOTAL}"
     about += f" {RESIDENT}" if _has_experts(explanation) else ""
     if explanation.memory_bytes is None:
@@ -255,8 +263,18 @@ def _fits(way: Way, cache: CacheNeed, memory: int | None) -> list[str]:
 
 
 def _caches(explanation: Explanation) -> bool:
-    """Tells whether the model keeps keys and values."""
-    return any(cache.bytes_per_token for way in explanation.ways for cache in way.caches)
+    """Tells whether the model keeps anything of a sequence."""
+    return any(cache.cache_bytes for way in explanation.ways for cache in way.caches)
+
+
+def _kept(explanation: Explanation) -> str:
+    """Names what the model keeps of a sequence."""
+    caches = [cache for way in explanation.ways for cache in way.caches]
+    named = {
+        "a KV cache": any(cache.bytes_per_token for cache in caches),
+        "records": any(cache.bytes_per_sequence for cache in caches),
+    }
+    return " and ".join(name for name, present in named.items() if present)
 
 
 def _has_experts(explanation: Explanation) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ingot.cli.arguments import NUM_SPECULATIVE_TOKENS, SPECULATIVE, Argument
-from ingot.cli.numbers import human_bytes, human_int
+from ingot.cli.numbers import human_bytes, human_int, whole_number
 from ingot.cli.origins import field_of, parsed
 from ingot.cli.serve_options import seconds
 from ingot.cli.template_options import CHAT_TEMPLATE, given_template
@@ -46,6 +46,21 @@ MODEL_OPTIONS = (
         "where a step takes less than a quarter of that, a stream is sent tokens so often "
         "(default: 0.03; 0: after each step)",
         seconds,
+    ),
+    Argument("--max-sessions N", "sessions that clients keep (default: 256)", whole_number),
+    Argument("--session-bytes SIZE", "bytes of their states (default: no bound)", human_bytes),
+    Argument(
+        "--session-idle S",
+        "close a session that nobody asked for so long (default: 1800; 0: no bound)",
+        seconds,
+    ),
+    Argument(
+        "--prompt-cache DIR",
+        "keep prefixes of prompts in this folder, and find them again after a restart",
+        str,
+    ),
+    Argument(
+        "--prompt-cache-bytes SIZE", "the most bytes of its files (default: 10GB)", human_bytes
     ),
     Argument("--pin", "keep it loaded when it is idle or memory is short"),
     Argument(

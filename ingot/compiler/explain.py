@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from math import prod
@@ -265,7 +266,7 @@ def _needs(
 
 def features(config: ModelConfig) -> tuple[str, ...]:
     """Lists the features of a model: what every model has, then what only some have."""
-    attention = [a.mixer for a in config.layers if isinstance(a.mixer, AttentionConfig)]
+    attention = [mixer for mixer in config.mixers if isinstance(mixer, AttentionConfig)]
     kinds = [_rotation(config)] if config.ropes else []
     kinds += ["learned positions"] if config.learned_positions else []
     norms = {mixer.qk_norm for mixer in attention}
@@ -273,12 +274,11 @@ def features(config: ModelConfig) -> tuple[str, ...]:
     with_sinks = sum(mixer.sinks for mixer in attention)
     softcap = max((mixer.softcap for mixer in attention), default=0.0)
     buckets = max((m.distances.buckets for m in attention if m.distances), default=0)
-    parts = (part for layer in config.layers for part in (layer.mixer, layer.mlp))
+    parts = [part for layer in config.layers for part in layer.parts]
     biased = ", ".join(dict.fromkeys(name for part in parts for name in part.biased))
     features = {
-        f"{config.num_layers} layers of width {config.hidden_size}, "
-        f"{_each(layer.mlp.described for layer in config.layers)}": True,
-        _each(layer.mixer.described for layer in config.layers): True,
+        f"{config.num_layers} layers of width {config.hidden_size}, {_mlps(config)}": True,
+        _counted([mixer.described for mixer in config.mixers], config.num_layers): True,
         f"vocabulary of {config.vocab_size}, {_head(config)}": True,
         f"{_each(kinds) or 'no embedding of positions'}, up to "
         f"{config.max_position_embeddings} positions": True,
@@ -288,6 +288,7 @@ def features(config: ModelConfig) -> tuple[str, ...]:
         "queries and keys are normalised over their whole width": "full" in norms,
         f"sliding window of {max(windows, default=0)} tokens in {len(windows)} layers": windows,
         f"attention sinks in {with_sinks} layers": with_sinks,
+        "results of attention are gated": any(mixer.gate != "none" for mixer in attention),
         f"scores depend on distances in {buckets} buckets": buckets,
         f"scores are capped at {softcap:g}": softcap,
         f"logits are capped at {config.logit_softcap:g}": config.logit_softcap,
@@ -311,7 +312,7 @@ def _head(config: ModelConfig) -> str:
 def _rotation(config: ModelConfig) -> str:
     """Describes the rotation of layers, and how many rotate if not all do."""
     kinds = _each(rope.type for rope in config.ropes)
-    rotating = sum(bool(layer.mixer.ropes) for layer in config.layers)
+    rotating = sum(bool(mixer.ropes) for mixer in config.mixers)
     some = f" in {rotating} of {config.num_layers} layers" if rotating < config.num_layers else ""
     return f"rotary embedding {kinds}{some}"
 
@@ -319,6 +320,22 @@ def _rotation(config: ModelConfig) -> str:
 def _each(texts: Iterable[str]) -> str:
     """Different texts, each once."""
     return " and ".join(dict.fromkeys(texts))
+
+
+def _mlps(config: ModelConfig) -> str:
+    """Describes the MLPs of layers; where some have none, in how many which is."""
+    texts = [layer.mlp.described for layer in config.layers if layer.mlp]
+    if len(texts) == config.num_layers:
+        return _each(texts)
+    return _counted(texts, config.num_layers) or "no MLPs"
+
+
+def _counted(texts: Sequence[str], layers: int) -> str:
+    """Different texts, each once, and of how many layers it is where not of all."""
+    counts = Counter(texts)
+    if len(counts) == 1 and len(texts) == layers:
+        return texts[0]
+    return "; ".join(f"in {count} of {layers} layers {text}" for text, count in counts.items())
 
 
 def active_parameters(blueprint: Blueprint) -> int:

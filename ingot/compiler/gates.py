@@ -24,6 +24,7 @@ from ingot.compiler.quality_texts import own_texts, paragraphs, pieces_of
 from ingot.compiler.quantization.store import QuantizedWeights
 from ingot.compiler.reference import ReadParameter
 from ingot.compiler.rounding import Rounded, Roundings, roundings_of
+from ingot.compiler.tokenizer import encode
 from ingot.errors import QualityError
 
 
@@ -39,7 +40,8 @@ def add_golden(
     own = weights.beside(model.checkpoint.beside().read, on_read)
     resolved, name = model.resolved, stored_format(model, front)
     text, whole = (
-        model.tokenizer.encode(TEXT, add_special_tokens=special).ids for special in (False, True)
+        encode(model.tokenizer, TEXT, "English text", add_special_tokens=special)
+        for special in (False, True)
     )
     prompts = golden_prompts(
         text or [0],

@@ -33,12 +33,13 @@ WAYS: tuple[tuple[str, dict[str, str]], ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheNeed:
-    """The KV cache for some sequences of some length, and the memory with it.
+    """What is kept of some sequences of some length, and the memory with it.
 
     Attributes:
         dtype: of stored keys and values; options: of the compile that gives it.
         bytes_per_token: of all layers.
-        cache_bytes: for the sequences, in whole pages.
+        bytes_per_sequence: of the records of all layers, whatever its length.
+        cache_bytes: for the sequences, in whole pages, and their records.
         total_bytes: with the weights and what a step needs.
         fits: whether that is within the memory; None where nothing tells how much there is.
         largest_context: of so many sequences in that memory; 0: not one token of each fits.
@@ -48,6 +49,7 @@ class CacheNeed:
     dtype: str
     options: tuple[str, ...]
     bytes_per_token: int
+    bytes_per_sequence: int = 0
     cache_bytes: int
     total_bytes: int
     fits: bool | None
@@ -210,23 +212,24 @@ def step_bytes(config: ModelConfig, limits: Limits) -> int:
     by side. A GPU uses places again, and needs less.
     """
     streams = 4 if config.placement == "pre" else 8
-    parts = (each.mixer.temporary_width + each.mlp.temporary_width for each in config.layers)
+    parts = (sum(part.temporary_width for part in layer.parts) for layer in config.layers)
     row = streams * config.hidden_size + max(parts, default=0)
     return 4 * (limits.max_num_batched_tokens * row + limits.max_logit_rows * config.vocab_size)
 
 
 def _cache(dtype: str, config: ModelConfig, limits: Limits, fixed: int, use: Use) -> CacheNeed:
     cached = [
-        (heads, size, layer.mixer.block_size)
-        for layer in (() if config.head else config.layers)
-        for heads, size in layer.mixer.cached
+        (heads, size, mixer.block_size)
+        for mixer in (() if config.head else config.mixers)
+        for heads, size in mixer.cached
     ]
     per_token = sum(_form(dtype, block).nbytes((heads, size)) for heads, size, block in cached)
     window = widest_window(config.windows)
 
     def cache_bytes(context: int, seats: int) -> int:
         step, page = limits.max_num_batched_tokens, limits.page_size
-        return per_token * page * seats * most_pages(context, step, page, window)
+        pages = per_token * page * most_pages(context, step, page, window)
+        return seats * (pages + config.record_bytes)
 
     asked = cache_bytes(use.context, use.seats)
     fits, most_context, most_seats = None, None, None
@@ -240,6 +243,7 @@ def _cache(dtype: str, config: ModelConfig, limits: Limits, fixed: int, use: Use
         dtype=dtype,
         options=("--kv-dtype", "int8") if dtype == "int8" else (),
         bytes_per_token=per_token,
+        bytes_per_sequence=config.record_bytes,
         cache_bytes=asked,
         total_bytes=fixed + asked,
         fits=fits,

@@ -52,9 +52,9 @@ class Recorder(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        if func._schema.is_mutable:
-            raise ValueError(f"{func} writes into a tensor")
         kwargs = kwargs or {}
+        if writes(func, args, kwargs):
+            raise ValueError(f"{func} writes into a tensor")
         given = list(leaves((args, list(kwargs.items()))))
         like = (func, *[facts(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in given])
         if like not in self.examples:
@@ -86,6 +86,16 @@ class Recorder(TorchDispatchMode):
     def keep(self, tensor: torch.Tensor, name: Any) -> None:
         self.names[id(tensor)] = name
         self.alive.append(tensor)
+
+
+def writes(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Returns whether a call writes into a tensor; one that it may write into may be left out."""
+    written = (
+        kwargs.get(given.name, args[index] if index < len(args) else None)
+        for index, given in enumerate(func._schema.arguments)
+        if given.alias_info is not None and given.alias_info.is_write
+    )
+    return any(each is not None for each in written)
 
 
 def tensors(value: Any) -> Iterator[torch.Tensor]:

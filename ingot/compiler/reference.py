@@ -18,7 +18,7 @@ from torch.fx import GraphModule, Node
 from ingot.artifact.traits import TRAITS, Role
 from ingot.compiler.quantization.graph_matrices import is_head
 from ingot.ops import OPS
-from ingot.ops.expert_gate import gated, picks
+from ingot.ops.expert_gate import inner_values, picks
 from ingot.ops.registry import Args
 from ingot.ops.scaled import Operand, Scaled
 from ingot.ops.stacks import matrix_name
@@ -253,9 +253,8 @@ class Interpreter:
         rows, parts = _joined(x), _joined(shares)
         out = torch.zeros_like(rows)
         for expert, picking, _ in picks(parts, given["top_k"]):
-            both = self._expert_product(given, "gate_up", expert, rows[:, picking])
-            gate, up = both.chunk(2, -1)
-            inner = gated(gate, up, given["kind"], given["limit"])
+            first = self._expert_product(given, "gate_up", expert, rows[:, picking])
+            inner = inner_values(first, given["kind"], given["limit"], given["plain"])
             made = self._expert_product(given, "down", expert, inner)
             out[:, picking] += parts[:, picking, expert, None] * made
         return list(out.split(lengths, dim=1))

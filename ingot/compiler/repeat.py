@@ -13,6 +13,8 @@ from torch.fx.node import map_arg
 from ingot.compiler.layers import Layers
 from ingot.passes.graph import NUMBER
 
+FIRST = 1  # the part that is the first layer
+
 
 def repeat(short: Graph, module: nn.Module, layers: Layers) -> Graph:
     """The graph of a module, from that of the module with its layers shortened.
@@ -29,7 +31,8 @@ class Repeater:
     """Builds a graph of parts of a short one: what is before all layers, layers, what is after.
 
     A layer reads its own weights, what was there before all layers, and what the layer before it
-    hands on: those of its nodes that others read, in their order.
+    hands on: those of its nodes that others read, in their order. Where the first layer hands on
+    more than a later one, the rest goes on to all others: its last are what each layer gives anew.
     """
 
     def __init__(
@@ -45,7 +48,8 @@ class Repeater:
         handed: list[Node] = []
         for index, place in enumerate(stand_ins):
             copies = self.add_part(place + 1, index, handed)
-            handed = [copies[node] for node in self.handed_on[place + 1]]
+            own = [copies[node] for node in self.handed_on[place + 1]]
+            handed = [*handed[: max(len(handed) - len(own), 0)], *own]
         self.add_part(len(self.parts) - 1, 0, handed)
 
     def is_handed_on(self, node: Node) -> bool:
@@ -82,9 +86,9 @@ class Repeater:
             giver = self.part_of[node]
             if giver in (part, 0):
                 return copies[node] if giver == part else self.before[node]
-            if giver != part - 1:
+            if giver not in (FIRST, part - 1):
                 raise ValueError("a layer reads what another than that before it gives")
-            return handed[self.handed_on[giver].index(node)]
+            return handed[self.handed_on[giver].index(node) - len(self.handed_on[giver])]
 
         for node in self.parts[part]:
             # Before the layers names are what they are; after that they count up.

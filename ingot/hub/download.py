@@ -26,7 +26,14 @@ from ingot.errors import (
 from ingot.hub.gguf import chosen_files, headers_of
 from ingot.hub.snapshots import MAIN, cache_dir, partial_of, repository, size_here
 from ingot.models.checkpoints.checkpoint_files import weight_names
-from ingot.models.file_names import CONFIG, INDEX, SINGLE, TOKENIZER, small_files
+from ingot.models.file_names import (
+    CONFIG,
+    INDEX,
+    SINGLE,
+    TOKENIZER,
+    has_tokenizer,
+    small_files,
+)
 from ingot.models.model_dir import ModelDir, no_tokenizer
 from ingot.models.other_formats import other_format
 from ingot.say import say
@@ -148,7 +155,7 @@ class Remote:
                 f"{self.name} has no {lacks}",
                 hint=f"ingot compiles models with {CONFIG}, {TOKENIZER} and {SINGLE} or shards.",
             )
-        if TOKENIZER not in self.files:
+        if not has_tokenizer(self.files):
             raise no_tokenizer(self.name)
 
     def _fetch(self, names: Sequence[str]) -> None:

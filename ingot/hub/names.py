@@ -24,7 +24,7 @@ from ingot.errors import (
     describe,
 )
 from ingot.hub.snapshots import MAIN, cache_dir, cached
-from ingot.models.gguf.names import gguf_in
+from ingot.models.single_files import single_in
 
 # Behind a colon stands which GGUF file of a repository is meant.
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(:[\w./-]+)?", re.ASCII)
@@ -44,7 +44,7 @@ def hub_name(model: str | Path) -> str:
 def model_path(model: str | Path, revision: str | None = None) -> Path:
     """Where a model lies: the path itself, or what a name on the hub has in its cache.
 
-    That is a folder, or a GGUF file, also where a path is that of a folder with one.
+    That is a folder, or a file that is a model, also where a path is that of a folder with one.
 
     A model that is not there yet is downloaded.
 
@@ -61,7 +61,7 @@ def model_path(model: str | Path, revision: str | None = None) -> Path:
     """
     name = _named(model, revision)
     if not name:
-        return gguf_in(Path(model)) or Path(model)
+        return single_in(Path(model)) or Path(model)
     folder = cached(name, revision)
     if folder is None:
         from ingot.compiler.torch_import import check_torch
@@ -78,7 +78,7 @@ def model_outline(model: str | Path, revision: str | None = None) -> Iterator[Pa
     The folder then has the weights' headers alone, and is removed at the end.
     """
     name = _named(model, revision)
-    folder = cached(name, revision) if name else gguf_in(Path(model)) or Path(model)
+    folder = cached(name, revision) if name else single_in(Path(model)) or Path(model)
     if folder:
         yield folder
         return

@@ -63,14 +63,15 @@ def whole_gguf(folder: Path, kind: str = "") -> Path | None:
 def is_whole(folder: Path) -> bool:
     """Whether a folder has all that a model needs. Weights are the last to come into it."""
     from ingot.models.checkpoints.checkpoint_files import weight_names
-    from ingot.models.file_names import CONFIG, TOKENIZER
+    from ingot.models.file_names import CONFIG, has_tokenizer
     from ingot.models.model_dir import ModelDir
 
     try:
         weights = weight_names(ModelDir.at(folder))
     except (OSError, IngotError):
         return False
-    return bool(weights) and all((folder / n).is_file() for n in (CONFIG, TOKENIZER, *weights))
+    there = {path.name for path in folder.iterdir() if path.is_file()}
+    return bool(weights) and there >= {CONFIG, *weights} and has_tokenizer(there)
 
 
 def model_size(model: Path) -> int:

@@ -11,6 +11,9 @@ from ingot.models.rope import RopeConfig
 
 # One norm for all heads, one for each head, or one over the whole width of queries or of keys.
 QkNorm = Literal["none", "head", "each_head", "full"]
+# What the results of heads are multiplied by before the output: nothing, or for each element or
+# each head the sigmoid of a product with the input.
+OutputGate = Literal["none", "element", "head"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +34,8 @@ class AttentionConfig:
         query_temperature: queries grow with their position; see `RopeConfig.temperature`.
         qk_norm: how queries and keys are normalised. The norm is of the model's kind.
         norm_after_rope: they are rotated first.
-        bias, o_bias: biases of q, k and v, and of the output.
+        gate: what the results of heads are multiplied by.
+        bias, o_bias: biases of q, k, v and the gate, and of the output.
     """
 
     num_heads: int
@@ -47,6 +51,7 @@ class AttentionConfig:
     query_temperature: float = 0.0
     qk_norm: QkNorm = "none"
     norm_after_rope: bool = False
+    gate: OutputGate = "none"
     bias: bool = False
     o_bias: bool = False
 
@@ -93,6 +98,11 @@ class AttentionConfig:
         return self.num_heads * self.head_dim
 
     @property
+    def gate_size(self) -> int:
+        """Width of the gate."""
+        return {"none": 0, "element": self.q_size, "head": self.num_heads}[self.gate]
+
+    @property
     def kv_size(self) -> int:
         """Width of all key heads, or of all value heads, together."""
         return self.num_kv_heads * self.head_dim
@@ -110,6 +120,11 @@ class AttentionConfig:
         return (self.num_kv_heads, self.head_dim), (self.num_kv_heads, self.head_dim)
 
     @property
+    def records(self) -> tuple[tuple[int, int], ...]:
+        """What is kept of a sequence as a whole; nothing."""
+        return ()
+
+    @property
     def block_size(self) -> int:
         """Columns of what is cached that share a scale in int8: a head."""
         return self.head_dim
@@ -119,7 +134,8 @@ class AttentionConfig:
         """About how many values it makes of a token."""
         by, heads = self.distances, {"queries": self.num_heads, "keys": self.num_kv_heads}
         biases = by.buckets * sum(heads.get(term, 0) for term in by.terms) if by else 0
-        return 3 * self.q_size + 4 * self.kv_size + biases
+        gate = self.q_size + self.gate_size if self.gate_size else 0
+        return 3 * self.q_size + 4 * self.kv_size + gate + biases
 
     @property
     def described(self) -> str:
@@ -132,5 +148,6 @@ class AttentionConfig:
     @property
     def biased(self) -> tuple[str, ...]:
         """Its linears that have a bias."""
-        named = {"q, k, v": self.bias, "attention output": self.o_bias}
+        projections = "q, k, v" if self.gate == "none" else "q, k, v, gate"
+        named = {projections: self.bias, "attention output": self.o_bias}
         return tuple(name for name, has_bias in named.items() if has_bias)

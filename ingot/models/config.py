@@ -15,7 +15,7 @@ from ingot.models.attention_config import AttentionConfig
 from ingot.models.family import USUAL, Family
 from ingot.models.head_config import HeadConfig
 from ingot.models.latent_config import LatentConfig
-from ingot.models.layer_config import LayerConfig
+from ingot.models.layer_config import LayerConfig, Mixer
 from ingot.models.moe_config import MoeConfig
 from ingot.models.rope import RopeConfig
 
@@ -96,6 +96,11 @@ class ModelConfig:
                     )
 
     def _check_norms(self, layer: LayerConfig) -> None:
+        if self.placement.startswith("parallel") and len(layer.parts) < 2:
+            raise ContradictionError(
+                "a layer whose mixer and MLP run side by side has one of them alone",
+                hint="supported: layers of one part whose parts follow on each other",
+            )
         mixer = layer.mixer
         each_head = isinstance(mixer, AttentionConfig) and mixer.qk_norm == "each_head"
         if each_head and (self.norm != "layer" or self.norm_bias):
@@ -110,20 +115,24 @@ class ModelConfig:
         return len(self.layers)
 
     @property
+    def mixers(self) -> tuple[Mixer, ...]:
+        """The mixers of the layers that have one."""
+        return tuple(layer.mixer for layer in self.layers if layer.mixer is not None)
+
+    @property
     def windows(self) -> tuple[int, ...]:
-        """The window of every layer; 0 is all."""
-        return tuple(layer.mixer.window for layer in self.layers)
+        """The window of every layer that attends; 0 is all."""
+        return tuple(mixer.window for mixer in self.mixers if mixer.cached)
 
     @property
     def ropes(self) -> tuple[RopeConfig, ...]:
         """The ways in which some layer rotates, each once, in the order of the layers."""
-        return tuple(dict.fromkeys(rope for layer in self.layers for rope in layer.mixer.ropes))
+        return tuple(dict.fromkeys(rope for mixer in self.mixers for rope in mixer.ropes))
 
     @property
     def largest_head(self) -> int:
         """The largest size of a head that any layer caches; 0 of a model without such layers."""
-        mixers = (layer.mixer for layer in self.layers)
-        heads = (head for m in mixers if not isinstance(m, LatentConfig) for head in m.cached)
+        heads = (head for m in self.mixers if not isinstance(m, LatentConfig) for head in m.cached)
         return max((size for _, size in heads), default=0)
 
     @property
@@ -143,10 +152,21 @@ class ModelConfig:
 
     @property
     def _latents(self) -> list[LatentConfig]:
-        mixers = (layer.mixer for layer in self.layers)
-        return [mixer for mixer in mixers if isinstance(mixer, LatentConfig)]
+        return [mixer for mixer in self.mixers if isinstance(mixer, LatentConfig)]
 
     def kv_bytes_per_token(self, element_bytes: int) -> int:
         """Bytes that one token takes in the KV cache of all layers."""
-        cached = (heads * size for layer in self.layers for heads, size in layer.mixer.cached)
+        cached = (heads * size for mixer in self.mixers for heads, size in mixer.cached)
         return sum(cached) * element_bytes
+
+    @property
+    def counts_no_tokens(self) -> bool:
+        """True if nothing in the model depends on how many tokens a sequence has."""
+        return not (self.learned_positions or any(mixer.cached for mixer in self.mixers))
+
+    @property
+    def record_bytes(self) -> int:
+        """Bytes of the records that all layers keep of a sequence, in float32."""
+        parts = (part for layer in self.layers for part in layer.parts)
+        records = (record for part in parts for record in part.records)
+        return 4 * sum(rows * columns for rows, columns in records)

@@ -17,12 +17,20 @@ from ingot.models.blueprint import (
     rms_norm,
 )
 from ingot.models.config import ModelConfig, Placement
+from ingot.models.delta_blueprint import delta
+from ingot.models.delta_config import DeltaConfig
 from ingot.models.head_config import DenseConfig
 from ingot.models.latent_config import LatentConfig
 from ingot.models.layer_config import LayerConfig
+from ingot.models.mamba2_config import Mamba2Config
+from ingot.models.mamba_config import MambaConfig
 from ingot.models.mlp_config import MlpConfig
 from ingot.models.moe_config import MoeConfig
+from ingot.models.record_blueprint import mamba, mamba2, short_conv
 from ingot.models.rope import RopeConfig
+from ingot.models.rwkv_blueprint import channel_mix, time_mix
+from ingot.models.rwkv_config import ChannelMixConfig, TimeMixConfig
+from ingot.models.short_conv_config import ShortConvConfig
 
 
 def norm(config: ModelConfig, size: int) -> Blueprint:
@@ -31,13 +39,15 @@ def norm(config: ModelConfig, size: int) -> Blueprint:
 
 
 def attention(config: ModelConfig, mixer: AttentionConfig) -> Blueprint:
-    """Projections, norms of q and k, sinks."""
+    """Projections, norms of q and k, sinks, gate."""
     hidden = config.hidden_size
     parts = {
         "q_proj": linear(hidden, mixer.q_size, bias=mixer.bias),
         "k_proj": linear(hidden, mixer.kv_size, bias=mixer.bias),
         "v_proj": linear(hidden, mixer.kv_size, bias=mixer.bias),
     }
+    if mixer.gate_size:
+        parts["gate_proj"] = linear(hidden, mixer.gate_size, bias=mixer.bias)
     stacked = (tuple(parts),)
     if mixer.qk_norm != "none":
         parts |= {
@@ -117,15 +127,17 @@ def router(config: ModelConfig, moe: MoeConfig) -> Blueprint:
 
 
 def experts(config: ModelConfig, moe: MoeConfig) -> Blueprint:
-    """The matrices of all experts, stacked: the rows of the gate and then those of up, and down."""
-    count, inner, hidden = moe.experts, moe.size, config.hidden_size
+    """The matrices of all experts, stacked: the rows of the gate and then those of up, or those of
+    up alone, and down."""
+    count, inner, width = moe.experts, moe.size, moe.latent or config.hidden_size
+    first, rows = ("gate_up_proj", 2 * inner) if moe.kind == "gated" else ("up_proj", inner)
     shapes: dict[str, Shape] = {
-        "gate_up_proj": (count, 2 * inner, hidden),
-        "down_proj": (count, hidden, inner),
+        first: (count, rows, width),
+        "down_proj": (count, width, inner),
     }
     biases: dict[str, Shape] = {
-        "gate_up_proj_bias": (count, 2 * inner),
-        "down_proj_bias": (count, hidden),
+        f"{first}_bias": (count, rows),
+        "down_proj_bias": (count, width),
     }
     return Blueprint(shapes=shapes | (biases if moe.bias else {}), multiplied=True, picks=moe.picks)
 
@@ -144,8 +156,15 @@ def alone(mlp: MlpConfig) -> MoeConfig:
 
 
 def mixture(config: ModelConfig, moe: MoeConfig) -> Blueprint:
-    """Router, experts, and an MLP for all tokens, with or without a gate of its own."""
-    parts = {"gate": router(config, moe), "experts": experts(config, moe)}
+    """Router, experts with the products around them, and an MLP for all tokens, with or without a
+    gate of its own."""
+    hidden, bias = config.hidden_size, moe.latent_bias
+    parts = {"gate": router(config, moe)}
+    if moe.latent:
+        parts["latent_in_proj"] = linear(hidden, moe.latent, bias=bias)
+    parts["experts"] = experts(config, moe)
+    if moe.latent:
+        parts["latent_out_proj"] = linear(moe.latent, hidden, bias=bias)
     if moe.shared and moe.shared_gate:
         only = alone(moe.shared)
         parts |= {"shared_gate": router(config, only), "shared_experts": experts(config, only)}
@@ -158,8 +177,14 @@ def mixture(config: ModelConfig, moe: MoeConfig) -> Blueprint:
 PARTS: Mapping[type, Callable[[ModelConfig, Any], Blueprint]] = {
     AttentionConfig: attention,
     LatentConfig: latent_attention,
+    ShortConvConfig: short_conv,
+    Mamba2Config: mamba2,
+    MambaConfig: mamba,
+    DeltaConfig: delta,
+    TimeMixConfig: time_mix,
     MlpConfig: dense_mlp,
     MoeConfig: mixture,
+    ChannelMixConfig: channel_mix,
 }
 
 
@@ -168,31 +193,34 @@ def part(config: ModelConfig, of: Any) -> Blueprint:
     return PARTS[type(of)](config, of)
 
 
-# The parts of a layer in the order in which they run, by the names of Llama and Gemma 2.
-LAYER_PARTS: Mapping[Placement, tuple[str, ...]] = {
-    "pre": ("input_layernorm", "self_attn", "post_attention_layernorm", "mlp"),
-    "post": ("self_attn", "post_attention_layernorm", "mlp", "post_feedforward_layernorm"),
+# The mixer and the MLP of a layer with their norms, in the order in which they run, by the names of
+# Llama and Gemma 2.
+LAYER_PARTS: Mapping[Placement, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "pre": (("input_layernorm", "self_attn"), ("post_attention_layernorm", "mlp")),
+    "post": (("self_attn", "post_attention_layernorm"), ("mlp", "post_feedforward_layernorm")),
     "sandwich": (
-        "input_layernorm",
-        "self_attn",
-        "post_attention_layernorm",
-        "pre_feedforward_layernorm",
-        "mlp",
-        "post_feedforward_layernorm",
+        ("input_layernorm", "self_attn", "post_attention_layernorm"),
+        ("pre_feedforward_layernorm", "mlp", "post_feedforward_layernorm"),
     ),
-    "sums": ("self_attn", "post_attention_layernorm", "mlp", "post_feedforward_layernorm"),
-    "parallel": ("input_layernorm", "self_attn", "mlp"),
-    "parallel_pair": ("input_layernorm", "self_attn", "post_attention_layernorm", "mlp"),
+    "sums": (("self_attn", "post_attention_layernorm"), ("mlp", "post_feedforward_layernorm")),
+    "parallel": (("input_layernorm", "self_attn"), ("mlp",)),
+    "parallel_pair": (("input_layernorm", "self_attn"), ("post_attention_layernorm", "mlp")),
 }
 
 
 def decoder_layer(config: ModelConfig, layer: LayerConfig) -> Blueprint:
-    """Mixer and MLP with the norms around them."""
+    """What there is of a mixer and an MLP, with the norms around them."""
     width = norm(config, config.hidden_size)
-    others = {"self_attn": part(config, layer.mixer), "mlp": part(config, layer.mlp)}
+    others = {
+        name: part(config, of)
+        for name, of in (("self_attn", layer.mixer), ("mlp", layer.mlp))
+        if of is not None
+    }
     names = [
         name
-        for name in LAYER_PARTS[config.placement]
+        for names in LAYER_PARTS[config.placement]
+        if others.keys() & names
+        for name in names
         if layer.input_norm or name != "input_layernorm"
     ]
     return Blueprint(parts={name: others.get(name, width) for name in names})

@@ -21,15 +21,15 @@ Part = TypeVar("Part")
 def parse_decoder(
     fields: Fields,
     *,
-    mixer: Mixer | Sequence[Mixer],
-    mlp: Mlp | Sequence[Mlp],
+    mixer: Mixer | Sequence[Mixer | None] | None,
+    mlp: Mlp | Sequence[Mlp | None] | None,
     **decided: Any,
 ) -> ModelConfig:
     """Reads the common keys of config.json; the arguments are what the family decides.
 
     Args:
         fields: config.json, with the family's spellings and defaults.
-        mixer, mlp: of every layer, or one for each.
+        mixer, mlp: of every layer, or one for each; None where there is none.
         decided: fields of ModelConfig that are not common keys, or stand for them.
 
     Raises:
@@ -37,8 +37,8 @@ def parse_decoder(
     """
     _refuse_foreign(fields)
     num_layers = read_num_layers(fields)
-    mixers: Sequence[Mixer] = _of_layers(mixer, num_layers)
-    mlps: Sequence[Mlp] = _of_layers(mlp, num_layers)
+    mixers: Sequence[Mixer | None] = _of_layers(mixer, num_layers)
+    mlps: Sequence[Mlp | None] = _of_layers(mlp, num_layers)
     return ModelConfig(
         layers=tuple(
             LayerConfig(mixer=one, mlp=other) for one, other in zip(mixers, mlps, strict=True)

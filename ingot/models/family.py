@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from ingot.errors import InternalError
 from ingot.models.fields import Fields
-from ingot.models.weight_rules import Decays, Entry, Products, Rows, Stack, Sums
+from ingot.models.weight_rules import Decays, Entry, Join, Products, Rows, Stack, Sums, Totals
 
 if TYPE_CHECKING:
     from torch import nn
@@ -21,10 +21,12 @@ __all__ = [
     "Build",
     "Decays",
     "Family",
+    "Join",
     "Products",
     "Rows",
     "Stack",
     "Sums",
+    "Totals",
     "Weights",
     "parse_nothing",
 ]

@@ -29,7 +29,9 @@ MODULES = "modules.json"
 PROMPTS = "config_sentence_transformers.json"
 SENTENCE_CONFIG = "sentence_bert_config.json"
 MODULE_FOLDER = re.compile(r"\d+_\w+")
-GGUF = ".gguf"  # ends the name of a file that is a whole model
+GGUF, PTH = ".gguf", ".pth"  # end the names of files that are whole models
+# The vocabulary of RWKV models, of which tokenizer.json is made where there is none.
+WORLD = re.compile(r"rwkv_vocab_v\d+\.txt")
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 
@@ -40,7 +42,14 @@ def small_files(names: Iterable[str]) -> list[str]:
     return [name for name in names if name in known or _is_small(*name.rpartition("/")[::2])]
 
 
+def has_tokenizer(names: Iterable[str]) -> bool:
+    """Returns whether a folder with these files has a tokenizer, or what one is made of."""
+    return any(name == TOKENIZER or WORLD.fullmatch(name) for name in names)
+
+
 def _is_small(folder: str, name: str) -> bool:
-    """Returns whether a file of a folder is a chat template, or the config of a module."""
+    """Returns whether a file of a folder is a chat template, the config of a module, or a
+    vocabulary."""
     is_module = name == CONFIG and MODULE_FOLDER.fullmatch(folder)
-    return bool(is_module) or (folder == TEMPLATES and name.endswith(JINJA))
+    is_vocabulary = not folder and WORLD.fullmatch(name)
+    return bool(is_module or is_vocabulary) or (folder == TEMPLATES and name.endswith(JINJA))

@@ -84,6 +84,11 @@ class LatentConfig:
         return ((1, self.row_size),)
 
     @property
+    def records(self) -> tuple[tuple[int, int], ...]:
+        """What is kept of a sequence as a whole; nothing."""
+        return ()
+
+    @property
     def block_size(self) -> int:
         """Columns of what is cached that share a scale in int8: both parts are whole blocks."""
         return math.gcd(self.rank, self.rotated_dim)

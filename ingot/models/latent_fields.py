@@ -62,7 +62,7 @@ def latent_weights(config: ModelConfig) -> Weights:
     Queries have both parts of a head side by side. The tensor of keys and values has the plain part
     of a head's key and then its value; a query is multiplied with the former transposed.
     """
-    mixers = [layer.mixer for layer in config.layers if isinstance(layer.mixer, LatentConfig)]
+    mixers = [mixer for mixer in config.mixers if isinstance(mixer, LatentConfig)]
     heads, has_rank = (mixers[0].num_heads, mixers[0].q_rank) if mixers else (1, 0)
     layer = "model.layers.{i}.self_attn"
     queries = f"{layer}.q_b_proj.weight" if has_rank else f"{layer}.q_proj.weight"

@@ -23,6 +23,7 @@ ACTIVATIONS = {
     "gelu_pytorch_tanh": "gelu_tanh",
     "gelu_fast": "gelu_tanh",
     "relu": "relu",
+    "relu2": "relu2",
 }
 _HEAD_KEYS = ("hidden_size", "num_attention_heads")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Activation = Literal["silu", "gelu", "gelu_tanh", "relu"]
+Activation = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2"]
 MlpKind = Literal["gated", "plain"]
 
 
@@ -29,6 +29,11 @@ class MlpConfig:
 
     def check(self) -> None:
         """Raises ContradictionError for values that cannot be together; here all can."""
+
+    @property
+    def records(self) -> tuple[tuple[int, int], ...]:
+        """What is kept of a sequence as a whole; nothing."""
+        return ()
 
     @property
     def temporary_width(self) -> int:

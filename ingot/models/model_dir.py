@@ -1,8 +1,8 @@
 """A model directory as a value: which files it has, and what they say.
 
 It is made once, where a path comes in, and handed to everyone who asks anything of the directory.
-A GGUF file stands for a directory: its small files are made of the metadata, and messages name them
-as if it were one, as in `model.gguf/config.json`.
+A GGUF file stands for a directory, and so does a .pth file of BlinkDL's: its small files are made
+of what it says, and messages name them as if it were one, as in `model.gguf/config.json`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from ingot.files import read_regular
 from ingot.models.checkpoints.formats.settings import QuantizationKeys, settings_of
 from ingot.models.file_names import (
     CONFIG,
-    GGUF,
     JINJA,
     MODULE_FOLDER,
     MODULES,
@@ -28,6 +27,8 @@ from ingot.models.file_names import (
 )
 from ingot.models.json_object import parse_json_object
 from ingot.models.other_formats import refuse_other_format
+from ingot.models.single_files import is_single, room_of
+from ingot.models.world.files import WorldFiles, needs_world
 
 MAX_JSON_BYTES = 64 * 2**20
 # Gets the name of a small file and how large it may be.
@@ -39,7 +40,7 @@ class ModelDir:
     """A model directory. Each of its small files is read once, when first asked for.
 
     Attributes:
-        path: the folder, or the GGUF file.
+        path: the folder, or the file that is a model.
         names: its files, and those of the folders of further chat templates and of modules as
             `folder/name`.
     """
@@ -57,6 +58,7 @@ class ModelDir:
         Raises:
             ModelDirError: it is no readable directory.
             CheckpointError: it is a model in a format of another program.
+            UnsupportedModelError: a file of a model that is not supported.
         """
         hint = "give a directory with config.json, *.safetensors and tokenizer.json"
         try:
@@ -75,22 +77,27 @@ class ModelDir:
     @classmethod
     def at(cls, path: Path) -> ModelDir:
         """Opens any folder, without the checks of `open`. Raises OSError where there is none."""
-        if is_gguf(path):
-            from ingot.models.gguf.model import FILES, SmallFiles
-
-            return cls(path, frozenset(FILES), SmallFiles(path))
+        if is_single(path):
+            small = room_of(path).SmallFiles(path)
+            return cls(path, frozenset(small.names), small)
         names = [*os.listdir(path), *_templates(path), *_modules(path)]
-        return cls(path, frozenset(names), lambda name, most: read_regular(path / name, most))
+        made = WorldFiles(path, names) if needs_world(names) else None
+        of_world = made.names if made else ()
+
+        def read(name: str, most: int) -> bytes:
+            return made(name) if made and name in of_world else read_regular(path / name, most)
+
+        return cls(path, frozenset([*names, *of_world]), read)
 
     @property
-    def is_gguf(self) -> bool:
-        """True if it is a GGUF file."""
-        return is_gguf(self.path)
+    def is_single(self) -> bool:
+        """True if it is a file."""
+        return is_single(self.path)
 
     @property
     def name(self) -> str:
         """Name of the model: owner/name in the hub's cache, else that of its folder or file."""
-        if self.is_gguf:
+        if self.is_single:
             return re.sub(r"-\d{5}-of-\d{5}$", "", self.path.stem)
         folder = self.path.resolve()
         repository = folder.parent.parent.name
@@ -105,8 +112,8 @@ class ModelDir:
     def read(self, name: str, max_bytes: int) -> bytes:
         """The bytes of a small file.
 
-        Raises OSError for one that is missing, unreadable, larger or no regular file, and of a GGUF
-        file the errors of a model that cannot be read.
+        Raises OSError for one that is missing, unreadable, larger or no regular file, and the
+        errors of what it is made of.
         """
         if name not in self._bytes:
             self._bytes[name] = self._read(name, max_bytes)
@@ -139,7 +146,8 @@ class ModelDir:
             ConfigError: it is not a JSON object, or repeats a key.
         """
         if name not in self._objects:
-            self._objects[name] = parse_json_object(self.json_bytes(name), name)
+            data, infinite = self.json_bytes(name), name == CONFIG
+            self._objects[name] = parse_json_object(data, name, infinite=infinite)
         return self._objects[name]
 
     @property
@@ -170,11 +178,6 @@ class ModelDir:
         """Raises TokenizerError where there is no tokenizer."""
         if not self.has(TOKENIZER):
             raise no_tokenizer(str(self.path))
-
-
-def is_gguf(path: Path) -> bool:
-    """Returns whether a path is that of a GGUF file, by its name."""
-    return path.suffix == GGUF and os.path.isfile(path)
 
 
 def no_tokenizer(where: str) -> TokenizerError:

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ingot.errors import ContradictionError
-from ingot.models.mlp_config import MlpConfig
+from ingot.models.mlp_config import MlpConfig, MlpKind
 
 Scoring = Literal["softmax", "sigmoid"]
 # What a group is worth: its best expert, or its two best together.
 GroupScore = Literal["max", "top2"]
 # An activation, or that of gpt-oss, whose values are clamped; see the op `expert_gate`.
-ExpertGate = Literal["silu", "gelu", "gelu_tanh", "relu", "clamped"]
+ExpertGate = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2", "clamped"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +23,9 @@ class MoeConfig:
         experts: how many there are; picks: how many of them compute a token.
         size: inner size of an expert.
         gate: what an expert does between its products; limit: of a clamped one.
+        kind: an expert is a gated or a plain MLP.
+        latent: width of the rows that experts compute, between two products for all of them; 0:
+            they compute those of the input. latent_bias: of these two products.
         bias: both products of every expert have biases.
         scoring: how logits become scores, from which the shares of the picked experts are made.
         correction_bias: a learned bias is added to the scores that experts are picked by.
@@ -41,6 +44,9 @@ class MoeConfig:
     size: int
     gate: ExpertGate
     limit: float = 0.0
+    kind: MlpKind = "gated"
+    latent: int = 0
+    latent_bias: bool = False
     bias: bool = False
     scoring: Scoring = "softmax"
     correction_bias: bool = False
@@ -78,20 +84,30 @@ class MoeConfig:
             )
 
     @property
+    def records(self) -> tuple[tuple[int, int], ...]:
+        """What is kept of a sequence as a whole; nothing."""
+        return ()
+
+    @property
     def temporary_width(self) -> int:
         """About how many values it makes of a token."""
         shared = self.shared.temporary_width if self.shared else 0
-        return 2 * self.experts + self.picks * self.size + shared
+        return 2 * self.experts + self.picks * self.size + 2 * self.latent + shared
 
     @property
     def described(self) -> str:
         """Description in a few words."""
         shared = f", one of {self.shared.size} for all tokens" if self.shared else ""
-        return f"{self.picks} of {self.experts} experts of {self.size} a token{shared}"
+        latent = f" on rows of {self.latent}" if self.latent else ""
+        return f"{self.picks} of {self.experts} experts of {self.size}{latent} a token{shared}"
 
     @property
     def biased(self) -> tuple[str, ...]:
         """Its linears that have a bias."""
-        named = {"experts": self.bias, "router": self.router_bias}
+        named = {
+            "experts": self.bias,
+            "products around experts": self.latent_bias,
+            "router": self.router_bias,
+        }
         shared = self.shared.biased if self.shared else ()
         return (*(name for name, has_bias in named.items() if has_bias), *shared)

@@ -17,6 +17,7 @@ from ingot.models.weight_rules import Entry
 MOST_EXPERTS = 2**12
 MLP = "model.layers.{i}.mlp"
 SPARSE = "model.layers.{i}.block_sparse_moe"
+SHARED = f"{MLP}.shared_expert"
 GATE_UP, DOWN = f"{MLP}.experts.gate_up_proj", f"{MLP}.experts.down_proj"
 
 
@@ -44,6 +45,12 @@ def read_shared(fields: Fields, key: str, default: int) -> MlpConfig | None:
     if not count:
         return None
     size = count * fields.integer("moe_intermediate_size")
+    return MlpConfig(size=size, activation=read_activation(fields))
+
+
+def read_shared_expert(fields: Fields) -> MlpConfig:
+    """The MLP of all tokens of a family that says how wide it is."""
+    size = fields.integer("shared_expert_intermediate_size")
     return MlpConfig(size=size, activation=read_activation(fields))
 
 
@@ -133,4 +140,12 @@ _TABLES: tuple[Mapping[str, Entry], ...] = (
 EXPERT_WEIGHTS: Weights = {
     **{name: tuple(table[name] for table in _TABLES) for name in _TABLES[0]},
     f"{MLP}.gate.weight": (f"{MLP}.gate.weight", f"{SPARSE}.gate.weight"),
+}
+# The MLP of all tokens where it has a gate of its own.
+SHARED_EXPERT_WEIGHTS: Weights = {
+    f"{MLP}.shared_experts.gate_up_proj": Stack(
+        (Rows(f"{SHARED}.gate_proj.weight"), Rows(f"{SHARED}.up_proj.weight"))
+    ),
+    f"{MLP}.shared_experts.down_proj": Stack((Rows(f"{SHARED}.down_proj.weight"),)),
+    f"{MLP}.shared_gate.weight": f"{MLP}.shared_expert_gate.weight",
 }

@@ -46,6 +46,11 @@ FORMATS = (
         "by the path of the .onnx file.",
     ),
     ForeignFormat(
+        ("rwkv*.pth", "RWKV*.pth"),
+        "a folder of RWKV models",
+        "Give the path of the one that is meant.",
+    ),
+    ForeignFormat(
         ("*.bin", "*.bin.index.json", "*.pt", "*.pth", "*.ckpt", "*.pkl"),
         "a PyTorch checkpoint of Python pickles",
         "Pickles run code when they are read, so they are refused. Convert them where you trust "

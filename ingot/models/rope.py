@@ -8,7 +8,9 @@ from typing import Literal
 from ingot.errors import ContradictionError
 
 Pairs = Literal["halves", "neighbours"]
-RopeType = Literal["none", "default", "linear", "dynamic", "llama3", "yarn", "longrope"]
+RopeType = Literal[
+    "none", "default", "linear", "dynamic", "llama3", "yarn", "longrope", "proportional"
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +22,9 @@ class RopeConfig:
         theta: base of the geometric series of frequencies.
         rotary_dim: how many leading dimensions of a head are rotated; the rest pass through.
         pairs: dimension i turns with i + rotary_dim / 2, or 2i with 2i + 1.
-        factor: stretch of the context (linear, dynamic, llama3, yarn).
+        factor: stretch of the context (linear, dynamic, llama3, yarn, proportional).
+        turned: how many pairs turn, those of the highest frequencies; the others, which are rotated
+            by 0, pass through (proportional).
         original_max_position_embeddings: trained length that the stretch starts from.
         attention_factor: what cos and sin are multiplied by (yarn, longrope).
         low_freq_factor, high_freq_factor: band that llama3 blends over.
@@ -35,6 +39,7 @@ class RopeConfig:
     rotary_dim: int
     pairs: Pairs = "halves"
     factor: float = 1.0
+    turned: int = 0
     original_max_position_embeddings: int
     attention_factor: float = 1.0
     low_freq_factor: float = 1.0

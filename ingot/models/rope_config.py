@@ -136,7 +136,8 @@ def _parse(
         kind = "default"
     theta = _either(fields, scaling, "rope_theta", 10000.0)
     fraction = _either(fields, scaling, "partial_rotary_factor", 1.0)
-    if fraction > 1.0 or (not partial and fraction != 1.0):
+    whole = kind == "proportional"  # the fraction is of the pairs that turn
+    if fraction > 1.0 or (not (partial or whole) and fraction != 1.0):
         raise scaling.wrong(
             "partial_rotary_factor", fraction, "at most 1" if partial else "1 for this family"
         )
@@ -147,7 +148,10 @@ def _parse(
         scaling.ignore(*_IGNORED)
     if scaling.sound():
         scaling.finish(_NOISE | beside)
-    return RopeConfig(type=kind, theta=theta, rotary_dim=int(head_dim * fraction), **more)
+    if whole:
+        more["turned"] = int(fraction * head_dim // 2)
+    rotary_dim = head_dim if whole else int(head_dim * fraction)
+    return RopeConfig(type=kind, theta=theta, rotary_dim=rotary_dim, **more)
 
 
 def _find(fields: Fields) -> Fields:
@@ -196,6 +200,11 @@ def _parse_default(scaling: Fields, fields: Fields, max_position: int) -> dict[s
 
 def _parse_stretched(scaling: Fields, fields: Fields, max_position: int) -> dict[str, Any]:
     factor = scaling.positive("factor")
+    return {"factor": factor, "original_max_position_embeddings": max_position}
+
+
+def _parse_proportional(scaling: Fields, fields: Fields, max_position: int) -> dict[str, Any]:
+    factor = scaling.positive("factor", 1.0)
     return {"factor": factor, "original_max_position_embeddings": max_position}
 
 
@@ -261,6 +270,7 @@ _PARSERS = {
     "llama3": _parse_llama3,
     "yarn": _parse_yarn,
     "longrope": _parse_longrope,
+    "proportional": _parse_proportional,
 }
 # "su" is what longrope was first called; "mrope" and others are refused by not being here.
 _SPELLINGS = {name: name for name in _PARSERS} | {"su": "longrope"}

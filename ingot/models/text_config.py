@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from ingot.models.checkpoints.formats.settings import SETTINGS
 from ingot.models.config import ModelConfig
@@ -31,7 +31,11 @@ _OF_IMAGES = (
 
 
 def parse_text(
-    fields: Fields, parse: Callable[[Fields], ModelConfig], *, tied: bool
+    fields: Fields,
+    parse: Callable[[Fields], ModelConfig],
+    *,
+    tied: bool,
+    beside: Sequence[str] = (),
 ) -> ModelConfig:
     """Reads the object `text_config`, and beside it what a whole model has.
 
@@ -39,12 +43,13 @@ def parse_text(
         fields: config.json.
         parse: reads the object.
         tied: `tie_word_embeddings` where neither the object nor config.json says it.
+        beside: further keys of images and films that the files of this family have.
     """
     text = fields.nested("text_config")
     outer = {key: fields.raw(key, None) for key in _OWN}
     text.assume(**{key: value for key, value in outer.items() if value is not None})
     text.assume(tie_word_embeddings=fields.flag("tie_word_embeddings", tied))
-    for key in (*_OF_IMAGES, *SETTINGS):  # what reads the tensors reads the settings
+    for key in (*_OF_IMAGES, *beside, *SETTINGS):  # what reads the tensors reads the settings
         fields.raw(key, None)
     config = parse(text)
     text.finish()

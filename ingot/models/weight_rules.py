@@ -98,6 +98,26 @@ class Decays:
     rows: Rows
 
 
-Rule = Rows | Stack | Sums | Products | Decays
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """A parameter that is the sum of several tensors of its shape, number by number."""
+
+    parts: tuple[Rows, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """A parameter that has so many rows of each part, one part after the other.
+
+    Args:
+        parts: where the rows come from, all of them stored alike; None stands for zeros, such as
+            the bias of outputs that have none. sizes: how many rows each part gives.
+    """
+
+    parts: tuple[Rows | None, ...]
+    sizes: tuple[int, ...]
+
+
+Rule = Rows | Stack | Sums | Products | Decays | Totals | Join
 # A name or a template stands for all rows of that tensor.
 Entry = str | Rule

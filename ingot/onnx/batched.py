@@ -1,8 +1,8 @@
 """A model's graph over a batch of sequences.
 
-Only attention lets tokens meet (design, rule 2). So the tokens of a batch are laid side by side and
-run through the graph of one sequence as it is, and attention alone is told which belong together
-and what came before. An op runs as one operator where ONNX has it, and else as its reference, of
+Only mixers let tokens meet (design, rule 2). So the tokens of a batch are laid side by side and run
+through the graph of one sequence as it is, and mixers alone are told which belong together and what
+came before. An op runs as one operator where ONNX has it, and else as its reference, of
 which every call is standard.
 """
 
@@ -17,9 +17,11 @@ from torch.fx import GraphModule
 
 from ingot.artifact.traits import Role, Traits
 from ingot.onnx.attention import attend, visible
+from ingot.onnx.records import MIXERS, TAKEN
 from ingot.onnx.weights import Weight, Weights
 from ingot.ops import OPS
 from ingot.ops.attention import DistanceBias, SoftmaxScope
+from ingot.passes.keep_records import RECORDS
 
 BATCH, TOKENS, PAST, TOTAL = (
     "batch_size", "sequence_length", "past_sequence_length", "total_sequence_length",
@@ -72,6 +74,7 @@ class Run(torch.fx.Interpreter):
         self.batch = tuple(given["input_ids"].shape)
         self.masks: dict[tuple[int, bool], Tensor] = {}
         self.present: list[Tensor] = []
+        self.records: list[Tensor] = []
         self.layer = 0
 
     def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
@@ -85,6 +88,8 @@ class Run(torch.fx.Interpreter):
             return target(*args, **kwargs)
         op = OPS[name]
         given = vars(op.bind(*args, **kwargs))
+        if name in MIXERS:
+            return self.recur(name, {key: numbers(value) for key, value in given.items()})
         if op.traits.meets_tokens:
             return self.attention(scope_of(given, self.batch), **given)
         if name in OF_WHOLE_ROWS:
@@ -124,6 +129,25 @@ class Run(torch.fx.Interpreter):
         self.layer += 1
         whole = mixed.reshape(q.shape).float()
         return whole if v is not None else whole[..., :value_size]
+
+    def recur(self, name: str, given: dict[str, Any]) -> Tensor:
+        """A mixer that goes on from the records of before: zeros where the file is given none.
+
+        Rows [1, B*T, ...] -> [1, B*T, ...].
+        """
+        for key in OPS[name].traits.arguments(Role.PRECEDING):
+            if given[key] is not None:
+                given[key] = given[key].reshape(*self.batch, *given[key].shape[2:])
+        taken, mask = given[TAKEN[name]], self.given.get("attention_mask")
+        if mask is not None:
+            there = (mask[:, -self.batch[1] :] != 0).reshape(*self.batch, *[1] * (taken.dim() - 2))
+            given[TAKEN[name]] = torch.where(there, taken, 0.0)
+        before = self.given.get(f"past_records.{len(self.records)}")
+        if before is None:
+            before = taken.new_zeros((self.batch[0], *RECORDS[name](given)))
+        out, after = MIXERS[name](given, before)
+        self.records.append(after)
+        return out.reshape(1, -1, *out.shape[2:])
 
     def mask(self, scope: SoftmaxScope) -> Tensor:
         """Mask of visible keys, made once for all layers of one kind."""

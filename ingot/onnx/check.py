@@ -171,10 +171,13 @@ class Runner:
         return [rows[longest - len(p) :] for rows, p in zip(whole, prompts, strict=True)]
 
     def _nothing(self, batch: int) -> dict[str, Any]:
-        """Keys and values of no token."""
+        """Keys and values of no token, and records of zeros."""
         dtypes = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
         return {
-            each.name: np.zeros((batch, each.shape[1], 0, each.shape[3]), dtypes[each.type])
+            each.name: np.zeros(
+                (batch, *(n if isinstance(n, int) else 0 for n in each.shape[1:])),
+                dtypes[each.type],
+            )
             for each in self.past
         }
 

@@ -83,7 +83,7 @@ def surround(model: OpenModel, folder: Path) -> None:
     """Writes what other programs look for beside the models."""
     longest, config = model.resolved.limits.max_model_len, family_config(model)
     write_surroundings(model.model_dir, folder, config)
-    if model.pooler is None:
+    if model.pooler is None and not config.record_bytes:  # onnxruntime-genai passes no records on
         write_genai_config(model.model_dir, folder, config, longest=longest, file=MODEL)
 
 

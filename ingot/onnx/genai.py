@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from ingot.compiler.tokenizer import copy_tokenizer
+from ingot.models.attention_config import AttentionConfig
 from ingot.models.config import ModelConfig
 from ingot.models.file_names import CONFIG, GENERATION, SPECIAL_TOKENS_MAP
+from ingot.models.latent_config import LatentConfig
 from ingot.models.model_dir import ModelDir
 from ingot.onnx.output import GENAI_CONFIG
 
@@ -70,7 +72,8 @@ def genai_config(
     """
     ends, starts = list(config.eos_token_ids) or [0], list(config.bos_token_ids) or [0]
     padding = generation.get("pad_token_id")
-    attention = config.layers[0].mixer
+    attention = config.mixers[0]
+    assert isinstance(attention, AttentionConfig | LatentConfig), "all layers attend"
     kv_heads, head_size = attention.cached[0]
     return {
         "model": {

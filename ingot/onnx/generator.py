@@ -6,9 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
+from torch.fx import GraphModule, Node
 
 from ingot.models.config import ModelConfig
 from ingot.onnx.batched import BATCH, PAST, TOKENS, TOTAL, Batched, Run, Shape
+from ingot.passes.graph import arguments, op_calls, op_name, value
+from ingot.passes.keep_records import RECORDS
 
 KINDS = ("key", "value")  # of what is cached
 
@@ -16,6 +19,10 @@ KINDS = ("key", "value")  # of what is cached
 class Generator(Batched):
     """input_ids, position_ids int64 [B, T], and where it is cached attention_mask [B, M] and past
     keys and values [B, K, P, D] -> logits float32 [B, T, V], and then present ones [B, K, M, D].
+
+    Mixers that keep a record of a sequence have `past_records.0` and so on behind those, and
+    `present_records.0`: float32 [B, *record], of zeros where a sequence begins. Padding stands on
+    the left of a text that begins.
 
     The graph gives logits [1, T, V]. The others are as of `Batched`.
     """
@@ -27,22 +34,34 @@ class Generator(Batched):
         shapes = past_shapes(config) if cached else {}
         mask: dict[str, Shape] = {"attention_mask": (BATCH, TOTAL)} if cached else {}
         past = {f"past_key_values.{name}": shape for name, shape in shapes.items()}
-        self.inputs = {"input_ids": ids, **mask, "position_ids": ids, **past}
+        records = record_shapes(self.graph[0]) if cached else []
+        kept = {f"past_records.{i}": shape for i, shape in enumerate(records)}
+        self.inputs = {"input_ids": ids, **mask, "position_ids": ids, **past, **kept}
         self.output_names = ["logits", *(f"present.{name}" for name in shapes)]
+        self.output_names += [f"present_records.{i}" for i in range(len(records))]
 
     def outputs(self, given: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
         ids, run = given["input_ids"], Run(self, given)
         logits = run.run(ids.reshape(1, -1), given["position_ids"].reshape(1, -1))
-        present = run.present if self.cached else []
+        present = [*run.present, *run.records] if self.cached else []
         return (logits.reshape(*ids.shape, logits.shape[-1]), *present)
 
 
 def past_shapes(config: ModelConfig) -> dict[str, Shape]:
-    """Shapes of the keys and values of before, layer by layer."""
+    """Shapes of the keys and values of before, by the layers that attend."""
     found: dict[str, Shape] = {}
-    for index, layer in enumerate(config.layers):
-        cached = layer.mixer.cached
+    attending = [mixer.cached for mixer in config.mixers if mixer.cached]
+    for index, cached in enumerate(attending):
         for place, kind in enumerate(KINDS):
             heads, size = cached[min(place, len(cached) - 1)]  # of latent rows, both are one
             found[f"{index}.{kind}"] = (BATCH, heads, PAST, size)
+    return found
+
+
+def record_shapes(graph: GraphModule) -> list[Shape]:
+    """Shapes of the records of before, in the order of the mixers that keep one."""
+    found: list[Shape] = []
+    for node in op_calls(graph, *RECORDS):
+        given = {name: value(x) for name, x in arguments(node).items() if isinstance(x, Node)}
+        found.append((BATCH, *RECORDS[op_name(node)](given)))
     return found

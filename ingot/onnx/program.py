@@ -67,7 +67,8 @@ def make_program(build: Callable[[], Batched], config: ModelConfig, opset: int) 
 
 def _example(name: str, shape: Shape, narrow: torch.dtype) -> torch.Tensor:
     sizes = [size if isinstance(size, int) else EXAMPLE[size] for size in shape]
-    return torch.zeros(sizes, dtype=narrow if name.startswith("past") else torch.int64)
+    dtypes = {"past_key_values": narrow, "past_records": torch.float32}
+    return torch.zeros(sizes, dtype=dtypes.get(name.split(".")[0], torch.int64))
 
 
 def _dynamic(shape: Shape) -> dict[int, Any]:
@@ -105,7 +106,7 @@ def refusal(error: BaseException, config: ModelConfig) -> ExportError:
     first = (str(root).strip().splitlines() or [""])[0]
     return ExportError(
         f"{config.architecture} cannot be exported to ONNX: {type(root).__name__}: {first}",
-        hint="A model treats any number of tokens alike; only attention lets them meet.",
+        hint="A model treats any number of tokens alike; only mixers let them meet.",
     )
 
 

@@ -1,4 +1,4 @@
-"""expert_gate: the gated inner values of the experts that each row has picked."""
+"""expert_gate: the inner values, gated or not, of the experts that each row has picked."""
 
 from __future__ import annotations
 
@@ -26,20 +26,35 @@ def reference(
     kind: str,
     top_k: int,
     limit: float = 0.0,
+    plain: bool = False,
 ) -> Tensor:
     """x [1, N, C], shares [1, N, E], weight [E, 2I, C], bias [E, 2I] or None -> [1, N, top_k, I].
 
     A row has the values of its picks, experts ascending, and zeros behind them. The
-    rows of a weight are those of the gate and then those of up; see `gated`.
+    rows of a weight are those of the gate and then those of up; see `gated`. Those of a `plain`
+    one, weight [E, I, C], are those of up alone, and its values activation(up).
     """
-    rows, inner = shares.shape[1], weight.shape[1] // 2
+    rows, inner = shares.shape[1], inner_size(weight.shape[1], plain)
     out = shares.new_zeros((rows, top_k, inner), dtype=torch.float32)
     for expert, picking, places in picks(shares, top_k):
         own = None if bias is None else bias[expert]
         # Of all rows, so that bits depend on the picks of no other row.
-        gate, up = linear(x, weight[expert], own)[0].chunk(2, -1)
-        out[picking, places] = gated(gate, up, kind, limit)[picking]
+        made = linear(x, weight[expert], own)[0]
+        out[picking, places] = inner_values(made, kind, limit, plain)[picking]
     return out[None]
+
+
+def inner_size(rows: int, plain: bool) -> int:
+    """Inner size of experts whose first matrix has so many rows."""
+    return rows if plain else rows // 2
+
+
+def inner_values(made: Tensor, kind: str, limit: float, plain: bool) -> Tensor:
+    """What an expert makes of its first product."""
+    if plain:
+        return KINDS[kind](made)
+    gate, up = made.chunk(2, -1)
+    return gated(gate, up, kind, limit)
 
 
 def gated(gate: Tensor, up: Tensor, kind: str, limit: float) -> Tensor:
@@ -67,6 +82,8 @@ def picks(shares: Tensor, top_k: int) -> Iterator[tuple[int, Tensor, Tensor]]:
 register(
     "expert_gate",
     reference,
-    lambda a: a.x.new_empty((*a.x.shape[:-1], a.top_k, a.weight.shape[1] // 2), dtype=a.out_dtype),
+    lambda a: a.x.new_empty(
+        (*a.x.shape[:-1], a.top_k, inner_size(a.weight.shape[1], a.plain)), dtype=a.out_dtype
+    ),
     tolerance={**DEFAULT_TOLERANCE, torch.float32: KernelTolerance(1e-5, 5e-5)},  # as of linear
 )

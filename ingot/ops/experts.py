@@ -1,4 +1,4 @@
-"""experts: a mixture of gated MLPs, of which each row takes a few."""
+"""experts: a mixture of MLPs, gated or plain, of which each row takes a few."""
 
 from __future__ import annotations
 
@@ -21,14 +21,16 @@ def reference(
     kind: str,
     top_k: int,
     limit: float = 0.0,
+    plain: bool = False,
 ) -> Tensor:
     """x [1, N, C], shares [1, N, E], gate_up [E, 2I, C], down [E, C, I], biases [E, 2I] and [E, C]
     or None -> [1, N, C]: the sum of share * down(gate(gate_up(x))) over the experts of which a row
     has a share, in ascending order and in float32.
 
-    `shares` is as of route, at most `top_k` of a row not 0; `kind` and `limit` as of expert_gate.
+    `shares` is as of route, at most `top_k` of a row not 0; `kind`, `limit` and `plain`, of which
+    gate_up is [E, I, C], are as of expert_gate.
     """
-    inner = expert_gate(x, shares, gate_up, gate_up_bias, kind, top_k, limit)
+    inner = expert_gate(x, shares, gate_up, gate_up_bias, kind, top_k, limit, plain)
     return expert_sum(inner, shares, down, down_bias, top_k)
 
 

@@ -23,22 +23,28 @@ def advance(
     k: Tensor,
     v: Tensor,
     decay: Tensor,
+    rule: str,
     beta: Tensor | None,
     a: Tensor | None,
     b: Tensor | None,
-    rule: str,
 ) -> tuple[Tensor, Tensor]:
-    """One token: state [H, D, P], q, k [H, D], v [H, P], decay [H, D or 1] -> (out [H, P], state)."""
+    """One token of sequences or of one: state [..., H, D, P], q, k [..., H, D], v [..., H, P],
+    decay [..., H, D or 1] -> (out [..., H, P], state)."""
     kept = torch.exp(decay)[..., None] * state
     if rule == "low_rank":
         assert a is not None and b is not None
-        kept = kept - b[..., None] * torch.einsum("hd,hdp->hp", a, state)[:, None]
+        kept = kept - b[..., None] * read(state, a)[..., None, :]
     if rule == "delta":
-        v = v - torch.einsum("hd,hdp->hp", k, kept)
+        v = v - read(kept, k)
     if beta is not None:
         v = beta[..., None] * v
-    state = kept + k[..., None] * v[:, None]
-    return torch.einsum("hd,hdp->hp", q, state), state
+    state = kept + k[..., None] * v[..., None, :]
+    return read(state, q), state
+
+
+def read(state: Tensor, q: Tensor) -> Tensor:
+    """state [..., D, P], q [..., D] -> [..., P]: the sum of its rows, each times a number."""
+    return torch.einsum("...d,...dp->...p", q, state)
 
 
 @rounded
@@ -91,7 +97,7 @@ def reference(
         for t in range(own.start, own.stop):
             corrections = [x if x is None else x[0, t] for x in given]
             out[0, t], matrix = advance(
-                matrix, q[0, t], k[0, t], values[0, t], decay[0, t], *corrections, rule
+                matrix, q[0, t], k[0, t], values[0, t], decay[0, t], rule, *corrections
             )
         if kept is not None:
             kept.copy_(matrix.reshape(kept.shape))

@@ -25,6 +25,7 @@ from ingot.ops import OPS
 Target = Callable[..., Any]
 
 aten = torch.ops.aten
+_CASTS = (aten._to_copy.default, aten.to.dtype, aten.view.default, aten.reshape.default)
 
 NUMBER = re.compile(r"_\d+$")
 
@@ -109,8 +110,17 @@ def argument(node: Node, index: int, name: str, default: Any = None) -> Any:
 
 def routes(node: Node) -> bool:
     """Tells whether experts are picked by the results of a linear."""
-    casts = (aten._to_copy.default, aten.to.dtype, aten.view.default, aten.reshape.default)
-    return any(is_op(user, "route") for user, _ in final_users(node, *casts))
+    return any(is_op(user, "route") for user, _ in final_users(node, *_CASTS))
+
+
+def steers(node: Node) -> bool:
+    """Tells whether the results of a linear say at which rates states decay and are corrected."""
+    through = (*_CASTS, aten.slice.Tensor, *(OPS[n].overload for n in ("activation", "scale")))
+    uses = final_users(node, *through)
+    return any(
+        is_op(user, "recurrence") and x in (arguments(user)["decay"], arguments(user)["beta"])
+        for user, x in uses
+    )
 
 
 def value(node: Any) -> torch.Tensor:

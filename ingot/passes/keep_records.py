@@ -23,7 +23,7 @@ from ingot.passes.graph import (
 from ingot.passes.inputs import add_input, step_inputs
 from ingot.passes.torch_symbols import new_size
 
-Given = Mapping[str, Any]  # the arguments of a call
+Given = Mapping[str, Any]  # the arguments of a call, as tensors
 
 
 def keep_records(gm: GraphModule) -> int:
@@ -32,8 +32,8 @@ def keep_records(gm: GraphModule) -> int:
     Before:
         graph(input_ids, positions);  y = short_conv(x, weight, bias)
     After:
-        graph(tokens, positions, spans, records, short_conv_0, ...)
-        y = short_conv(x, weight, bias, tail=short_conv_0, spans=spans, records=records)
+        graph(tokens, positions, spans, records, short_conv_record_0, ...)
+        y = short_conv(x, weight, bias, tail=short_conv_record_0, spans=spans, records=records)
     """
     nodes = op_calls(gm, *RECORDS)
     if nodes:
@@ -50,10 +50,10 @@ def add_record(
     op = str(node.target._schema.name).partition("::")[2]  # type: ignore[union-attr]
     given = arguments(node)
     state = State(
-        name=f"{op}_{index}",
+        name=f"{op}_record_{index}",
         kind="slotted",
         format=Format("float32"),
-        record=RECORDS[op](given),
+        record=RECORDS[op]({k: value(x) for k, x in given.items() if isinstance(x, Node)}),
     )
     held = add_input(gm, state.name, (slots, *state.record), torch.float32)
     states_of(gm)[state.name] = state
@@ -65,18 +65,18 @@ def add_record(
 
 
 def _columns(given: Given) -> int:
-    return int(value(given["x"]).shape[2])
+    return int(given["x"].shape[2])
 
 
 def _matrices(given: Given) -> tuple[int, int]:
-    _, _, heads, width = value(given["v"]).shape
-    return int(heads) * int(value(given["k"]).shape[3]), int(width)
+    heads, width = given["v"].shape[2:]
+    return int(heads) * int(given["k"].shape[3]), int(width)
 
 
 # The shape of a record of each op, by the arguments of a call.
 RECORDS: Mapping[str, Callable[[Given], tuple[int, int]]] = {
     "token_shift": lambda given: (1, _columns(given)),
-    "short_conv": lambda given: (int(value(given["weight"]).shape[0]) - 1, _columns(given)),
+    "short_conv": lambda given: (int(given["weight"].shape[0]) - 1, _columns(given)),
     "recurrence": _matrices,
-    "selective_scan": lambda given: (int(value(given["b"]).shape[2]), _columns(given)),
+    "selective_scan": lambda given: (int(given["b"].shape[2]), _columns(given)),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch.fx import GraphModule, Node
 
-from ingot.passes.graph import argument, aten, call_op, calls, is_call, replace, value
+from ingot.passes.graph import argument, aten, call_op, calls, is_call, op_calls, replace, value
 
 KINDS = {aten.silu.default: "silu", aten.relu.default: "relu"}
 
@@ -17,6 +17,7 @@ def lower_activations(gm: GraphModule) -> int:
     After:
         y = activation(x, "gelu_tanh");  z = activation(x, "relu2")
     """
+    named = len(op_calls(gm, "activation"))
     nodes = [squared(node) for node in calls(gm, *KINDS, aten.gelu.default)]
     for node in nodes:
         with node.graph.inserting_before(node):
@@ -29,7 +30,7 @@ def lower_activations(gm: GraphModule) -> int:
                 kind=kind(node),
             )
             replace(node, new)
-    return len(nodes)
+    return named + len(nodes)
 
 
 def squared(node: Node) -> Node:

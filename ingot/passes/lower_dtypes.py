@@ -45,9 +45,9 @@ def lower_dtypes(
 ) -> int:
     """Store weight matrices, what they are multiplied with, queries and caches in 16 bits.
 
-    They are `narrow`: bfloat16 or float16. Records, and what is taken up into them, stay float32:
-    their errors add up over all tokens of a sequence. The op that makes such a value rounds it once, on the
-    way out; where something else needs the value, too, a cast does. Embedded tokens, the residual
+    They are `narrow`: bfloat16 or float16. The op that makes such a value rounds it once, on the
+    way out; where something else needs the value, too, a cast does. Records, and what is taken up
+    into them, stay float32: their errors add up over a sequence. Embedded tokens, the residual
     stream, results of linears, norm weights, biases, tables and logits stay float32. So do
     `integers`, the model's parameters that are to be stored in integers, and what is multiplied
     with them: a target rounds those. Experts are picked in float32: so stays the product that gives

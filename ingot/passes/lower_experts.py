@@ -35,6 +35,7 @@ def split(node: Node) -> None:
             bias=given["gate_up_bias"],
             kind=given["kind"],
             limit=given["limit"],
+            plain=given["plain"],
             **shared,
         )
         total = call_op(

@@ -20,6 +20,7 @@ from ingot.passes.graph import (
     origin,
     replace,
     routes,
+    steers,
     value,
 )
 from ingot.passes.stacked_name import stacked_name
@@ -34,7 +35,7 @@ def merge_linears(gm: GraphModule, kept: Mapping[str, Storage] = MappingProxyTyp
     Linears with a bias and linears without one are merged apart, so that no bias of zeros, which
     would have no source in the checkpoint, is ever invented. So are those that a checkpoint stores
     in different ways, as `kept` says: their place counts, whatever becomes of it. Linears that
-    experts are picked by stay by themselves: they are never integers.
+    experts are picked by or states are steered by stay by themselves: they are never integers.
 
     Before:
         q = linear(x, Wq);  k = linear(x, Wk);  v = linear(x, Wv)
@@ -44,7 +45,7 @@ def merge_linears(gm: GraphModule, kept: Mapping[str, Storage] = MappingProxyTyp
     places: dict[tuple[Node, bool, str], list[Node]] = defaultdict(list)
     for node in op_calls(gm, "linear"):
         given = arguments(node)
-        alone = len(given["weight"].users) == 1 and not routes(node)
+        alone = len(given["weight"].users) == 1 and not (routes(node) or steers(node))
         if given["weight"].op == "get_attr" and alone:
             module = origin(node).rpartition(".")[0]
             places[given["x"], given["bias"] is not None, module].append(node)

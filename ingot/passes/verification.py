@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import GraphModule, Interpreter
+from torch.fx import GraphModule, Interpreter, Node
 
 from ingot.artifact.traits import TRAITS, Role
 from ingot.errors import PassError
@@ -22,7 +22,17 @@ from ingot.ops.registry import OPS
 from ingot.ops.stacks import stack_of
 from ingot.ops.steps import paged_step
 from ingot.passes.declaration import Pass
-from ingot.passes.graph import arguments, op_name, program_of, states_of, value
+from ingot.passes.graph import (
+    arguments,
+    aten,
+    final_users,
+    is_op,
+    op_calls,
+    op_name,
+    program_of,
+    states_of,
+    value,
+)
 from ingot.passes.weights import sources
 
 LENGTHS = (6, 3)  # tokens of the two sequences
@@ -41,7 +51,7 @@ class Checker:
         self.gm = gm
         self.weights = DrawnWeights(gm)
         self.read = read or self.weights.read
-        self.logits, self.routed = self._run()
+        self.logits, self.before = self._run()
 
     def check(self, step: Pass) -> None:
         """Run the graph and compare; the new logits are the reference of the next pass.
@@ -49,13 +59,13 @@ class Checker:
         Raises:
             PassError: the logits moved by more than the step's tolerance.
         """
-        logits, routed = self._run()
+        logits, now = self._run()
         reference = self.logits
         if logits.shape != reference.shape:
             reference = reference[list(ROWS)]
         error = relative_error(logits, reference)
-        if not error <= step.tolerance and routed:
-            steady, _ = self._run(self.routed, step.tolerance)
+        if not error <= step.tolerance and (now.given or now.read):
+            steady, _ = self._run(self.before, step.tolerance)
             error = relative_error(steady, reference)
         if not error <= step.tolerance:
             allowed = f"at most {step.tolerance:.0e}" if step.tolerance else "not by one bit"
@@ -64,14 +74,14 @@ class Checker:
                 f"moved the logits by {error:.1e} (relative)",
                 hint=f"Allowed: {allowed}.",
             )
-        self.logits, self.routed = logits, routed
+        self.logits, self.before = logits, now
 
-    def _run(
-        self, before: Sequence[Tensor] = (), tolerance: float = 0.0
-    ) -> tuple[Tensor, list[Tensor]]:
-        """Logits, and what routers were given."""
-        routers = Routers(before, tolerance)
-        return graph_logits(self.gm, self.read, routers), routers.given
+    def _run(self, before: Routers | None = None, tolerance: float = 0.0) -> tuple[Tensor, Routers]:
+        """Logits, and what routers were given and recurrences have read."""
+        routers = Routers()
+        if before is not None:
+            routers = Routers(before.given, tolerance, read_before=before.read)
+        return graph_logits(self.gm, self.read, routers), routers
 
 
 def graph_logits(gm: GraphModule, read: Callable[[str], Tensor], routers: Routers) -> Tensor:
@@ -88,6 +98,10 @@ class Routers:
 
     `before` are those of another run. Rows are steadied by them within the tolerance. A router that
     was given others than now was given those that `rows` are picked from, or is left alone.
+
+    It also keeps what each recurrence reads of its states, and gives what it read before instead
+    where that differs by no more than the tolerance. What is read is normalised, so that a row
+    where queries hardly meet keys is as large as others, and turns with any rounding.
     """
 
     def __init__(
@@ -95,9 +109,12 @@ class Routers:
         before: Sequence[Tensor] = (),
         tolerance: float = 0.0,
         rows: Sequence[int] = (),
+        read_before: Sequence[Tensor] = (),
     ) -> None:
         self.before, self.tolerance, self.rows = before, tolerance, list(rows)
+        self.read_before = read_before
         self.given: list[Tensor] = []
+        self.read: list[Tensor] = []
 
     def run(self, route: Callable[[Tensor], Tensor], logits: Tensor) -> Tensor:
         """The shares of the experts, where `route` makes them of logits."""
@@ -114,6 +131,13 @@ class Routers:
     def reference(self, logits: Tensor, **given: Any) -> Tensor:
         """The shares, as the reference of the op makes them."""
         return self.run(lambda each: OPS["route"].reference(each, **given), logits)
+
+    def steady(self, read: Tensor) -> Tensor:
+        """What a recurrence reads, or has read before."""
+        turn = len(self.read)
+        self.read.append(read)
+        before = self.read_before[turn] if turn < len(self.read_before) else read
+        return before if relative_error(read, before) <= self.tolerance else read
 
 
 def steadied(
@@ -193,7 +217,8 @@ class GraphRunner(Interpreter):
         if target == OPS["route"].overload:
             logits, *others = args
             return self.routers.run(lambda given: target(given, *others, **kwargs), logits)
-        return super().call_function(target, tuple(args), kwargs)
+        result = super().call_function(target, tuple(args), kwargs)
+        return self.routers.steady(result) if target == OPS["recurrence"].overload else result
 
 
 def on_cpu(argument: Any) -> Any:
@@ -208,6 +233,9 @@ class DrawnWeights:
         tensors = (*gm.named_parameters(remove_duplicate=False), *gm.named_buffers())
         self.shapes = {name: tuple(tensor.shape) for name, tensor in tensors}
         self.constants = {name for name, _ in gm.named_buffers()}
+        self.taps = read_as(gm, "short_conv", "weight")
+        self.norms = read_as(gm, "rms_norm", "weight")
+        self.rates = read_as(gm, "scale", "weight", is_rate) | read_as(gm, "selective_scan", "rate")
         self.kept: dict[str, Tensor] = {}
         self.kept_bytes = 0
 
@@ -225,12 +253,35 @@ class DrawnWeights:
         return self.kept[name]
 
     def make(self, name: str) -> Tensor:
-        """Matrices keep variance, norm weights lie around one, constants between 0 and 1."""
+        """Matrices keep variance, norm weights lie around one, constants between 0 and 1.
+
+        A norm with a constant weight gives rows of a length of at most one, and states decay: else
+        they would grow from token to token.
+        """
         rng = torch.Generator().manual_seed(zlib.crc32(name.encode()))
         shape = self.shapes[name]
         if name in self.constants:
-            return torch.rand(shape, generator=rng)
+            unit = shape[-1] ** -0.5 if name in self.norms else 1.0
+            return torch.rand(shape, generator=rng).mul_(unit)
         values: Tensor = torch.randn(shape, generator=rng)
+        if name in self.rates:
+            return values.abs_().neg_()
         if len(shape) > 1:
-            return values.div_(shape[-1] ** 0.5)
+            return values.div_(shape[0 if name in self.taps else -1] ** 0.5)
         return values.mul_(0.1).add_(0.0 if name.endswith("bias") else 1.0)
+
+
+def read_as(
+    gm: GraphModule, op: str, argument: str, where: Callable[[Node], bool] = lambda node: True
+) -> set[str]:
+    """The names of the parameters and constants that such calls of an op have as that argument."""
+    given = (arguments(node)[argument] for node in op_calls(gm, op) if where(node))
+    return {str(each.target) for each in given if each.op == "get_attr"}
+
+
+def is_rate(node: Node) -> bool:
+    """Tells whether what a call gives is a decay of states."""
+    return any(
+        is_op(user, "recurrence") and arguments(user)["decay"] is x
+        for user, x in final_users(node, aten.reshape.default, aten.view.default)
+    )

@@ -122,11 +122,11 @@ class AsyncLLM(TextTasks):
 
     async def abort(self, request_id: str) -> None:
         """Ends a request and its iterator. An unknown id does nothing."""
-        await self._ask(partial(self._thread.session.abort, request_id))
+        await self._ask(partial(self._thread.requests.abort, request_id))
 
     async def configure(self, config: EngineConfig) -> None:
         """Replaces the engine's switches before the next step."""
-        await self._ask(partial(self._thread.session.configure, engine_config(config)))
+        await self._ask(partial(self._thread.requests.configure, engine_config(config)))
 
     async def __aenter__(self) -> AsyncLLM:
         return self

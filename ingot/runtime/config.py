@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import NamedTuple
 
 from ingot.errors import UsageError
@@ -44,8 +45,12 @@ class EngineConfig:
     prompt_lookup_max       how many last tokens are compared at most; None: 4
     prompt_lookup_min       how many of them have to be equal; None: 2
 
-    Raises UsageError that names the field, its value and the range; and for one of the last three
-    without `speculative`.
+    prompt_cache            a folder where prefixes of prompts are kept, and found when the model is
+                            opened again; None: they end with it
+    prompt_cache_bytes      the most bytes of its files; None: 10 GB
+
+    Raises UsageError that names the field, its value and the range; and for a detail of what is
+    off.
     """
 
     prefix_cache: bool = True
@@ -59,10 +64,13 @@ class EngineConfig:
     num_speculative_tokens: int | None = None
     prompt_lookup_max: int | None = None
     prompt_lookup_min: int | None = None
+    prompt_cache: str | None = None
+    prompt_cache_bytes: int | None = None
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = plain(getattr(self, field.name))
+            value = str(value) if isinstance(value, Path) else value
             object.__setattr__(self, field.name, value)
             fits, wanted = _judge(field.name, value)
             if not fits and not (value is None and field.default is None):
@@ -74,6 +82,11 @@ class EngineConfig:
                     f"{field.name} is {value}, and nothing is guessed",
                     hint="It needs speculative='ngram', or --speculative ngram. Or leave it out.",
                 )
+        if self.prompt_cache_bytes is not None and self.prompt_cache is None:
+            raise UsageError(
+                f"prompt_cache_bytes is {self.prompt_cache_bytes}, and no prompt_cache is given",
+                hint="It needs a folder: prompt_cache, or --prompt-cache. Or leave it out.",
+            )
         guesses = self.guesses
         if guesses.shortest > guesses.longest:
             raise UsageError(
@@ -95,6 +108,8 @@ def _judge(name: str, value: object) -> tuple[bool, str]:
         return isinstance(value, bool), "True or False"
     if name == "speculative":
         return value in SPECULATIVE, f"{' or '.join(map(repr, SPECULATIVE))} or None"
+    if name == "prompt_cache":
+        return isinstance(value, str) and bool(value), "the path of a folder, or None"
     low, high = (1, MOST_DRAFTED) if name in _DRAFTS else (name != "logits_cache_bytes", None)
     fits = type(value) is int and low <= value < (2**63 if high is None else high + 1)
     return fits, f"an integer in [{int(low)}, {'2**63)' if high is None else f'{high}]'}"

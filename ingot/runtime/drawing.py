@@ -53,7 +53,10 @@ class Drawing:
     def look_up(self, sequence: Sequence) -> None:
         """Notes the sequence for `draw_known` if the logits of its prompt are cached."""
         if not sequence.num_unscored:
-            logits = self._logits_cache.get(sequence.token_ids, sequence.salt)
+            state = sequence.session
+            logits = state.logits_after(sequence.token_ids) if state else None
+            if logits is None:
+                logits = self._logits_cache.get(sequence.token_ids, sequence.salt)
             if logits is not None:
                 self._known.append((sequence, logits))
 

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from time import perf_counter
 
 import numpy as np
 
 from ingot.artifact.programs import PROGRAMS, STEP
-from ingot.errors import IngotError, InternalError
+from ingot.errors import IngotError, InternalError, UsageError
 from ingot.runtime.arrays import Float32
 from ingot.runtime.batch import Batch, BatchBuilder
 from ingot.runtime.config import EngineConfig, engine_config
 from ingot.runtime.drawing import Drawing, Flights, Recipients
 from ingot.runtime.executor import Executor
-from ingot.runtime.forced import ForcedSteps, Take
+from ingot.runtime.forced import ForcedSteps, Take, writer
 from ingot.runtime.logits_cache import LogitsCache
-from ingot.runtime.metrics import EngineCounters, Tally
+from ingot.runtime.metrics import CacheCounters, EngineCounters, Tally
 from ingot.runtime.output import FinishReason
 from ingot.runtime.page_table import PageTable
 from ingot.runtime.params import SamplingParams
@@ -24,9 +25,15 @@ from ingot.runtime.request import Request, RequestChecks, check_priority, sequen
 from ingot.runtime.residence import Residence
 from ingot.runtime.scheduler import AGING, Scheduler
 from ingot.runtime.sequence import Sequence
+from ingot.runtime.sessions.prefixes import Prefixes
+from ingot.runtime.sessions.prompt_cache import PromptCache
+from ingot.runtime.sessions.work import SessionWork
 from ingot.runtime.speculation import Speculation, check_speculation
 
+_log = logging.getLogger(__name__)
+
 Receive = Callable[[list[Sequence]], None]
+OpenPrompts = Callable[[str, int | None], PromptCache]
 
 
 class Engine:
@@ -49,6 +56,7 @@ class Engine:
         eos_token_ids: tokens that end a sequence unless it ignores them.
         seed: draws of requests without a seed of their own depend on it.
         config: the switches; `config` can be replaced between steps.
+        open_prompts: opens the prompt cache in a folder, of so many bytes.
         receive: called with the sequences that got a token or ended together; it may end any of
             them with `finish`.
     """
@@ -62,6 +70,7 @@ class Engine:
         seed: int = 0,
         config: EngineConfig | None = None,
         receive: Receive = lambda sequences: None,
+        open_prompts: OpenPrompts | None = None,
     ) -> None:
         limits, most_tokens = executor.limits, executor.limits.max_num_batched_tokens
         self.eos_token_ids, self.seed = tuple(eos_token_ids), seed
@@ -90,6 +99,10 @@ class Engine:
         self._drawing = Drawing(self, executor, self._tally, self._logits_cache)
         self._prepared: Batch | None = None
         self._flights = Flights(self.scheduler, executor, self._drawing, self._tally)
+        self.sessions = SessionWork(self, executor)
+        self._open_prompts = open_prompts
+        self._prefixes: Prefixes | None = None
+        self._prompts_at: tuple[str | None, int | None] = (None, None)
         self._undelivered: list[Sequence] = []
         self._num_requests = self._num_sequences = 0
         self.config = config
@@ -104,6 +117,7 @@ class Engine:
         config = engine_config(config)
         check_speculation(config, self._executor, self._max_num_rows)
         self._prepared = None
+        self._change_prompts(config)
         self.scheduler.configure(config)
         self._speculation = None if config.speculative is None else Speculation(config)
         if config.logits_cache_bytes != self._logits_cache.max_bytes:
@@ -142,8 +156,9 @@ class Engine:
         """
         token_ids, params = request.token_ids, request.params
         self.scheduler.check_room(params.n)
-        number, first_id = self._num_requests, self._num_sequences
-        self._num_requests, self._num_sequences = number + 1, first_id + params.n
+        number, first_id = self.next_numbers(params.n)
+        if request.session is not None:
+            first_id = request.session.sequence_id
         eos_token_ids = () if params.ignore_eos else self.eos_token_ids
         first = sequence_of(
             request,
@@ -155,6 +170,8 @@ class Engine:
             stop_ids=frozenset([*params.stop_token_ids, *eos_token_ids]),
         )
         self._prepared = None
+        if self._prefixes is not None:
+            self._prefixes.arrive(first)
         self._drawing.look_up(first)
         self.scheduler.add(first)
         return first
@@ -207,6 +224,8 @@ class Engine:
             self._undelivered += drawn
         if not self._overlaps:
             self.deliver()  # a stop string may end what would run in this step
+        if not self._flights and self._prefixes is not None:
+            self._prefixes.write_one(now=False)
         if not self._flights:
             batch, self._prepared = self._prepared or self._prepare(Recipients()), None
             if batch is not None:
@@ -231,7 +250,7 @@ class Engine:
 
     def counters(self) -> EngineCounters:
         """Counters of the engine, now and since it was opened."""
-        scheduler, pages = self.scheduler, self.pages
+        scheduler, pages, prefixes = self.scheduler, self.pages, self._prefixes
         return EngineCounters(
             **self._tally,
             steps_by_size=tuple(self._flights.steps_by_size),
@@ -240,8 +259,11 @@ class Engine:
             num_pages=pages.num_pages,
             num_free_pages=pages.num_free,
             num_preemptions=scheduler.num_preemptions,
+            num_sessions=self.sessions.num_open,
+            num_sessions_given_up=scheduler.resting.num_given_up,
             prefix_cache=pages.prefix.counters(),
             logits_cache=self._logits_cache.counters(),
+            prompt_cache=CacheCounters() if prefixes is None else prefixes.cache.counters(),
         )
 
     def logits(
@@ -258,7 +280,7 @@ class Engine:
             np.empty((len(ids) - begin, vocab_size), np.float32)
             for ids, begin in zip(forced, begins, strict=True)
         ]
-        takes = [_writer(array) for array in found]
+        takes = [writer(array) for array in found]
         self.rows(STEP.name, forced, begins, takes, chunk_tokens, stopped)
         return found
 
@@ -275,17 +297,37 @@ class Engine:
         on; see `ForcedSteps.run`. Raises UsageError for a program that the artifact lacks."""
         for token_ids in sequences:
             self.check(token_ids)
-        executor, limits = self._executor, self._executor.limits
-        builder = self._builder_of(program)
+        steps = self.forced_steps(program)
+        self.settle()
+        steps.run(sequences, first, takes, chunk_tokens, stopped)
+
+    def forced_steps(self, program: str = STEP.name) -> ForcedSteps:
+        """Steps of given tokens. Raises UsageError for a program that the artifact lacks."""
+        return ForcedSteps(
+            self.scheduler,
+            self._executor,
+            self._builder_of(program),
+            PROGRAMS[program].outputs[0].name,
+            self._executor.limits.max_num_seqs,
+            self._max_num_rows,
+        )
+
+    def settle(self) -> None:
+        """Waits for all that the device has been given, and for the copies that the next step was
+        to begin with. Then no memory of states is in use."""
         self._prepared = None
         while self._flights:
             self._undelivered += self._flights.land()
         self.deliver()
-        output = PROGRAMS[program].outputs[0].name
-        steps = ForcedSteps(
-            self.scheduler, executor, builder, output, limits.max_num_seqs, self._max_num_rows
-        )
-        steps.run(sequences, first, takes, chunk_tokens, stopped)
+        if copies := self._residence.take_copies():
+            self._executor.copy_records(copies)
+
+    def next_numbers(self, num_sequences: int) -> tuple[int, int]:
+        """The number of a new request, and the id of the first of its sequences."""
+        numbers = self._num_requests, self._num_sequences
+        self._num_requests += 1
+        self._num_sequences += num_sequences
+        return numbers
 
     def _builder_of(self, program: str) -> BatchBuilder:
         """Builder of a program's inputs. It keeps its page tables from step to step."""
@@ -297,13 +339,43 @@ class Engine:
         return self._other_builders[program]
 
     def touch_ahead(self) -> bool:
-        """See `Pool.touch_ahead`; for when there is nothing else to do."""
+        """Writes a prefix for the prompt cache, or touches memory (see `Pool.touch_ahead`); for
+        when there is nothing else to do."""
+        if self._prefixes is not None and self._prefixes.write_one(now=True):
+            return True
         pool, pages = self._executor.pool, self.pages
         return pool is not None and pool.touch_ahead(pages.num_used, pages.num_reusable)
 
     def close(self) -> None:
         """Closes the executor; a second call does nothing."""
-        self._executor.close()
+        try:
+            self._end_prompts()
+        finally:
+            self._executor.close()
+
+    def _change_prompts(self, config: EngineConfig) -> None:
+        """Opens the prompt cache of other switches. Raises UsageError."""
+        wanted = config.prompt_cache, config.prompt_cache_bytes
+        if wanted == self._prompts_at:
+            return
+        cache = None
+        if config.prompt_cache is not None:
+            if self._open_prompts is None:
+                raise UsageError("this engine has no artifact", hint="Leave out prompt_cache.")
+            cache = self._open_prompts(config.prompt_cache, config.prompt_cache_bytes)
+        self._end_prompts()
+        self._prompts_at = wanted
+        if cache is not None:
+            self._prefixes = Prefixes(self, self._executor, self.sessions, cache)
+
+    def _end_prompts(self) -> None:
+        """Writes all prefixes that are still to be written."""
+        prefixes, self._prefixes = self._prefixes, None
+        try:
+            while prefixes is not None and prefixes.write_one(now=True):
+                pass
+        except IngotError:  # of a device that has failed
+            _log.exception("prefixes of prompts were not kept")
 
     def _prepare(self, under_way: Recipients) -> Batch | None:
         """Schedules a step and lays it out in the arrays that the last one does not use."""
@@ -341,17 +413,9 @@ class Engine:
         return [] if self._speculation is None else self._speculation.drafts(sequences, room)
 
     def _forget(self, sequence: Sequence) -> None:
+        if self._prefixes is not None:
+            self._prefixes.leave(sequence)
         self.scheduler.remove(sequence)
         self._prepared = None
-
-
-def _writer(array: Float32) -> Take:
-    """Writes rows into an array, one after the other."""
-    filled = 0
-
-    def take(rows: Float32) -> None:
-        nonlocal filled
-        array[filled : filled + len(rows)] = rows
-        filled += len(rows)
-
-    return take
+        if sequence.session is not None:
+            sequence.session.end(sequence)

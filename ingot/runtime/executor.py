@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ingot.artifact.plan import Buffer, Limits, Plan
 from ingot.artifact.programs import main_of
@@ -79,6 +79,13 @@ class StepResult:
     def token_ids(self) -> list[int]:
         """The tokens; 0 where a draw failed: its sequence is over, and nobody asks for it."""
         return [draw.token if isinstance(draw, TokenScore) else 0 for draw in self.tokens]
+
+
+class Places(NamedTuple):
+    """What a sequence holds of the memory of states: its pages in order, and its slot, or None."""
+
+    pages: Sequence[int]
+    slot: int | None
 
 
 class Opened(Protocol):
@@ -199,6 +206,26 @@ class Executor(Protocol):
     ) -> list[TokenScore | IngotError]:
         """Draws from logits [R, V] of the host, which may be overwritten. An executor that none
         of its steps can follow has no step under way."""
+        ...
+
+    def copy_records(self, copies: Sequence[tuple[int, int]]) -> None:
+        """Copies records from slots to slots, in this order. No step is under way."""
+        ...
+
+    def read_states(self, places: Places, take: Callable[[memoryview], Any]) -> None:
+        """Hands out the bytes of states piece by piece: of each array, in the order of the plan,
+        the pages in their order, or the record of the slot. A piece is valid during the call.
+
+        No step is under way.
+        """
+        ...
+
+    def write_states(self, places: Places, fill: Callable[[memoryview], Any]) -> None:
+        """Has `fill` write the bytes of states into the pieces that it is given, in the order of
+        `read_states`. What it raises ends the call; the places hold anything then.
+
+        No step is under way.
+        """
         ...
 
     def close(self) -> None:

@@ -78,7 +78,7 @@ class ForcedSteps:
         for group in self._groups(forced, stopped):
             try:
                 while group and not stopped():
-                    self._step(group, most, whole)
+                    self.step(group, most, whole=whole)
                     group = [each for each in group if each.num_left]
             finally:
                 for each in forced:
@@ -99,7 +99,8 @@ class ForcedSteps:
             yield forced[begin:end]
             begin = end
 
-    def _step(self, group: list[Forced], most: int, whole: bool) -> None:
+    def step(self, group: Sequence[Forced], most: int, *, whole: bool) -> None:
+        """Computes the next tokens of each, at most so many; `whole`: before `first` as well."""
         inputs = self.builder.inputs
         inputs.clear()
         computed, num_rows = [], 0
@@ -121,3 +122,15 @@ class ForcedSteps:
         for each, end, rows in computed:
             each.take(found[rows])
             each.start = end
+
+
+def writer(array: Float32) -> Take:
+    """Writes rows into an array, one after the other."""
+    filled = 0
+
+    def take(rows: Float32) -> None:
+        nonlocal filled
+        array[filled : filled + len(rows)] = rows
+        filled += len(rows)
+
+    return take

@@ -23,6 +23,7 @@ _NAMES = {
     "min_p": "min_p",
     "repetition_penalty": "repetition_penalty",
     "max_new_tokens": "max_tokens",
+    "stop_strings": "stop",
 }
 _DRAWING = ("temperature", "top_p", "top_k", "min_p")
 # For models that do not say how to draw. Without draws small models repeat themselves, and draws

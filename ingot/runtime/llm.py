@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from inspect import signature
 from itertools import chain
+from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
-from ingot.errors import RequestError
+from ingot.errors import RequestError, UsageError
 from ingot.runtime.arrays import Float32
 from ingot.runtime.config import EngineConfig, engine_config
 from ingot.runtime.output import RequestOutput
@@ -26,6 +27,8 @@ from ingot.runtime.prompts import (
     list_of_tokens,
 )
 from ingot.runtime.request import Request
+from ingot.runtime.sessions.session import Session, load
+from ingot.runtime.sessions.streams import Streams
 from ingot.runtime.subscription import TextStream, complete
 from ingot.runtime.text_tasks import TextTasks
 from ingot.runtime.vllm_arguments import CALLS, choose
@@ -186,14 +189,46 @@ class LLM(TextTasks):
     ) -> list[Float32]:
         """Computes `logits` of several sequences side by side, each with its own `first`. Raises
         UsageError for a `first` that is no position of its sequence."""
-        tokens, session = [list_of_tokens(each) for each in sequences], self._thread.session
+        tokens, requests = [list_of_tokens(each) for each in sequences], self._thread.requests
         most = integer_option("chunk_tokens", chunk_tokens)
         wanted = first_positions(first, tokens)
         left = Event()
         try:
-            return self._thread.ask(lambda: session.logits(tokens, most, left.is_set, wanted))
+            return self._thread.ask(lambda: requests.logits(tokens, most, left.is_set, wanted))
         finally:
             left.set()  # after Ctrl-C nobody waits for the steps that are left
+
+    def open_session(
+        self, given: str | Sequence[int] = (), *, seed: int | None = None, cache_salt: str = ""
+    ) -> Session:
+        """A session that is fed a text or tokens, for more of them to come.
+
+        `seed` is for the draws of its requests that have none of their own; None: one that only
+        this session has. Sessions and prompts share cached prefixes only where their `cache_salt`
+        is the same.
+        """
+        seed = None if seed is None else integer_option("seed", seed)
+        work = self._thread.requests.engine.sessions
+        session = Session(self, partial(work.open, cache_salt.encode(), seed))
+        try:
+            session.feed(given)
+        except BaseException:
+            session.close()
+            raise
+        return session
+
+    def load_session(self, path: str | Path, *, cache_salt: str = "") -> Session:
+        """The session that `Session.save` has written, with all its states: nothing is computed.
+
+        Raises StateFileError for a file that is damaged, or of another artifact.
+        """
+        return load(self, path, cache_salt.encode())
+
+    def open_streams(self, count: int, *, seed: int | None = None) -> Streams:
+        """Sessions that advance together, step by step."""
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise UsageError(f"count is {count!r:.80}", hint="count is 1 or more.")
+        return Streams([self.open_session(seed=seed) for _ in range(count)])
 
     @property
     def config(self) -> EngineConfig:
@@ -202,8 +237,8 @@ class LLM(TextTasks):
 
     @config.setter
     def config(self, config: EngineConfig) -> None:
-        config, session = engine_config(config), self._thread.session
-        change = partial(session.configure, config)
+        config, requests = engine_config(config), self._thread.requests
+        change = partial(requests.configure, config)
         (self._thread.post if self._thread.is_current else self._thread.ask)(change)
 
     def __enter__(self) -> LLM:

@@ -99,7 +99,7 @@ class CacheCounters:
     """Counters of a cache.
 
     For the prefix cache, queries and hits count tokens, and entries count pages. For the logits
-    cache all of them count prompts.
+    cache all of them count prompts, and for the prompt cache files.
     """
 
     num_entries: int = 0
@@ -117,7 +117,8 @@ class CacheCounters:
 class EngineCounters:
     """A snapshot of the engine.
 
-    Running, waiting and free are numbers of the moment; all others count since it was opened.
+    Running, waiting, free and sessions are numbers of the moment; all others count since it was
+    opened. Sessions are given up where others need what they hold.
     `steps_by_size` are the steps that were begun, by STEP_SIZES; `num_steps` those that have ended.
     Drafts are guesses that steps computed; so many of their tokens were accepted.
     """
@@ -137,11 +138,14 @@ class EngineCounters:
     num_finished: int = 0
     num_aborted: int = 0
     num_failed: int = 0
+    num_sessions: int = 0
+    num_sessions_given_up: int = 0
     step_seconds: float = 0.0
     kernel_seconds: float = 0.0
     sampler_seconds: float = 0.0
     prefix_cache: CacheCounters = CacheCounters()
     logits_cache: CacheCounters = CacheCounters()
+    prompt_cache: CacheCounters = CacheCounters()
 
     @property
     def acceptance_rate(self) -> float:

@@ -20,6 +20,7 @@ from ingot.runtime.devices import open_executor
 from ingot.runtime.embedding import PagedTexts, PooledRows, RunsTexts
 from ingot.runtime.encoder import TextEncoder
 from ingot.runtime.engine import Engine
+from ingot.runtime.engine_thread import EngineThread, OnStep, Requests
 from ingot.runtime.executor import Executor
 from ingot.runtime.generation_config import Source, read_generation_config
 from ingot.runtime.marks import Marks, encode_marked, without_marks
@@ -28,7 +29,7 @@ from ingot.runtime.params import SamplingParams
 from ingot.runtime.progress import end_progress, show_progress
 from ingot.runtime.prompts import Messages, Prompt, integer_option, prompt_parts
 from ingot.runtime.request import Request, check_priority
-from ingot.runtime.session import EngineThread, OnStep, Session
+from ingot.runtime.sessions.prompt_cache import PromptCache
 from ingot.runtime.structured.compiler import GrammarCompiler
 from ingot.runtime.subscription import Feed, Tell
 from ingot.runtime.template_variables import check_variables
@@ -90,8 +91,8 @@ class Model(Refusals):
             kv_cache_bytes=kv_cache_bytes,
             num_threads=num_threads,
         )
-        session = self._session(executor, seed, config, on_step)
-        self._engine, self._thread = session.engine, EngineThread(session)
+        requests = self._requests_of(executor, seed, config, on_step)
+        self._engine, self._thread = requests.engine, EngineThread(requests)
         # Runs at Python's exit, too, so that the threads of the kernels are always joined.
         weakref.finalize(self, self._thread.close)
 
@@ -110,9 +111,9 @@ class Model(Refusals):
             return self._encoder
         return None if pooler is None else PagedTexts(self, pooler)
 
-    def _session(
+    def _requests_of(
         self, executor: Executor, seed: int, config: EngineConfig, on_step: OnStep | None
-    ) -> Session:
+    ) -> Requests:
         make_engine = partial(
             Engine,
             executor,
@@ -120,9 +121,10 @@ class Model(Refusals):
             eos_token_ids=self.artifact.manifest.model.eos_token_ids,
             seed=seed,
             config=config,
+            open_prompts=partial(PromptCache.of, self.artifact),
         )
         try:
-            return Session(make_engine, on_step)
+            return Requests(make_engine, on_step)
         except BaseException:  # switches that the executor cannot have
             executor.close()
             raise
@@ -189,14 +191,14 @@ class Model(Refusals):
     ) -> None:
         """Pools what a program returns, of as many prompts at once as a step has room for: between
         them the requests of other threads go on."""
-        session, left = self._thread.session, Event()
+        requests, left = self._thread.requests, Event()
         most = self.artifact.manifest.limits.max_num_seqs
         try:
             for begin in range(0, len(tokens), most):
                 part = slice(begin, begin + most)
                 first, takes = zip(*((each.first, each.take) for each in pools[part]), strict=True)
                 of_part = tokens[part], [*first], [*takes], chunk_tokens, left.is_set
-                self._thread.ask(partial(session.rows, program, *of_part))
+                self._thread.ask(partial(requests.rows, program, *of_part))
                 if progress:
                     show_progress(f"{begin + len(takes)}/{len(tokens)} prompts")
         finally:

@@ -125,6 +125,44 @@ class PageTable:
                 self._disown(page_id)
             row.num_dropped = max(row.num_dropped, kept)
 
+    def cut(self, sequence_id: int, num_tokens: int) -> int:
+        """Gives up the sequence's pages behind its first `num_tokens` tokens, which others are to
+        follow. Returns how many tokens the rest holds: fewer where the last page is not its own
+        alone, or known, and none where pages that are needed lie behind the window.
+        """
+        row, size = self._rows.get(sequence_id), self.page_size
+        if row is None:
+            return 0
+        kept, whole = num_tokens // size, self.num_needed(num_tokens)
+        if whole > kept and not self._is_own(row, kept):
+            whole, num_tokens = kept, kept * size
+        if not whole or self._first_kept(kept * size) < row.num_dropped:
+            self.release(sequence_id)
+            return 0
+        for page_id in reversed(row.page_ids[max(whole, row.num_dropped) :]):
+            self._disown(page_id)
+        row.page_ids = row.page_ids[:whole]  # a list that others hold only ever grows
+        while row.num_published > kept:
+            row.num_published -= 1
+            row.last = row.last and row.last.parent
+        return num_tokens
+
+    def place(self, sequence_id: int, num_tokens: int, num_dropped: int = 0) -> list[int]:
+        """Gives a new sequence pages for tokens whose states come from elsewhere, but for the first
+        `num_dropped` pages, which lie behind the window. There must be as many free."""
+        self._own(sequence_id, [0] * num_dropped, num_dropped)
+        self.grow(sequence_id, num_tokens)
+        return self.owned(sequence_id)
+
+    def num_dropped(self, sequence_id: int) -> int:
+        """How many of the sequence's first pages lie behind the window."""
+        return self._rows[sequence_id].num_dropped
+
+    def missing(self, sequence_id: int, num_tokens: int) -> int:
+        """How many pages the sequence lacks for its first `num_tokens` tokens."""
+        row = self._rows.get(sequence_id)
+        return self.num_needed(num_tokens) - (len(row.page_ids) if row else 0)
+
     def share(self, owner_id: int, sequence_id: int, num_tokens: int) -> int:
         """Makes a new sequence co-owner of the full pages of another's first `num_tokens` tokens.
 
@@ -194,6 +232,10 @@ class PageTable:
     def _first_kept(self, position: int) -> int:
         """Number of pages that lie wholly behind the window of the token at `position`."""
         return max(0, position - self.window + 1) // self.page_size if self.window else 0
+
+    def _is_own(self, row: _Row, number: int) -> bool:
+        """Returns whether a sequence can write to a page: nobody else has it or can find it."""
+        return row.num_published <= number and self._num_owners[row.page_ids[number]] == 1
 
     def _own(self, sequence_id: int, page_ids: list[int], num_dropped: int) -> None:
         for page_id in page_ids[num_dropped:]:

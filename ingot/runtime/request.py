@@ -15,6 +15,7 @@ from ingot.runtime.page_table import PageTable
 from ingot.runtime.params import MAX_PRIORITY, SamplingParams
 from ingot.runtime.reasoning import ReasoningParams, ReasoningSplit
 from ingot.runtime.sequence import Sequence
+from ingot.runtime.sessions.state import SessionState
 from ingot.runtime.stop_strings import StopStrings
 from ingot.runtime.tokenizer import Tokenizer
 
@@ -31,7 +32,8 @@ class Request:
         tokenizer: writes the texts of its outputs; None: they have none.
         priority: a smaller one comes first.
         salt: only requests of the same salt share cached prefixes.
-        request_id: "": the session that takes it finds one.
+        request_id: "": the engine finds one.
+        session: whose tokens the prompt begins with, and which goes on with the completion.
         completions: its sequences, once it runs.
     """
 
@@ -42,12 +44,18 @@ class Request:
     priority: int = 0
     salt: bytes = b""
     request_id: str = ""
+    session: SessionState | None = None
     completions: list[CompletionReader] = field(init=False, default_factory=list)
 
     def follow(self, owner: Owner, first: Sequence) -> None:
         """Notes the sequences that an engine has made of it."""
         sequences = [first, *first.siblings]
         self.completions = [CompletionReader(owner, each, self.tokenizer) for each in sequences]
+
+    def refused(self) -> None:
+        """Gives the turn of its session back, where it was never added to an engine."""
+        if self.session is not None and not self.completions:
+            self.session.done()
 
     @property
     def finished(self) -> bool:
@@ -239,21 +247,28 @@ def sequence_of(
 
     The request is number `number` of its engine, and `seed` is for one whose parameters have none.
     """
-    arrived, params = perf_counter(), request.params
+    arrived, params, session = perf_counter(), request.params, request.session
+    own_seed, key, num_before = seed, (number + 1) << INDEX_BITS, 0
+    if session is not None:
+        own_seed, key = session.seed, session.key
+        num_before = session.num_drawn if request.token_ids == session.token_ids else 0
+    if params.seed is not None:  # it draws the same wherever and whenever it runs
+        own_seed, key = params.seed, 0
     first, *siblings = (
         Sequence(
             first_id + index,
             list(request.token_ids),
             params,
             max_len,
-            seed=seed if params.seed is None else params.seed,
-            # With a seed of its own a request draws the same wherever and whenever it runs.
-            key=(0 if params.seed is not None else number + 1) << INDEX_BITS | index,
+            seed=own_seed,
+            key=key | index,
             index=index,
             rank=(rank, first_id + index),
             salt=request.salt,
             stop_ids=stop_ids,
             times=Times(arrived),
+            session=session,
+            num_before=num_before,
         )
         for index in range(params.n)
     )

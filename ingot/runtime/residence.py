@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Tokens
 
+from ingot.runtime.executor import Places
 from ingot.runtime.page_table import PageTable
 from ingot.runtime.prefix_cache import PrefixPage
 from ingot.runtime.slot_table import Copy, SlotTable
@@ -66,6 +67,35 @@ class Residence:
         Returns how many tokens that are. Without slots alone.
         """
         return self.pages.share(owner_id, sequence_id, num_tokens)
+
+    def cut(self, sequence_id: int, num_computed: int, num_tokens: int) -> int:
+        """Cuts what a sequence holds of its `num_computed` tokens back to the first `num_tokens`,
+        which others are to follow. Returns of how many tokens it holds the states then.
+
+        A record cannot be cut: with slots it is all or nothing.
+        """
+        if self.has_slots and (num_tokens < num_computed or not num_tokens):
+            self.release(sequence_id)
+            return 0
+        if num_tokens == num_computed:
+            return num_tokens  # nothing is written again
+        return self.pages.cut(sequence_id, num_tokens)
+
+    def place(self, sequence_id: int, num_tokens: int, num_dropped: int = 0) -> Places | None:
+        """Gives a new sequence the places of tokens whose states come from elsewhere; None, and
+        nothing, where there is no room."""
+        needed = self.pages.num_needed(num_tokens) - num_dropped
+        if not self.has_room(needed, 1):
+            return None
+        page_ids = self.pages.place(sequence_id, num_tokens, num_dropped)
+        if self.has_slots:
+            self.slots.take(sequence_id)
+        return Places(page_ids, self.slots.slot(sequence_id) if self.has_slots else None)
+
+    def places(self, sequence_id: int) -> Places:
+        """What a sequence holds."""
+        slot = self.slots.slot(sequence_id) if self.has_slots else None
+        return Places(self.pages.owned(sequence_id), slot)
 
     def release(self, sequence_id: int) -> None:
         """Takes what a sequence holds; a sequence that holds nothing is fine."""

@@ -8,8 +8,10 @@ from operator import attrgetter
 
 from ingot.errors import QueueFullError
 from ingot.runtime.config import EngineConfig
+from ingot.runtime.prefix_cache import PrefixPage
 from ingot.runtime.residence import Residence
 from ingot.runtime.sequence import Chunk, Sequence
+from ingot.runtime.sessions.resting import Resting
 
 # A request of one level lower priority counts as one that arrived this many requests later. So
 # every request is overtaken by a limited number of others, and none waits for ever.
@@ -46,6 +48,7 @@ class Scheduler:
         drafter: Drafter | None = None,
     ) -> None:
         self.residence, self.pages = residence, residence.pages
+        self.resting = Resting(residence)
         self._drafter = drafter
         self.max_num_rows = max_num_rows
         self._most_seqs, self._most_tokens = max_num_seqs, max_num_tokens
@@ -94,13 +97,16 @@ class Scheduler:
         self.add(child)
 
     def remove(self, sequence: Sequence) -> None:
-        """Forgets a sequence in any state, and frees what it holds."""
-        if sequence.is_running:
+        """Forgets a sequence in any state, and frees what it holds; its session keeps that."""
+        ran, sequence.is_running = sequence.is_running, False
+        if ran:
             self.running.remove(sequence)
-            sequence.is_running = False
         elif sequence in self.waiting:
             self.waiting.remove(sequence)
-        self.residence.release(sequence.sequence_id)
+        if sequence.session is None:
+            self.residence.release(sequence.sequence_id)
+        elif ran:
+            self.resting.leave(sequence)
 
     def schedule(self) -> list[Chunk]:
         """The chunks of the next step.
@@ -153,6 +159,8 @@ class Scheduler:
         """
         for chunk in chunks:
             s = chunk.sequence  # preempted meanwhile, it has no pages, or known ones only
+            if s.session is not None and s.session.sequence is not s:
+                continue  # the next one of its session writes there
             # Without what the next step computes, and without the draft, which nobody may find.
             self._settle(s, chunk.start, min(chunk.end, s.num_computed))
 
@@ -166,9 +174,12 @@ class Scheduler:
 
     def free_up(self, num_pages: int, num_sequences: int = 0) -> None:
         """Preempts the last ranks first, until there is room for as many more sequences, which take
-        so many pages, or nothing runs."""
-        while self.running and not self.residence.has_room(num_pages, num_sequences):
-            self._preempt()
+        so many pages, or nothing is left. Sessions that rest go before any."""
+        while not self.residence.has_room(num_pages, num_sequences):
+            if not self.resting.give_up():
+                if not self.running:
+                    return
+                self._preempt()
 
     def _chunk(self, sequence: Sequence, tokens: int, rows: int) -> Chunk:
         start, length = sequence.num_computed, sequence.length
@@ -210,6 +221,8 @@ class Scheduler:
     def _make_room(self, sequence: Sequence, num_tokens: int) -> bool:
         """Gives a running sequence the pages of its first tokens; False if it yielded itself."""
         while not self.pages.can_grow(sequence.sequence_id, num_tokens):
+            if self.resting.give_up():
+                continue
             if self._preempt() is sequence:
                 return False
         self.pages.grow(sequence.sequence_id, num_tokens)
@@ -232,15 +245,20 @@ class Scheduler:
         sequence, length = self.waiting[0], self.waiting[0].length
         # One page in hand for each running sequence, or the next step would preempt this one.
         spare = len(self.running)
-        if self.pages.num_free <= spare or length >= sequence.max_len:
+        if (self.pages.num_free <= spare and not self.resting) or length >= sequence.max_len:
             return False
-        # The last token is computed in any case: its logits are wanted.
-        known = self.uses_prefixes and not sequence.num_unscored
-        prefix = self.residence.match(sequence.token_ids, length - 1 if known else 0, sequence.salt)
-        start = len(prefix) * self.pages.page_size
-        most = min(length, start + self.max_num_tokens) if self.pages.window else length
-        if not self.residence.admit(sequence.sequence_id, most, prefix, spare):
+        start = self._resume(sequence, spare)
+        if start is None:
             return False
+        if not start:
+            prefix = self._known(sequence)
+            start = len(prefix) * self.pages.page_size
+            most = self._most(sequence, start)
+            while not self.residence.admit(sequence.sequence_id, most, prefix, spare):
+                if not self.resting.give_up():
+                    return False
+                prefix = self._known(sequence)
+                start = len(prefix) * self.pages.page_size
         sequence.num_computed = start
         if not sequence.num_preemptions:
             sequence.num_cached = start
@@ -249,6 +267,36 @@ class Scheduler:
         prompts.append(sequence)
         return True
 
+    def _known(self, sequence: Sequence) -> list[PrefixPage]:
+        """The pages of the longest known prefix that a sequence can begin with."""
+        # The last token is computed in any case: its logits are wanted.
+        known = self.uses_prefixes and not sequence.num_unscored
+        limit = sequence.length - 1 if known else 0
+        return self.residence.match(sequence.token_ids, limit, sequence.salt)
+
+    def _most(self, sequence: Sequence, start: int) -> int:
+        """How many tokens a sequence must have room for that begins after `start` of them."""
+        length = sequence.length
+        return min(length, start + self.max_num_tokens) if self.pages.window else length
+
+    def _resume(self, sequence: Sequence, spare: int) -> int | None:
+        """Gives a sequence what its session holds, and pages for its other tokens. Returns of how
+        many tokens it has the states then; None where there is no room."""
+        state = sequence.session
+        if state is None:
+            return 0
+        kept = self.resting.resume(state, sequence.token_ids, sequence.length - 1)
+        if not kept:
+            return 0
+        most, owner = self._most(sequence, kept), state.sequence_id
+        while self.pages.missing(owner, most) + spare > self.pages.num_free:
+            if not self.resting.give_up(but=state):
+                return None
+        self.residence.grow(owner, most)
+        return self.resting.wake(state, sequence)
+
     def _run(self, sequence: Sequence) -> None:
+        if sequence.session is not None:
+            sequence.session.sequence = sequence
         insort(self.running, sequence, key=_rank)
         sequence.is_running = True

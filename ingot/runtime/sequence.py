@@ -19,6 +19,7 @@ from ingot.runtime.output import FinishReason, Logprob
 from ingot.runtime.params import SamplingParams
 from ingot.runtime.prompt_lookup import PromptLookup
 from ingot.runtime.reasoning import BudgetState
+from ingot.runtime.sessions.state import SessionState
 from ingot.runtime.structured.guide import Allowed, Guide
 
 
@@ -35,6 +36,8 @@ class Sequence:
     of the same salt share cached pages. `seed` and `key` name the sequence to the sampler's
     generator. It is completion `index` of its request; `siblings` are those that wait for the
     logits of its prompt, and each has it as `parent` until then. `lookup` guesses its tokens.
+    Of a `session` it is one request; the last `num_before` tokens of its prompt were drawn by those
+    before, and penalties count them as its own.
     """
 
     sequence_id: int
@@ -47,6 +50,7 @@ class Sequence:
     rank: tuple[int, int] = (0, 0)
     salt: bytes = b""
     stop_ids: frozenset[int] = frozenset()
+    num_before: int = 0
     num_prompt: int = 0
     num_computed: int = 0
     num_pending: int = 0
@@ -63,11 +67,12 @@ class Sequence:
     error: IngotError | None = None
     times: Times = field(default_factory=Times)
     lookup: PromptLookup | None = None
+    session: SessionState | None = None
     sampling: SamplingState = field(init=False)
 
     def __post_init__(self) -> None:
         self.num_prompt = len(self.token_ids)
-        self.sampling = SamplingState(self.params, self.stop_ids)
+        self.sampling = SamplingState(self.params, self.stop_ids, self.num_before)
 
     @property
     def length(self) -> int:
@@ -97,6 +102,10 @@ class Sequence:
         if self.params.prompt_logprobs is None:
             return 0
         return self.num_prompt - 1 - len(self.prompt_logprobs)
+
+    @property
+    def has_failed(self) -> bool:
+        return self.error is not None
 
     @property
     def finished(self) -> bool:
@@ -150,12 +159,14 @@ class SamplingState:
     `stop_ids` are the tokens that end it, which are not drawn before its `min_tokens`.
     `seen` and `times` are the tokens that penalties look at, and how often each was generated;
     the first `num_seen` entries count. `version` changes whenever anything but `times` does.
-    Unless `follows_tokens`, the edits are the same after every token. `guide` follows the grammar,
-    if there is one.
+    The last `num_before` tokens of the prompt count as generated. Unless `follows_tokens`, the
+    edits are the same after every token. `guide` follows the grammar, if there is one.
     """
 
-    def __init__(self, params: SamplingParams, stop_ids: Iterable[int] = ()) -> None:
-        self.params = params
+    def __init__(
+        self, params: SamplingParams, stop_ids: Iterable[int] = (), num_before: int = 0
+    ) -> None:
+        self.params, self._num_before = params, num_before
         self._stops = tuple(stop_ids)
         bias = params.logit_bias or {}
         self.guide = None if params.grammar is None else Guide(params.grammar)
@@ -234,7 +245,7 @@ class SamplingState:
             slot = self._slots.setdefault(token_ids[place], self.num_seen)
             if slot == self.num_seen:
                 self._append(token_ids[place])
-            self.times[slot] += place >= num_prompt
+            self.times[slot] += place >= num_prompt - self._num_before
         self._num_counted = len(token_ids)
 
     def _append(self, token: int) -> None:

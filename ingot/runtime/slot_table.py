@@ -95,6 +95,10 @@ class SlotTable:
         """Returns whether there is a snapshot after that page."""
         return page in self._known
 
+    def snapshot_after(self, page: PrefixPage) -> int | None:
+        """The slot of the snapshot after that page; None where there is none."""
+        return self._known.get(page)
+
     def clear(self) -> None:
         """Forgets all snapshots."""
         for sequence_id in [*self._pending]:

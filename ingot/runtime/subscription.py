@@ -14,13 +14,13 @@ from time import perf_counter
 from weakref import ref
 
 from ingot.errors import IngotError, InternalError, describe
+from ingot.runtime.engine_thread import EngineThread, Listener
 from ingot.runtime.metrics import EngineCounters
 from ingot.runtime.output import RequestOutput, TextDelta
 from ingot.runtime.params import SamplingParams
 from ingot.runtime.progress import end_progress, is_watched, show_progress
 from ingot.runtime.prompts import Prompt
 from ingot.runtime.request import Request
-from ingot.runtime.session import EngineThread, Listener
 
 # A request by its number, with what is new of it, or why it was refused.
 News = list[tuple[int, Request | IngotError]]
@@ -49,7 +49,7 @@ class Subscription:
 
         `listen` is called there with every request that has got further.
         """
-        return partial(self._thread.session.add, self._key, requests, listen)
+        return partial(self._thread.requests.add, self._key, requests, listen)
 
     def close(self) -> None:
         """Gives the requests up. May be called twice."""
@@ -117,7 +117,7 @@ class TextStream:
         if self._ended:
             raise StopIteration
         self._thread.process.refuse_fork()
-        self._thread.session.refuse_closed()
+        self._thread.requests.refuse_closed()
         self._thread.refuse_current()
         item = self._deltas.get()
         if isinstance(item, TextDelta):
@@ -129,7 +129,7 @@ class TextStream:
         """The whole request as far as it has come."""
         if self._request.finished:
             return self._request.output()
-        return self._thread.ask(partial(self._thread.session.output, self._request))
+        return self._thread.ask(partial(self._thread.requests.output, self._request))
 
     def close(self) -> None:
         """Aborts the request unless it is finished."""
@@ -166,7 +166,7 @@ class Feed:
         self._told_at = self._looked_at = 0.0  # all that was new; whether to tell
         self._subscriptions: dict[int, Subscription] = {}
         self._news: dict[int, Request | IngotError] = {}  # of the engine's thread alone
-        thread.session.after_news(self._flush)
+        thread.requests.after_news(self._flush)
 
     def add(
         self,
@@ -182,10 +182,13 @@ class Feed:
         Raises RequestError for one that cannot be served as given. What only the engine's thread
         can see, such as a full queue, is told.
         """
-        request = self._make_request(prompt, params, priority)
+        self.run(number, self._make_request(prompt, params, priority), stream=stream)
+
+    def run(self, number: int, request: Request, *, stream: bool = True) -> None:
+        """Runs a request that was checked; see `add`."""
         subscription = self._subscriptions[number] = Subscription(self._thread)
         work = subscription.adding([request], partial(self._listen, number, stream))
-        self._thread.call(work, partial(self._added, number))
+        self._thread.call(work, partial(self._added, number, request))
 
     def drop(self, number: int) -> None:
         """Aborts a request unless it has ended. What is being told meanwhile may still come."""
@@ -195,11 +198,12 @@ class Feed:
 
     def count(self, answer: Callable[[EngineCounters], object]) -> None:
         """Has the engine's thread call `answer` between two steps."""
-        session = self._thread.session
-        self._thread.post(lambda: answer(session.counters()))
+        requests = self._thread.requests
+        self._thread.post(lambda: answer(requests.counters()))
 
-    def _added(self, number: int, _: object, error: BaseException | None) -> None:
+    def _added(self, number: int, request: Request, _: object, error: BaseException | None) -> None:
         if error is not None:
+            request.refused()
             known = error if isinstance(error, IngotError) else InternalError(describe(error))
             self._news[number] = known
             self._flush()

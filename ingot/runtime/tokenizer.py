@@ -9,6 +9,7 @@ from itertools import pairwise
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ingot.artifact.longest_match import LongestMatch, longest_match
 from ingot.artifact.tokenizer_config import configure, control_tokens, special_tokens
 from ingot.errors import IngotError, RequestError, TokenizerError, describe
 from ingot.runtime.detokenizer import Detokenizer
@@ -123,6 +124,11 @@ class Tokenizer:
         return self.chat_template is not None
 
     @cached_property
+    def _longest(self) -> LongestMatch | None:
+        with self._lock:  # its tables are large
+            return longest_match(self.backend)
+
+    @cached_property
     def special_spellings(self) -> re.Pattern[str] | None:
         """Finds what `encode` takes for special tokens, and the tokens that the config leaves to
         templates; None where there are none."""
@@ -161,6 +167,8 @@ class Tokenizer:
         if not isinstance(text, str):
             raise RequestError(f"a text of type {type(text).__name__}", hint="Give a str.")
         check_unicode(text)
+        if self._longest is not None:
+            return self._longest.encode(text, add_special_tokens)
         # Unlike `encode`, a batch lets other threads of Python run meanwhile.
         encode = partial(self.backend.encode_batch_fast, add_special_tokens=add_special_tokens)
         ids: list[int] = _typed(

@@ -129,6 +129,10 @@ CONSTRUCTOR = (
              "`prompt_lookup_max` and `prompt_lookup_min` if need be. They are switches of "
              "`EngineConfig`.",
              reads=read_speculative_config),
+    VllmArgument("prompt_cache", (None,), "Not of vLLM: the folder of `EngineConfig`.",
+             config="prompt_cache"),
+    VllmArgument("prompt_cache_bytes", (None,), "Not of vLLM: the bytes of its files.",
+             config="prompt_cache_bytes"),
     VllmArgument("speculative", (None,), 'Not of vLLM: short for `{"method": "ngram"}`.',
              config="speculative"),
     VllmArgument("generation_config", ("auto",),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
 from operator import attrgetter
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from msgspec import Struct, field
 
@@ -43,6 +43,33 @@ class ModelFacts(Struct, frozen=True, kw_only=True):
     generates: bool = True
 
 
+class SessionAsk(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a job asks of a session: to go on, or one of the other things, which end at once.
+
+    `owner` is the key that made it. With `whole` the tokens of the job are all that the session is
+    to begin with. An empty session is fed `first` instead, if that is given. `source` is what a
+    fork is made of.
+    """
+
+    id: str
+    owner: str = ""
+    do: Literal["go_on", "open", "fork", "look", "close"] = "go_on"
+    whole: bool = False
+    first: list[int] = field(default_factory=list)
+    source: str = ""
+
+
+class SessionFacts(Struct, frozen=True, kw_only=True):
+    """A session as its owner sees it; `idle_seconds` is how long it is kept without a request."""
+
+    id: str
+    created: int
+    num_tokens: int
+    num_pending: int
+    nbytes: int
+    idle_seconds: float
+
+
 class Job(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A request as an engine takes it: tokens, and the fields of its `SamplingParams`.
 
@@ -53,7 +80,8 @@ class Job(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     A job with `texts` wants a row for each of them, or `of_tokens` for each token, and draws
     nothing. `seconds` says of each text where the second of a pair begins in it, or 0, and
-    `unpooled` how many tokens at its beginning have no part in its row.
+    `unpooled` how many tokens at its beginning have no part in its row. One with a `session` is
+    about that.
     """
 
     id: str
@@ -68,6 +96,7 @@ class Job(Struct, frozen=True, kw_only=True, omit_defaults=True):
     seconds: list[int] = field(default_factory=list)
     unpooled: list[int] = field(default_factory=list)
     of_tokens: bool = False
+    session: SessionAsk | None = None
 
 
 class Piece(Struct, frozen=True, array_like=True):
@@ -88,7 +117,8 @@ class Piece(Struct, frozen=True, array_like=True):
 class Progress(Struct, frozen=True, array_like=True):
     """Result of a step for a job. The one that ends the job has its `metrics`.
 
-    `rows` are those of a job with texts, one after the other, as float32.
+    `rows` are those of a job with texts, one after the other, as float32. `session` is what became
+    of one that was not to go on.
     `num_cached_tokens` and `prompt_logprobs` come with the first; `prompt_logprobs` has a list
     per token of the prompt, and None for the first token.
     """
@@ -99,6 +129,7 @@ class Progress(Struct, frozen=True, array_like=True):
     prompt_logprobs: list[list[Scored] | None] | None = None
     metrics: RequestMetrics | None = None
     rows: bytes = b""
+    session: SessionFacts | None = None
 
 
 class Engine(Protocol):
@@ -146,6 +177,7 @@ def joined(parts: list[Progress]) -> Progress:
         first.prompt_logprobs,
         last.metrics,
         last.rows,
+        last.session,
     )
 
 

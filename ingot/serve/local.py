@@ -7,6 +7,7 @@ import itertools
 from collections.abc import AsyncGenerator
 
 from ingot.errors import EngineDeadError, IngotError, RequestError
+from ingot.runtime.llm import LLM
 from ingot.runtime.mailbox import Mailbox, call_in
 from ingot.runtime.metrics import EngineCounters
 from ingot.runtime.model import Model
@@ -14,6 +15,7 @@ from ingot.runtime.subscription import News
 from ingot.runtime.tokenizer import Tokenizer
 from ingot.serve.engine import Job, ModelFacts, Progress, joined
 from ingot.serve.progress import add_job, facts_of, told
+from ingot.serve.session_jobs import SessionJobs
 from ingot.serve.settings import ModelSettings
 from ingot.serve.text_jobs import TextJobs
 
@@ -33,7 +35,10 @@ class LocalEngine:
         self._feed = None
         if not model.artifact.manifest.encodes:
             self._feed = model.feed(self._tell, settings.stream_interval)
-        self._texts = TextJobs(model.texts, self._tell_texts) if model.texts else None
+        self._texts = TextJobs(model.texts, self._tell_one) if model.texts else None
+        self._sessions = None
+        if self._feed and isinstance(model, LLM):
+            self._sessions = SessionJobs(model, self._feed, settings, self._tell_one)
         self._numbers = itertools.count()
         self._mailboxes: dict[int, Mailbox[Progress]] = {}
         self._closed = False
@@ -76,7 +81,9 @@ class LocalEngine:
     def _add(self, number: int, job: Job) -> None:
         if job.texts and self._texts:
             self._texts.add(number, job)
-        elif self._feed and not job.texts:
+        elif job.session and self._sessions:
+            self._sessions.add(number, job)
+        elif self._feed and not (job.texts or job.session):
             add_job(self._feed, number, job)
         else:
             raise RequestError("the model cannot be asked for that", hint="See its tasks.")
@@ -86,11 +93,12 @@ class LocalEngine:
     def _drop(self, number: int) -> None:
         if self._feed:
             self._feed.drop(number)
-        if self._texts:
-            self._texts.drop(number)
+        for jobs in (self._texts, self._sessions):
+            if jobs:
+                jobs.drop(number)
 
-    def _tell_texts(self, number: int, told: Progress | IngotError) -> None:
-        """Hands a job its rows. In any thread."""
+    def _tell_one(self, number: int, told: Progress | IngotError) -> None:
+        """Hands a job what has become of it. In any thread."""
         mailbox = self._mailboxes.get(number)
         if mailbox is not None:
             call_in(mailbox.loop, self._deliver, [(number, told)])

@@ -12,6 +12,9 @@ _RANGES = {
     "kv_bytes": (1, 2**63 - 1),
     "seed": (0, 2**64 - 1),
     "priority": (-(2**31), 2**31 - 1),
+    "max_sessions": (0, 2**31 - 1),
+    "session_bytes": (1, 2**63 - 1),
+    "prompt_cache_bytes": (1, 2**63 - 1),
 }
 
 
@@ -34,6 +37,13 @@ class ModelSettings(Struct, frozen=True, kw_only=True, omit_defaults=True):
     stream_interval
                  seconds that tokens of a stream wait to be sent together, where a step takes less
                  than a quarter of that; the first token and the end never wait
+    max_sessions the most sessions that clients keep
+    session_bytes
+                 the most bytes of their states; None: no bound
+    session_idle seconds that a session is kept without a request; 0: no bound
+    prompt_cache a folder where prefixes of prompts are kept; None: none are
+    prompt_cache_bytes
+                 the most bytes of its files; None: 10 GB
     watchdog     seconds without a step, although there are requests, after which an engine process
                  is killed and started again; None: 60
 
@@ -53,6 +63,11 @@ class ModelSettings(Struct, frozen=True, kw_only=True, omit_defaults=True):
     watchdog: float | None = None
     speculative: str | None = None
     num_speculative_tokens: int | None = None
+    max_sessions: int = 256
+    session_bytes: int | None = None
+    session_idle: float = 1800.0
+    prompt_cache: str | None = None
+    prompt_cache_bytes: int | None = None
 
     def __post_init__(self) -> None:
         for name, (low, high) in _RANGES.items():
@@ -70,6 +85,10 @@ class ModelSettings(Struct, frozen=True, kw_only=True, omit_defaults=True):
                 f"stream_interval is {self.stream_interval}",
                 hint="stream_interval is 0 to 60 seconds.",
             )
+        if not 0 <= self.session_idle < 10**9:
+            raise UsageError(
+                f"session_idle is {self.session_idle}", hint="session_idle is 0 seconds or more."
+            )
         if self.watchdog is not None and not 1 <= self.watchdog < 10**9:
             raise UsageError(f"watchdog is {self.watchdog}", hint="watchdog is 1 second or more.")
         self.switches()
@@ -81,6 +100,8 @@ class ModelSettings(Struct, frozen=True, kw_only=True, omit_defaults=True):
             max_waiting=self.max_waiting,
             speculative=self.speculative,
             num_speculative_tokens=self.num_speculative_tokens,
+            prompt_cache=self.prompt_cache,
+            prompt_cache_bytes=self.prompt_cache_bytes,
         )
 
     @property

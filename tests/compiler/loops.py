@@ -103,6 +103,13 @@ def first_for_all(layers, x):
     return x
 
 
+def another_of_first_for_all(layers, x):
+    x, first = layers[0](x, more=x, both=True)
+    for layer in list(layers)[1:]:
+        x = layer(x, more=first)
+    return x
+
+
 def whole_slices(layers, x):
     return plain(layers, x[:, :])
 
@@ -161,7 +168,15 @@ def model(body: Callable[[Any, Tensor], Tensor]) -> Loop:
         return Loop(body)
 
 
-REPEATED = [plain, by_length, twice, whole_slices, input_for_all, two_results]
+REPEATED = [
+    another_of_first_for_all,
+    plain,
+    by_length,
+    twice,
+    whole_slices,
+    input_for_all,
+    two_results,
+]
 NOT_REPEATED = [
     backwards,
     by_number,

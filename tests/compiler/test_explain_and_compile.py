@@ -297,6 +297,6 @@ def test_the_answer_is_plain_data(good: Path) -> None:
         "expert_bytes", "step_bytes", "caches",
     ]  # fmt: skip
     assert list(told["ways"][0]["caches"][0]) == [
-        "dtype", "options", "bytes_per_token", "cache_bytes", "total_bytes", "fits",
-        "largest_context", "largest_seats",
+        "dtype", "options", "bytes_per_token", "bytes_per_sequence", "cache_bytes", "total_bytes",
+        "fits", "largest_context", "largest_seats",
     ]  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+import ingot.ops  # noqa: F401  (registers torch.ops.ingot)
 from ingot.compiler.record import Recorder
 
 NAMED = {name: torch.empty(4, 4, device="meta") for name in ("w", "v")}
@@ -71,3 +72,16 @@ def test_a_tensor_from_elsewhere_is_refused():
 def test_a_write_is_refused():
     with pytest.raises(ValueError, match="writes into"):
         Recorder(NAMED, 3).record(lambda i, p: (i + 1).add_(2))
+
+
+def test_what_a_call_may_write_into_and_leaves_out_is_no_write():
+    def shifted(ids, positions):
+        return torch.ops.ingot.token_shift(rows(ids)[None])
+
+    def kept(ids, positions):
+        tables = [torch.ops.aten.clone(positions) for _ in range(2)]
+        return torch.ops.ingot.token_shift(rows(ids)[None], w[None], *tables)
+
+    assert same(shifted, shifted)
+    with pytest.raises(ValueError, match="writes into"):
+        Recorder(NAMED, 3).record(kept)

@@ -47,13 +47,15 @@ def names_of(buffer: Buffer) -> tuple[str, ...]:
     return buffer.sources or (buffer.name,)
 
 
-def check_integers(llm: LLM, model_dir: Path, lengths: tuple[int, ...]) -> None:
+def check_integers(
+    llm: LLM, model_dir: Path, lengths: tuple[int, ...], limit: float = LIMIT
+) -> None:
     """Every matrix is near its own, and logits are those of the numbers."""
     module = judged_module(model_dir)
     for buffer, matrix in stored_integers(llm):
         parameters = [module.get_parameter(name) for name in names_of(buffer)]
         put_numbers(parameters, matrix.dequantize(), MATRIX_LIMITS[buffer.format.bits])
-    check_rows(llm, partial(module_logits, module), module, lengths, LIMIT)
+    check_rows(llm, partial(module_logits, module), module, lengths, limit)
 
 
 def judged_module(model_dir: Path) -> nn.Module:

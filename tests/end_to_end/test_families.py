@@ -14,19 +14,19 @@ from ingot.targets.cpu.kind import KIND
 from tests.end_to_end import integers
 from tests.end_to_end.support import (
     LIMITS,
-    QUANTIZED_LIMITS,
     Compile,
     Compiled,
     check_logits,
     judge,
     judged_greedy,
     levels,
+    limit_of,
     open_as,
     random_tokens,
 )
 from tests.support import dense_models as dense
 from tests.support.core import core
-from tests.support.tiny_models import CASES, FAMILIES, MOE, TRAINED
+from tests.support.tiny_models import CASES, FAMILIES, MOE, STATES, TRAINED
 from tests.targets.cpu.native import runnable
 
 # One token, two, around the page of 16, the first beyond the window of 24, and some beyond two
@@ -130,6 +130,9 @@ RUNS += core(
     further=[runs("mixtral", "float32"), runs("gptoss", "bfloat16")],
     slow=[runs(name, dtype) for name in (*MOE, *LATENT_EXPERTS) for dtype in LIMITS],
 )
+RUNS += core(
+    further=(), slow=[runs(name, dtype) for name in STATES if name != "qwen35" for dtype in LIMITS]
+)
 # Four builds each: every model and both dtypes; the other pairs are with the slow tests.
 LEVELS = [
     pytest.param([Compile(name, dtype, 300, levels())], marks=marks)
@@ -180,7 +183,8 @@ def test_compiled_logits_equal_those_of_transformers(
 ) -> None:
     for case in cases:
         model_dir, artifact = compiled(case)
-        lengths, limit = lengths_by_limit(case.name)[case.max_model_len], LIMITS[case.dtype]
+        lengths = lengths_by_limit(case.name)[case.max_model_len]
+        limit = limit_of(case.name, case.dtype)
         with LLM(artifact) as llm:
             check_logits(llm, model_dir, lengths, limit)
             if case.max_model_len > 300:
@@ -193,9 +197,10 @@ def test_families_compute_the_same_in_integers(cases: list[Compile], compiled: C
     (case,) = cases
     model_dir, artifact = compiled(case)
     with LLM(artifact) as llm:
-        integers.check_integers(llm, model_dir, (1, 17, 300))
+        states = {"limit": limit_of(case.name, "int8")} if case.name in STATES else {}
+        integers.check_integers(llm, model_dir, (1, 17, 300), **states)
         if case.quantize == "int8":  # rounding hardly moves the weights
-            check_logits(llm, model_dir, (1, 17, 300), QUANTIZED_LIMITS["int8"])
+            check_logits(llm, model_dir, (1, 17, 300), limit_of(case.name, "int8"))
 
 
 @pytest.mark.thorough

@@ -159,22 +159,27 @@ def shares(rng: torch.Generator, n: int, experts: int, top_k: int, rule: Kwargs)
     return OPS["route"].reference(logits, None, top_k=top_k, **rule)
 
 
+# Kinds of experts, whether they have biases, and whether they are plain.
+EXPERTS = (("silu", False, False), ("clamped", True, False), ("relu2", True, True))
+
+
 def experts(rng: torch.Generator) -> list[Kwargs]:
     return [
         {
             "x": samples.normal(rng, 1, 7, 12, dtype=dtype),
             "shares": shares(rng, 7, count, top_k, rule),
-            "gate_up": stack(rng, count, 20, 12, dtype),
+            "gate_up": stack(rng, count, 10 if plain else 20, 12, dtype),
             "down": stack(rng, count, 12, 10, dtype),
-            "gate_up_bias": samples.normal(rng, count, 20) if with_bias else None,
+            "gate_up_bias": samples.normal(rng, count, 10 if plain else 20) if with_bias else None,
             "down_bias": samples.normal(rng, count, 12) if with_bias else None,
             "kind": kind,
             "top_k": top_k,
             "limit": 0.7,
+            "plain": plain,
         }
         for dtype in samples.DTYPES
         for count, top_k, rule in MIXTURES
-        for kind, with_bias in (("silu", False), ("clamped", True))
+        for kind, with_bias, plain in EXPERTS
     ]
 
 
@@ -185,7 +190,7 @@ def expert_gate(rng: torch.Generator) -> list[Kwargs]:
             "shares": call["shares"],
             "weight": call["gate_up"],
             "bias": call["gate_up_bias"],
-            **{name: call[name] for name in ("kind", "top_k", "limit")},
+            **{name: call[name] for name in ("kind", "top_k", "limit", "plain")},
             "out_dtype": call["x"].dtype,
         }
         for call in experts(rng)
@@ -413,6 +418,18 @@ def lerp(rng: torch.Generator) -> list[Kwargs]:
         for out_dtype in samples.DTYPES
         for n, size in ((1, 64), (5, 37))
         for by_rows in (False, True)
+    ]
+
+
+def head_scale(rng: torch.Generator) -> list[Kwargs]:
+    return [
+        {
+            "x": samples.normal(rng, 1, n, heads, size),
+            "share": samples.normal(rng, 1, n, heads),
+            "out_dtype": out_dtype,
+        }
+        for out_dtype in samples.DTYPES
+        for n, heads, size in ((1, 2, 64), (5, 3, 20))
     ]
 
 
@@ -697,6 +714,7 @@ SAMPLES = {
     "scale": scale,
     "lerp": lerp,
     "bonus": bonus,
+    "head_scale": head_scale,
     "token_shift": token_shift,
     "short_conv": short_conv,
     "recurrence": recurrence,

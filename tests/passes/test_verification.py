@@ -179,7 +179,7 @@ def reading(checker: Checker, change: Callable[[Tensor], Tensor]) -> Checker:
 
 def picked(checker: Checker) -> list[int]:
     """The expert of each token."""
-    return torch.cat(checker.routed, 1)[0].argmax(-1).tolist()
+    return torch.cat(checker.before.given, 1)[0].argmax(-1).tolist()
 
 
 def of_the_last_expert(factor: float) -> Callable[[Tensor], Tensor]:

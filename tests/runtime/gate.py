@@ -82,8 +82,8 @@ def halted(llm, steps: int) -> Iterator[Halt]:
 def is_idle(llm) -> bool:
     """Whether the engine has let go of every request, once it has done what was posted."""
     llm.counters()
-    session = llm._thread.session
-    held = (session._requests, session._owners, session._taken)
+    requests = llm._thread.requests
+    held = (requests._requests, requests._owners, requests._taken)
     pages = llm._engine.pages
     pages.check()
-    return not any(held) and not session.has_unfinished and pages.num_free == pages.num_pages
+    return not any(held) and not requests.has_unfinished and pages.num_free == pages.num_pages

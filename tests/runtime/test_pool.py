@@ -10,7 +10,7 @@ from queue import SimpleQueue
 import pytest
 
 from ingot.artifact.plan import StateArray
-from ingot.runtime import session as sessions
+from ingot.runtime import engine_thread
 from ingot.runtime.config import EngineConfig
 from ingot.runtime.devices import memory, pool
 from ingot.runtime.devices.memory import Region
@@ -148,7 +148,7 @@ def test_pages_that_the_prefix_cache_knows_are_not_the_next_to_be_used():
 
 
 class Idle:
-    """A session that has nothing to do but touch; `touch` is called with how often it did."""
+    """A requests that has nothing to do but touch; `touch` is called with how often it did."""
 
     has_unfinished = closed = False
 
@@ -166,27 +166,27 @@ class Idle:
 
 @pytest.fixture
 def inbox(monkeypatch):
-    monkeypatch.setattr(sessions, "IDLE_SECONDS", 0)
+    monkeypatch.setattr(engine_thread, "IDLE_SECONDS", 0)
     return SimpleQueue()
 
 
 def test_a_request_waits_for_no_more_than_the_piece_under_way(inbox):
     def touch(count):
         if count in (3, 5):
-            inbox.put((lambda: session.log.append("done")) if count == 3 else None)
+            inbox.put((lambda: requests.log.append("done")) if count == 3 else None)
         return True  # there is always more
 
-    session = Idle(touch)
-    sessions._serve(session, inbox)
-    assert session.log == [*["touched"] * 3, "done", *["touched"] * 2] and session.closed
+    requests = Idle(touch)
+    engine_thread._serve(requests, inbox)
+    assert requests.log == [*["touched"] * 3, "done", *["touched"] * 2] and requests.closed
 
 
 def test_nothing_is_touched_before_what_is_there_or_comes_at_once(inbox):
-    session = Idle(lambda count: True)
-    inbox.put(lambda: session.log.append("done"))
+    requests = Idle(lambda count: True)
+    inbox.put(lambda: requests.log.append("done"))
     inbox.put(None)
-    sessions._serve(session, inbox)
-    assert session.log == ["done"]
+    engine_thread._serve(requests, inbox)
+    assert requests.log == ["done"]
 
 
 def test_an_engine_that_has_touched_enough_rests(inbox):
@@ -195,9 +195,9 @@ def test_an_engine_that_has_touched_enough_rests(inbox):
             inbox.put(None)
         return count < 4
 
-    session = Idle(touch)
-    sessions._serve(session, inbox)
-    assert session.log == ["touched"] * 4
+    requests = Idle(touch)
+    engine_thread._serve(requests, inbox)
+    assert requests.log == ["touched"] * 4
 
 
 @pytest.fixture
@@ -211,7 +211,7 @@ def rests(monkeypatch):
             event.set()
         return more
 
-    monkeypatch.setattr(sessions, "IDLE_SECONDS", 0)
+    monkeypatch.setattr(engine_thread, "IDLE_SECONDS", 0)
     monkeypatch.setattr(Pool, "touch_ahead", touch_ahead)
     return event
 

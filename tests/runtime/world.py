@@ -225,6 +225,10 @@ class World:
             if slot_of is not None:
                 self.records[slot_of] = prefix
 
+    def owners(self) -> list[int]:
+        """Ids of who has pages."""
+        return [q.sequence_id for q in self.scheduler.running]
+
     def check(self) -> None:
         """What holds between any two events."""
         s, pages = self.scheduler, self.pages
@@ -232,7 +236,7 @@ class World:
         unused = range(pages.num_pages - 1, pages.num_used - 1, -1)
         assert pages._blank[: len(unused)] == [*unused], "they are used last, and in order"
         assert all(slot // pages.page_size < pages.num_used for slot in self.slots)
-        used = {p for q in s.running for p in pages.owned(q.sequence_id)}
+        used = {p for owner in self.owners() for p in pages.owned(owner)}
         assert pages.num_free + len(used) == pages.num_pages
         everyone = [*s.running, *s.waiting]
         assert sorted(map(id, everyone)) == sorted(map(id, self.alive))
@@ -243,7 +247,7 @@ class World:
         shared = Counter(p for q in s.running for p in pages.owned(q.sequence_id))
         known = [p for p, count in shared.items() if count > 1]
         self._check_shared(known)
-        if not everyone:
+        if not everyone and not s.resting:
             assert pages.num_free == pages.num_pages
             assert self.residence.slots.num_free == self.residence.slots.num_slots
 

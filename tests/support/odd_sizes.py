@@ -96,6 +96,8 @@ def _layers(values: dict[str, Any], odd: dict[str, Any]) -> dict[str, Any]:
         return {"no_rope_layers": rotating, "layer_types": None}
     if "layer_types" not in values:
         return {}
+    if "linear_key_head_dim" in values:
+        return {"layer_types": [kind.replace("sliding", "linear") for kind in kinds]}
     slides = values.get("sliding_window") and values.get("use_sliding_window", True)
     return {"layer_types": kinds if slides else [LAYER_TYPES[1]] * count}
 

@@ -12,7 +12,7 @@ from ingot.compiler.quantization.choose import Matrix, alike
 from ingot.compiler.quantization.storage import keep_options
 from ingot.errors import CheckpointError
 from ingot.ops import OPS
-from ingot.passes.graph import argument, arguments, origin, routes
+from ingot.passes.graph import argument, arguments, origin, routes, steers
 
 EXPERTS = OPS["experts"].overload
 LINEAR = torch.ops.aten.linear.default
@@ -48,14 +48,15 @@ def _reads(linear: Node) -> str:
 
 def matrix_nodes(gm: GraphModule) -> Iterator[tuple[str, Node]]:
     """(name of the weight, node) for every linear and embedding of an exported graph, and for both
-    stacks of experts; but for linears that experts are picked by, which are never integers."""
+    stacks of experts; but for linears that experts are picked by or states are steered by: those
+    are never integers."""
     for node in gm.graph.nodes:
         if node.target is EXPERTS:
             given = arguments(node)
             yield from ((str(given[name].target), node) for name in ("gate_up", "down"))
             continue
         weight = weight_node(node)
-        if weight is not None and not routes(node):
+        if weight is not None and not (routes(node) or steers(node)):
             yield str(weight.target), node
 
 

@@ -26,10 +26,10 @@ from ingot.models.latent_config import LatentConfig
 
 
 class Attention(Block):
-    """Projections, norms of q and k, rotation, attention, output projection.
+    """Projections, norms of q and k, rotation, attention, gate, output projection.
 
-    Heads are full, grouped or multi-query. Norms, rotation, sinks and biases by distance are there
-    where the config has them.
+    Heads are full, grouped or multi-query. Norms, rotation, sinks, a gate and biases by distance
+    are there where the config has them.
     """
 
     sinks: torch.Tensor | None
@@ -43,6 +43,7 @@ class Attention(Block):
         self.q_proj = Linear(parts["q_proj"])
         self.k_proj = Linear(parts["k_proj"])
         self.v_proj = Linear(parts["v_proj"])
+        self.gate_proj = Linear(parts["gate_proj"]) if mixer.gate_size else None
         if mixer.qk_norm != "none":
             self.q_norm = make_norm(config, parts["q_norm"])
             self.k_norm = make_norm(config, parts["k_norm"])
@@ -52,6 +53,10 @@ class Attention(Block):
         )
         if mixer.rope.rotates:
             self.becomes["rope"] = 2
+        if mixer.gate == "element":
+            self.becomes["gate"] = 1
+        elif mixer.gate == "head":
+            self.becomes |= {"activation": 1, "head_scale": 1}
         if mixer.distances is None:
             self.buckets = None
         else:
@@ -90,7 +95,14 @@ class Attention(Block):
             k_bias=by_distance(self.k_bias, k_1TKD),
             buckets=self.buckets,
         )
-        return self.o_proj(mixed_1THD.reshape(*rows, mixer.q_size))  # type: ignore[no-any-return]
+        ops = torch.ops.ingot
+        if self.gate_proj is not None and mixer.gate == "head":
+            share_1TH = ops.activation(self.gate_proj(x_1TC), "sigmoid")
+            mixed_1THD = ops.head_scale(mixed_1THD, share_1TH)
+        mixed = mixed_1THD.reshape(*rows, mixer.q_size)
+        if self.gate_proj is not None and mixer.gate == "element":
+            mixed = ops.gate(self.gate_proj(x_1TC), mixed, "sigmoid")
+        return self.o_proj(mixed)  # type: ignore[no-any-return]
 
     def normed_heads(self, q: torch.Tensor, k: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """q [1, T, H, D] and k [1, T, K, D], normalised if norms are those of heads."""

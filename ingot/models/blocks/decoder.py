@@ -16,18 +16,28 @@ from torch.nn import functional
 from ingot.models.attention_config import AttentionConfig
 from ingot.models.blocks.attention import Attention, LatentAttention
 from ingot.models.blocks.block import Block
+from ingot.models.blocks.delta import GatedDelta
 from ingot.models.blocks.experts import Mixture
 from ingot.models.blocks.linear import Linear
-from ingot.models.blocks.mlp import GatedMLP, PlainMLP
+from ingot.models.blocks.mamba import Mamba
+from ingot.models.blocks.mamba2 import Mamba2
+from ingot.models.blocks.mlp import make_mlp
 from ingot.models.blocks.norm import make_norm
 from ingot.models.blocks.rotary import RopeTables, Rotary
+from ingot.models.blocks.rwkv import ChannelMix, TimeMix
+from ingot.models.blocks.short_conv import ShortConv
 from ingot.models.blueprint import Blueprint
 from ingot.models.config import ModelConfig, Placement
 from ingot.models.decoder_blueprint import causal_lm, decoder, decoder_layer, rotaries
+from ingot.models.delta_config import DeltaConfig
 from ingot.models.latent_config import LatentConfig
 from ingot.models.layer_config import LayerConfig
+from ingot.models.mamba2_config import Mamba2Config
+from ingot.models.mamba_config import MambaConfig
 from ingot.models.mlp_config import MlpConfig
 from ingot.models.moe_config import MoeConfig
+from ingot.models.rwkv_config import ChannelMixConfig, TimeMixConfig
+from ingot.models.short_conv_config import ShortConvConfig
 
 
 class Embedding(Block):
@@ -58,27 +68,27 @@ class SoftCap(nn.Module):
         return self.cap * torch.tanh(x / self.cap)
 
 
-def make_mlp(config: ModelConfig, mlp: MlpConfig) -> nn.Module:
-    """A gated or a plain MLP."""
-    return GatedMLP(config, mlp) if mlp.kind == "gated" else PlainMLP(config, mlp)
-
-
 # The block of every kind of mixer and of MLP.
 BLOCKS: Mapping[type, Callable[[ModelConfig, Any], nn.Module]] = {
     AttentionConfig: Attention,
     LatentConfig: LatentAttention,
+    ShortConvConfig: ShortConv,
+    Mamba2Config: Mamba2,
+    MambaConfig: Mamba,
+    DeltaConfig: GatedDelta,
+    TimeMixConfig: TimeMix,
     MlpConfig: make_mlp,
     MoeConfig: Mixture,
+    ChannelMixConfig: ChannelMix,
 }
 
 
 class DecoderLayer(Block):
     """Mixer and MLP with their norms, added to the residual stream [1, T, hidden_size].
 
-    The classes below say where the norms stand.
+    The classes below say where the norms stand. Those whose parts follow on each other run what a
+    layer has of the two.
     """
-
-    becomes: ClassVar = {"add": 2}
 
     self_attn: nn.Module
     mlp: nn.Module
@@ -94,15 +104,19 @@ class DecoderLayer(Block):
             of = configs.get(name)
             made = BLOCKS[type(of)](config, of) if of else make_norm(config, part)
             self.add_module(name, made)
+        self.becomes = {"add": len(layer.parts)}
+        self.mixes, self.feeds = layer.mixer is not None, layer.mlp is not None
 
 
 class PreLayer(DecoderLayer):
     """Normed before mixer and MLP."""
 
     def forward(self, x: torch.Tensor, tables: RopeTables) -> torch.Tensor:
-        normed = self.input_layernorm(x) if "input_layernorm" in self.blueprint.parts else x
-        x = x + self.self_attn(normed, tables)
-        x = x + self.mlp(self.post_attention_layernorm(x))
+        if self.mixes:
+            normed = self.input_layernorm(x) if "input_layernorm" in self.blueprint.parts else x
+            x = x + self.self_attn(normed, tables)
+        if self.feeds:
+            x = x + self.mlp(self.post_attention_layernorm(x))
         return x
 
 
@@ -110,8 +124,11 @@ class PostLayer(DecoderLayer):
     """Normed after mixer and MLP."""
 
     def forward(self, x: torch.Tensor, tables: RopeTables) -> torch.Tensor:
-        x = x + self.post_attention_layernorm(self.self_attn(x, tables))
-        return x + self.post_feedforward_layernorm(self.mlp(x))  # type: ignore[no-any-return]
+        if self.mixes:
+            x = x + self.post_attention_layernorm(self.self_attn(x, tables))
+        if self.feeds:
+            x = x + self.post_feedforward_layernorm(self.mlp(x))
+        return x
 
 
 class SumsLayer(DecoderLayer):
@@ -119,18 +136,24 @@ class SumsLayer(DecoderLayer):
     need" (https://arxiv.org/abs/1706.03762)."""
 
     def forward(self, x: torch.Tensor, tables: RopeTables) -> torch.Tensor:
-        x = self.post_attention_layernorm(x + self.self_attn(x, tables))
-        return self.post_feedforward_layernorm(x + self.mlp(x))  # type: ignore[no-any-return]
+        if self.mixes:
+            x = self.post_attention_layernorm(x + self.self_attn(x, tables))
+        if self.feeds:
+            x = self.post_feedforward_layernorm(x + self.mlp(x))
+        return x
 
 
 class SandwichLayer(DecoderLayer):
     """Normed before and after mixer and MLP."""
 
     def forward(self, x: torch.Tensor, tables: RopeTables) -> torch.Tensor:
-        attended = self.self_attn(self.input_layernorm(x), tables)
-        x = x + self.post_attention_layernorm(attended)
-        fed_forward = self.mlp(self.pre_feedforward_layernorm(x))
-        return x + self.post_feedforward_layernorm(fed_forward)  # type: ignore[no-any-return]
+        if self.mixes:
+            mixed = self.self_attn(self.input_layernorm(x), tables)
+            x = x + self.post_attention_layernorm(mixed)
+        if self.feeds:
+            fed_forward = self.mlp(self.pre_feedforward_layernorm(x))
+            x = x + self.post_feedforward_layernorm(fed_forward)
+        return x
 
 
 class ParallelLayer(DecoderLayer):

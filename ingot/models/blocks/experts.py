@@ -14,7 +14,8 @@ from torch.nn import functional
 
 import ingot.ops  # noqa: F401  (registers torch.ops.ingot)
 from ingot.models.blocks.block import Block
-from ingot.models.blocks.mlp import GatedMLP
+from ingot.models.blocks.linear import Linear
+from ingot.models.blocks.mlp import make_mlp
 from ingot.models.blueprint import Blueprint
 from ingot.models.config import ModelConfig
 from ingot.models.decoder_blueprint import alone, mixture
@@ -55,13 +56,12 @@ class Experts(Block):
 
     becomes: ClassVar = {"experts": 1}
 
-    gate_up_proj: torch.Tensor
     down_proj: torch.Tensor
-    gate_up_proj_bias: torch.Tensor | None
     down_proj_bias: torch.Tensor | None
 
     def __init__(self, blueprint: Blueprint, moe: MoeConfig) -> None:
-        super().__init__(blueprint, "gate_up_proj_bias", "down_proj_bias")
+        self.first = "gate_up_proj" if moe.kind == "gated" else "up_proj"
+        super().__init__(blueprint, f"{self.first}_bias", "down_proj_bias")
         self.moe = moe
 
     def forward(self, x_1TC: torch.Tensor, shares_1TE: torch.Tensor) -> torch.Tensor:
@@ -69,24 +69,31 @@ class Experts(Block):
         return torch.ops.ingot.experts(  # type: ignore[no-any-return]
             x_1TC,
             shares_1TE,
-            self.gate_up_proj,
+            getattr(self, self.first),
             self.down_proj,
-            self.gate_up_proj_bias,
+            getattr(self, f"{self.first}_bias"),
             self.down_proj_bias,
             moe.gate,
             moe.picks,
             moe.limit,
+            moe.kind == "plain",
         )
 
 
 class Mixture(Block):
-    """A router and experts, and an MLP for all tokens beside them: [1, T, C] -> the same."""
+    """A router and experts, and an MLP for all tokens beside them: [1, T, C] -> the same.
+
+    Experts may compute rows of another width, which a product makes, as another makes those of the
+    result.
+    """
 
     def __init__(self, config: ModelConfig, moe: MoeConfig) -> None:
         super().__init__(mixture(config, moe))
         parts = self.blueprint.parts
         self.gate = Router(parts["gate"], moe)
+        self.latent_in_proj = Linear(parts["latent_in_proj"]) if moe.latent else None
         self.experts = Experts(parts["experts"], moe)
+        self.latent_out_proj = Linear(parts["latent_out_proj"]) if moe.latent else None
         self.becomes = {"add": 1} if moe.shared else {}
         self.shared_gate: Router | None = None
         self.shared_experts: nn.Module | None = None
@@ -95,10 +102,13 @@ class Mixture(Block):
             self.shared_gate = Router(parts["shared_gate"], alone(moe.shared))
             self.shared_experts = Experts(parts["shared_experts"], alone(moe.shared))
         elif moe.shared:
-            self.shared_experts = GatedMLP(config, moe.shared)
+            self.shared_experts = make_mlp(config, moe.shared)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        mixed = self.experts(x, self.gate(x))
+        rows = x if self.latent_in_proj is None else self.latent_in_proj(x)
+        mixed = self.experts(rows, self.gate(x))
+        if self.latent_out_proj is not None:
+            mixed = self.latent_out_proj(mixed)
         if self.shared_experts is None:
             return mixed  # type: ignore[no-any-return]
         share = () if self.shared_gate is None else (self.shared_gate(x),)

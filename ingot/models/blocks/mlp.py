@@ -7,6 +7,7 @@ from functools import partial
 from typing import ClassVar
 
 import torch
+from torch import nn
 from torch.nn import functional
 
 from ingot.models.blocks.block import Block
@@ -20,6 +21,7 @@ _FUNCTIONS: dict[Activation, Callable[[torch.Tensor], torch.Tensor]] = {
     "gelu": functional.gelu,
     "gelu_tanh": partial(functional.gelu, approximate="tanh"),
     "relu": functional.relu,
+    "relu2": lambda x: functional.relu(x).square(),
 }
 
 
@@ -60,3 +62,8 @@ class PlainMLP(Block):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.down_proj(activate(self.kind, self.up_proj(x)))  # type: ignore[no-any-return]
+
+
+def make_mlp(config: ModelConfig, mlp: MlpConfig) -> nn.Module:
+    """A gated or a plain MLP."""
+    return GatedMLP(config, mlp) if mlp.kind == "gated" else PlainMLP(config, mlp)

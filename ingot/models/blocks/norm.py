@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+import ingot.ops  # noqa: F401  (registers torch.ops.ingot)
 from ingot.models.blocks.block import Block
 from ingot.models.blueprint import Blueprint
 from ingot.models.config import ModelConfig
@@ -16,7 +17,8 @@ from ingot.models.config import ModelConfig
 class RMSNorm(Block):
     """x / sqrt(mean(x^2) + eps) * (weight + offset) over the last dimension.
 
-    The offset is 1 in families that store the weight as a difference from one.
+    The offset is 1 in families that store the weight as a difference from one. A weight [H * D] has
+    a part for each of the heads, or other groups, of x [..., H, D].
     """
 
     becomes: ClassVar = {"rms_norm": 1}
@@ -29,6 +31,10 @@ class RMSNorm(Block):
         self.offset = offset
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.weight.shape != x.shape[-1:]:
+            return torch.ops.ingot.rms_norm(  # type: ignore[no-any-return]
+                x, self.weight, self.eps, self.offset
+            )
         variance = x.pow(2).mean(-1, keepdim=True)
         normed = x * torch.rsqrt(variance + self.eps)
         if self.offset:

@@ -92,6 +92,9 @@ def inverse_frequencies(rope: RopeConfig, max_model_len: int) -> torch.Tensor:
         divisors = torch.tensor(factors, dtype=torch.float32, device="cpu")
         return 1.0 / (divisors * _powers(rope, rope.theta))
     plain = 1.0 / _powers(rope, rope.theta)
+    if rope.type == "proportional":
+        plain[rope.turned :] = 0.0
+        return plain / rope.factor
     if rope.type == "linear":
         return plain / rope.factor
     if rope.type == "llama3":

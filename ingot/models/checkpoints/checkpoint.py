@@ -34,10 +34,12 @@ from ingot.models.checkpoints.mapped_file import MappedCheckpoint, TensorInfo
 from ingot.models.checkpoints.sources import (
     AnySource,
     Decayed,
+    Joined,
     Multiplied,
     Source,
     Stacked,
     Summed,
+    Totaled,
 )
 from ingot.models.checkpoints.tensor_reader import PIECE_BYTES, Checked, TensorReader
 from ingot.models.checkpoints.weight_table import idle_biases, quantized_sources, resolve_sources
@@ -124,7 +126,7 @@ class Checkpoint:
         """The dtype of what `read` returns: the checkpoint's own; float32 of constants, sums,
         products and decays."""
         if name in self._constants or isinstance(
-            self._sources[name], Summed | Multiplied | Decayed
+            self._sources[name], Summed | Multiplied | Decayed | Totaled
         ):
             return torch.float32
         return _TORCH_DTYPES[self._sources[name].info.dtype]
@@ -140,10 +142,13 @@ class Checkpoint:
         Raises CheckpointError for groups that are no such order, and for experts that have one.
         """
         source = self._sources[name]
+        if len({info.name for info in source.infos}) == 1:
+            info = source.info
+            return self._order(info) if isinstance(info, QuantizedTensor) else None
         found = [self._order(info) for info in source.infos if isinstance(info, QuantizedTensor)]
-        if isinstance(source, Stacked) and any(each is not None for each in found):
+        if any(each is not None for each in found):
             raise CheckpointError(
-                f"the columns of the experts in {name} are grouped in an order of their own each",
+                f"the columns of the matrices in {name} are grouped in an order of their own each",
                 hint="Give --dequantize, which reads the numbers that the integers stand for.",
             )
         return found[0] if found else None
@@ -167,6 +172,9 @@ class Checkpoint:
         if isinstance(source, Stacked):
             experts = source.experts[start:stop]
             return stack_matrices([stack([self._integers(p) for p in parts]) for parts in experts])
+        if isinstance(source, Joined):
+            pieces = source.pieces(start, stop)
+            return stack([self._integers(part, *rows) for part, *rows in pieces if part])
         assert isinstance(source, Source), "what is computed is not stored in integers"
         return self._integers(source, start, stop)
 
@@ -198,10 +206,15 @@ class Checkpoint:
         stop = source.shape[0] if stop is None else stop
         if isinstance(source, Stacked):
             return self._experts(source, start, stop)
+        if isinstance(source, Joined):
+            return self._joined(source, start, stop)
         if isinstance(source, Summed):
             return self._sums(source)[start:stop]
         if isinstance(source, Multiplied):
             return self._products(source)[start:stop]
+        if isinstance(source, Totaled):
+            parts = [self._numbers(part, start, stop).float() for part in source.parts]
+            return torch.stack(parts).sum(0)
         if isinstance(source, Decayed):
             return -self._numbers(source.logarithms, start, stop).float().exp()
         return self._numbers(source, start, stop)
@@ -258,6 +271,17 @@ class Checkpoint:
                 first = last
                 self._reader.forget()
         return experts
+
+    def _joined(self, source: Joined, start: int, stop: int) -> torch.Tensor:
+        """Rows start..stop, copied one part after the other."""
+        shape = (stop - start, *source.shape[1:])
+        rows, filled = torch.zeros(shape, dtype=_TORCH_DTYPES[source.info.dtype]), 0
+        for part, first, last in source.pieces(start, stop):
+            if part is not None:
+                rows[filled : filled + last - first] = self._numbers(part, first, last)
+                self._reader.forget()
+            filled += last - first
+        return rows
 
     def _sums(self, source: Summed) -> torch.Tensor:
         """Rows of one tensor, each with all of another's added; float32, since sums are no numbers

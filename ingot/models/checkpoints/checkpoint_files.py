@@ -16,9 +16,9 @@ from ingot.errors import (
 from ingot.models.checkpoints.mapped_file import MappedCheckpoint, TensorInfo
 from ingot.models.checkpoints.safetensors_file import SafetensorsFile
 from ingot.models.file_names import INDEX, MODULE_FOLDER, SINGLE
-from ingot.models.gguf.model import open_files as open_gguf
 from ingot.models.model_dir import ModelDir
 from ingot.models.other_formats import other_format
+from ingot.models.single_files import room_of
 
 DTYPE_NAMES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 
@@ -27,15 +27,15 @@ def open_files(
     model_dir: ModelDir, on_fault: OnFault = raise_fault
 ) -> tuple[MappedCheckpoint, ...]:
     """Opens the single file or every shard of the index, and checks the index against them; or a
-    GGUF file.
+    file that is a whole model.
 
     `on_fault` gets each CheckpointError: no safetensors, a missing or damaged file, an index that
     does not match. If it returns, the files are those that could be opened.
     """
     path = model_dir.path
-    if model_dir.is_gguf:
+    if model_dir.is_single:
         with Noting(on_fault):
-            return open_gguf(path)
+            return room_of(path).open_files(path)
         return ()
     single, index = path / SINGLE, path / INDEX
     if single.exists() and index.exists():

@@ -7,7 +7,7 @@ expert after those of the one before.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +17,17 @@ from numpy.typing import NDArray
 from ingot.models.blueprint import Shape
 from ingot.models.checkpoints.formats.quantized import EncodedTensor, OfExpert
 from ingot.models.checkpoints.mapped_file import TensorInfo
-from ingot.models.weight_rules import EXPERT, Decays, Products, Rows, Rule, Stack, Sums
+from ingot.models.weight_rules import (
+    EXPERT,
+    Decays,
+    Join,
+    Products,
+    Rows,
+    Rule,
+    Stack,
+    Sums,
+    Totals,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +108,34 @@ class Stacked:
 
 
 @dataclass(frozen=True, slots=True)
+class Joined:
+    """Source of a parameter that has the rows of its parts, one part after the other.
+
+    A part that is None stands for zeros. `sizes` are the rows of each.
+    """
+
+    parts: tuple[Source | None, ...]
+    sizes: tuple[int, ...]
+    shape: Shape
+
+    @property
+    def info(self) -> TensorInfo:
+        """One tensor for all; they are stored alike."""
+        return self.infos[0]
+
+    @property
+    def infos(self) -> tuple[TensorInfo, ...]:
+        return tuple(part.info for part in self.parts if part is not None)
+
+    def pieces(self, start: int, stop: int) -> Iterator[tuple[Source | None, int, int]]:
+        """Each part that rows start..stop lie in, and where its own begin and end there."""
+        for part, size in zip(self.parts, self.sizes, strict=True):
+            if start < size and stop > 0:
+                yield part, max(0, start), min(stop, size)
+            start, stop = start - size, stop - size
+
+
+@dataclass(frozen=True, slots=True)
 class Summed:
     """Source of a parameter [A * B, ...]: row a * B + b is the sum of two rows, of A and of B."""
 
@@ -152,8 +190,29 @@ class Decayed:
         return self.logarithms.infos
 
 
-AnySource = Source | Stacked | Summed | Multiplied | Decayed
-Made = Sums | Products | Decays  # rules of parameters that are numbers of no tensor
+@dataclass(frozen=True, slots=True)
+class Totaled:
+    """Source of a parameter that is the sum of others."""
+
+    parts: tuple[Source, ...]
+
+    @property
+    def shape(self) -> Shape:
+        return self.parts[0].shape
+
+    @property
+    def info(self) -> TensorInfo:
+        """One tensor for all; they are of one dtype."""
+        return self.parts[0].info
+
+    @property
+    def infos(self) -> tuple[TensorInfo, ...]:
+        return tuple(part.info for part in self.parts)
+
+
+AnySource = Source | Stacked | Joined | Summed | Multiplied | Decayed | Totaled
+# Rules that make a parameter of several, or of one, in a way of theirs.
+Made = Sums | Products | Decays | Totals | Join
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -161,7 +220,7 @@ class SourcePiece:
     """Rows that a parameter takes from a tensor.
 
     `expert` is the place of an expert in a tensor that holds all of them; None in any other tensor.
-    `made` is the rule by which numbers of it and of other tensors make those of the parameter.
+    `made` is the rule by which it and others make the parameter, where that is not a stack.
     """
 
     rule: Rows
@@ -203,6 +262,15 @@ def pieces_of(rule: Rule, shape: Shape) -> tuple[SourcePiece, ...]:
         )
     if isinstance(rule, Decays):
         return (SourcePiece(_fitting(rule.rows, shape), shape, made=rule),)
+    if isinstance(rule, Totals):
+        return tuple(SourcePiece(_fitting(part, shape), shape, made=rule) for part in rule.parts)
+    if isinstance(rule, Join):
+        shares = ((size, *shape[1:]) for size in rule.sizes)
+        return tuple(
+            SourcePiece(_fitting(part, share), share, made=rule)
+            for part, share in zip(rule.parts, shares, strict=True)
+            if part is not None
+        )
     if not isinstance(rule, Stack):
         return (SourcePiece(_fitting(rule, shape), shape),)
     experts, rows, *columns = shape
@@ -302,11 +370,17 @@ def sources_of(
             found[name] = Multiplied(rule, tuple(made), shapes[name])
         elif isinstance(rule, Decays):
             found[name] = Decayed(made[0])
+        elif isinstance(rule, Totals):
+            found[name] = Totaled(tuple(made))
+        elif isinstance(rule, Join):
+            there = iter(made)
+            joined = tuple(next(there) if part else None for part in rule.parts)
+            found[name] = Joined(joined, rule.sizes, shapes[name])
         elif len(made) == 1 and made[0].shape == shapes[name]:
             found[name] = made[0]
         else:
-            parts = len(made) // shapes[name][0]
-            experts = (tuple(made[at : at + parts]) for at in range(0, len(made), parts))
+            count = len(made) // shapes[name][0]
+            experts = (tuple(made[at : at + count]) for at in range(0, len(made), count))
             found[name] = Stacked(tuple(experts), shapes[name])
     return found
 
@@ -328,9 +402,8 @@ def shaped_as(info: TensorInfo, whole: Shape, *, flat: bool) -> TensorInfo:
     dimensions of 1 where it has more dimensions."""
     if flat:
         return replace(info, shape=(math.prod(info.shape),))
-    if len(info.shape) > len(whole):
-        if _but_ones(info.shape) == _but_ones(whole):
-            return replace(info, shape=whole)
+    if len(info.shape) > len(whole) and _but_ones(info.shape) == _but_ones(whole):
+        return replace(info, shape=whole)
     return info
 
 

@@ -21,6 +21,7 @@ from ingot.models.checkpoints.mapped_file import TensorInfo
 from ingot.models.checkpoints.sources import (
     AnySource,
     SourcePiece,
+    Totaled,
     laid_out,
     pieces_of,
     shaped_as,
@@ -30,7 +31,7 @@ from ingot.models.config import ModelConfig
 from ingot.models.family import Family, Weights
 from ingot.models.foreign.config import AnyConfig
 from ingot.models.templates import BEYOND, expand, fill
-from ingot.models.weight_rules import Decays, Entry, Products, Rows, Rule, Stack, Sums
+from ingot.models.weight_rules import Decays, Entry, Join, Products, Rows, Rule, Stack, Sums, Totals
 
 BIAS = ".bias"
 BASE = "model."  # in front of all parameters but those of the head
@@ -146,13 +147,14 @@ def _as_stored(piece: SourcePiece, infos: Mapping[str, TensorInfo]) -> SourcePie
 
 def _filled(entry: Entry, match: re.Match[str]) -> Rule:
     """A rule for the parameter that its template has matched."""
-    if isinstance(entry, Stack):
-        parts = (replace(part, source=fill(part.source, match)) for part in entry.parts)
-        return Stack(tuple(parts))
 
     def filled(rule: Rows) -> Rows:
         return replace(rule, source=fill(rule.source, match))
 
+    if isinstance(entry, Stack):
+        return Stack(tuple(map(filled, entry.parts)))
+    if isinstance(entry, Join):
+        return replace(entry, parts=tuple(part and filled(part) for part in entry.parts))
     if isinstance(entry, Sums):
         return replace(entry, outer=filled(entry.outer), inner=filled(entry.inner))
     if isinstance(entry, Products):
@@ -160,6 +162,8 @@ def _filled(entry: Entry, match: re.Match[str]) -> Rule:
         return replace(entry, table=table, matrix=matrix, bias=bias, norm=tuple(norm))
     if isinstance(entry, Decays):
         return Decays(filled(entry.rows))
+    if isinstance(entry, Totals):
+        return Totals(tuple(map(filled, entry.parts)))
     return filled(Rows(entry) if isinstance(entry, str) else entry)
 
 
@@ -248,6 +252,8 @@ def _check_dtypes(infos: Iterable[TensorInfo], on_fault: OnFault) -> None:
 def _check_alike(sources: Mapping[str, AnySource], on_fault: OnFault) -> None:
     """Checks that the tensors that make up one parameter are stored alike."""
     for source in sources.values():
+        if isinstance(source, Totaled):
+            continue  # they are added in float32
         first = source.infos[0]
         other = next((info for info in source.infos if _form(info) != _form(first)), None)
         if other is not None:

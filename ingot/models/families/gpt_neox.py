@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ingot.models.attention_config import AttentionConfig
 from ingot.models.config import ModelConfig
 from ingot.models.decoder_config import parse_decoder
 from ingot.models.family import Family, Rows, Weights
@@ -43,7 +44,7 @@ OURS, THEIRS = "model.layers.{i}", "gpt_neox.layers.{i}"
 def weights(config: ModelConfig) -> Weights:
     """The table of tensors; queries, keys and values follow on each other head by head."""
     fused = f"{THEIRS}.attention.query_key_value.{{kind}}"
-    heads = config.layers[0].mixer.num_heads if config.layers else 1
+    heads = next((m.num_heads for m in config.mixers if isinstance(m, AttentionConfig)), 1)
     return {
         "model.embed_tokens.weight": "gpt_neox.embed_in.weight",
         f"{OURS}.input_layernorm.{{kind}}": f"{THEIRS}.input_layernorm.{{kind}}",

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from ingot.models.config import ModelConfig
 from ingot.models.decoder_config import parse_decoder
-from ingot.models.family import Family, Rows, Stack
+from ingot.models.family import Family
 from ingot.models.fields import Fields
 from ingot.models.layer_fields import (
     layer_windows,
-    read_activation,
     read_attention,
     read_mlp,
     read_num_layers,
     read_window,
     windowed,
 )
-from ingot.models.mlp_config import MlpConfig
-from ingot.models.moe_fields import EXPERT_WEIGHTS, MLP, read_moe, read_sparse_layers, sparse
+from ingot.models.moe_fields import (
+    EXPERT_WEIGHTS,
+    SHARED_EXPERT_WEIGHTS,
+    read_moe,
+    read_shared_expert,
+    read_sparse_layers,
+    sparse,
+)
 
 
 def read_windows(fields: Fields) -> tuple[int, ...]:
@@ -37,13 +42,10 @@ def parse(fields: Fields) -> ModelConfig:
         shared_expert_intermediate_size=5632,
     )
     attention = read_attention(fields, bias=fields.flag("qkv_bias", True))
-    shared = MlpConfig(
-        size=fields.integer("shared_expert_intermediate_size"), activation=read_activation(fields)
-    )
     experts = read_moe(
         fields,
         normalise=fields.flag("norm_topk_prob", False),
-        shared=shared,
+        shared=read_shared_expert(fields),
         shared_gate=True,
     )
     return parse_decoder(
@@ -53,19 +55,9 @@ def parse(fields: Fields) -> ModelConfig:
     )
 
 
-SHARED = f"{MLP}.shared_expert"
-WEIGHTS = {
-    **EXPERT_WEIGHTS,
-    f"{MLP}.shared_experts.gate_up_proj": Stack(
-        (Rows(f"{SHARED}.gate_proj.weight"), Rows(f"{SHARED}.up_proj.weight"))
-    ),
-    f"{MLP}.shared_experts.down_proj": Stack((Rows(f"{SHARED}.down_proj.weight"),)),
-    f"{MLP}.shared_gate.weight": f"{MLP}.shared_expert_gate.weight",
-}
-
 FAMILY = Family(
     name="qwen2_moe",
     architectures=("Qwen2MoeForCausalLM",),
     parse=parse,
-    weights=WEIGHTS,
+    weights={**EXPERT_WEIGHTS, **SHARED_EXPERT_WEIGHTS},
 )

@@ -66,6 +66,8 @@ def open_files(path: Path) -> tuple[GgufFile, ...]:
 class SmallFiles:
     """The small files of a model, made of its metadata, which are read once."""
 
+    names = FILES
+
     def __init__(self, path: Path) -> None:
         self._path = path
 

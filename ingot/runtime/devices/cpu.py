@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,7 @@ from ingot.runtime.devices.cpu_program import CpuProgram
 from ingot.runtime.devices.mapped_file import MappedFile, stacks_end, weight_offsets
 from ingot.runtime.devices.memory import ask_for_huge_pages
 from ingot.runtime.devices.pool import Pool
-from ingot.runtime.executor import StepResult, StepWants, TokenScore, program_of
+from ingot.runtime.executor import Places, StepResult, StepWants, TokenScore, program_of
 from ingot.runtime.pool_size import pool_size, widest_window
 
 if TYPE_CHECKING:
@@ -122,6 +122,18 @@ class CpuExecutor:
     ) -> list[TokenScore | IngotError]:
         assert self._sampler is not None, "its program has logits"
         return self._sampler.sample(logits, sequences)
+
+    def copy_records(self, copies: Sequence[tuple[int, int]]) -> None:
+        self._refuse_closed()
+        self.pool.copy(copies)
+
+    def read_states(self, places: Places, take: Callable[[memoryview], Any]) -> None:
+        self._refuse_closed()
+        self.pool.states.read(places, take)
+
+    def write_states(self, places: Places, fill: Callable[[memoryview], Any]) -> None:
+        self._refuse_closed()
+        self.pool.states.write(places, fill)
 
     def result(self, program: str, num_rows: int, wants: StepWants) -> StepResult:
         """Draws tokens and scores from the rows that the last step returned, as `wants` asks."""

@@ -6,9 +6,12 @@ import ctypes
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
+import numpy as np
+
 from ingot.artifact.plan import StateArray
 from ingot.artifact.tensors import ALIGNMENT
 from ingot.runtime.devices.memory import Region, align
+from ingot.runtime.devices.state_pieces import HostStates
 from ingot.runtime.pool_size import PoolSize
 
 MOST_AHEAD_BYTES = 128 << 20
@@ -33,6 +36,7 @@ class Pool:
         self._slots = [(begin, array.nbytes) for array, begin in placed if array.kind == "slotted"]
         page_bytes = sum(nbytes for _, nbytes in self._pages)
         self.num_ahead = min(step_pages, MOST_AHEAD_BYTES // max(1, page_bytes))
+        self._arrays, self._counts = arrays, counts
         self._num_touched = 0  # pieces, a page of an array each: page by page, as pages are used
 
     def touch_ahead(self, num_used: int, num_ready: int) -> bool:
@@ -47,6 +51,18 @@ class Pool:
         done = self.region.touch(begin + page * nbytes, nbytes)
         self._num_touched = piece + 1 if done else self.num_pages * num_arrays
         return done
+
+    @property
+    def states(self) -> HostStates:
+        """The bytes of all arrays. To be let go before the memory is given back."""
+        first = self.region.offset - self.region.address
+        units = [
+            np.frombuffer(
+                self.region.map, np.uint8, array.nbytes * self._counts[array.kind], first + begin
+            ).reshape(-1, array.nbytes)
+            for array, begin in zip(self._arrays, self.addresses, strict=False)
+        ]
+        return HostStates(self._arrays, units)
 
     def copy(self, copies: Iterable[tuple[int, int]]) -> None:
         """Copies records from slots to slots, in this order."""

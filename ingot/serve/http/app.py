@@ -17,6 +17,7 @@ from ingot.serve.http.generate import Generate
 from ingot.serve.http.model_routes import model_routes
 from ingot.serve.http.reply import Receive, Scope, Send
 from ingot.serve.http.routes import refused, routes
+from ingot.serve.http.session_routes import session_routes
 from ingot.serve.http.texts import TEXT_ROUTES, Texts
 from ingot.serve.openai.requests import ChatRequest, CompletionRequest
 from ingot.serve.refusal import wrong_method
@@ -58,6 +59,7 @@ def app_of(server: ServerContext, beside: Beside | None = None) -> Starlette:
             ),
             *routes(server),
             *model_routes(server),
+            *session_routes(server),
         ],
         exception_handlers={HTTPException: _on_http},
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -19,8 +20,10 @@ from ingot.serve.openai.requests import (
     ChatRequest,
     CompletionRequest,
     DetokenizeRequest,
+    SessionRequest,
     TokenizeRequest,
 )
+from ingot.serve.openai.session_cards import DeletedSession, SessionCard
 from ingot.serve.texts.answers import Embeddings, Labels, Poolings, Reranking, Scores
 from ingot.serve.texts.requests import (
     ClassifyRequest,
@@ -80,6 +83,10 @@ ENDPOINTS = (
     Endpoint("POST", "/predict", "Gives the labels of texts, as TEI does.", TeiPredictRequest),
     Endpoint("GET", "/v1/models", "Lists the models by all their names.", None, ModelList),
     Endpoint("GET", "/v1/models/{name}", "Tells of one model.", None, ModelCard),
+    Endpoint("POST", "/v1/sessions", "Makes a session.", SessionRequest, SessionCard),
+    Endpoint("GET", "/v1/sessions/{id}", "Tells of a session.", None, SessionCard),
+    Endpoint("DELETE", "/v1/sessions/{id}", "Deletes a session.", None, DeletedSession),
+    Endpoint("POST", "/v1/sessions/{id}/fork", "Makes one with the same.", None, SessionCard),
     Endpoint("POST", "/tokenize", "Gives the tokens of a text.", TokenizeRequest, Tokens),
     Endpoint("POST", "/detokenize", "Gives the text of tokens.", DetokenizeRequest, Text),
     Endpoint("GET", "/health", "Says whether requests can be answered: 200, or 503 if not."),
@@ -103,7 +110,8 @@ _STATUSES = {
     "400": "The request cannot be served as given; `param` names the field.",
     "401": "The API key is missing or wrong.",
     "403": "The key does not permit this.",
-    "404": "There is no such model.",
+    "404": "There is no such model or session.",
+    "409": "The session does something else.",
     "413": "The body is too large.",
     "429": "Too many requests wait; `Retry-After` says when to come again.",
     "500": "A fault of the server; the log has it under the request's id.",
@@ -146,9 +154,9 @@ def _operation(endpoint: Endpoint, schemas: Mapping[Any, Any]) -> dict[str, Any]
             **{code: {"description": text, "content": error} for code, text in _STATUSES.items()},
         },
     }
-    if "{name}" in endpoint.path:
-        name = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
-        found["parameters"] = [name]
+    for name in re.findall(r"{(\w+)}", endpoint.path):
+        part = {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+        found["parameters"] = [part]
     if endpoint.takes:
         body = {"application/json": {"schema": schemas[endpoint.takes]}}
         found["requestBody"] = {"required": True, "content": body}

@@ -51,6 +51,7 @@ from ingot.serve.isolated.messages import (
 from ingot.serve.isolated.spawn import tie_to_parent
 from ingot.serve.open_model import open_model
 from ingot.serve.progress import add_job, facts_of, told
+from ingot.serve.session_jobs import SessionJobs
 from ingot.serve.settings import ModelSettings
 from ingot.serve.text_jobs import TextJobs
 
@@ -89,7 +90,10 @@ class EngineServer:
         self._feed: Feed | None = None
         if not model.artifact.manifest.encodes:
             self._feed = model.feed(self._tell, settings.stream_interval)
-        self._texts = TextJobs(model.texts, self._tell_texts) if model.texts else None
+        self._texts = TextJobs(model.texts, self._tell_one) if model.texts else None
+        self._sessions: SessionJobs | None = None
+        if self._feed:
+            self._sessions = SessionJobs(model, self._feed, settings, self._tell_one)
         self._checkers = ThreadPoolExecutor(CHECKERS, "ingot-check")
         self._asked: set[int] = set()  # jobs that have neither ended nor been dropped
 
@@ -100,6 +104,8 @@ class EngineServer:
                 self._texts.add(number, job)
             case Ask(number, job) if job.texts or self._feed is None:
                 self._send([], [(number, Fault.of(_other_task(reads=bool(job.texts))))])
+            case Ask(number, job) if job.session and self._sessions:
+                self._sessions.add(number, job)
             case Ask():
                 self._asked.add(message.number)
                 if is_small(message.job):
@@ -110,8 +116,9 @@ class EngineServer:
                 self._asked.discard(number)
                 if self._feed:
                     self._feed.drop(number)
-                if self._texts:
-                    self._texts.drop(number)
+                for jobs in (self._texts, self._sessions):
+                    if jobs:
+                        jobs.drop(number)
             case Ping(number) if self._feed:
                 self._feed.count(lambda counters: self._outbox.send(Pong(number, counters)))
             case Ping(number):
@@ -132,8 +139,8 @@ class EngineServer:
         if number not in self._asked:  # dropped while it was checked
             self._feed.drop(number)
 
-    def _tell_texts(self, number: int, told: Progress | IngotError) -> None:
-        """Sends the rows of a job. In any thread."""
+    def _tell_one(self, number: int, told: Progress | IngotError) -> None:
+        """Sends what has become of a job. In any thread."""
         if isinstance(told, ArtifactError):
             self._end(told)
         if isinstance(told, Progress):

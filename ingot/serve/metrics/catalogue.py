@@ -120,6 +120,10 @@ METRICS = (
         ("model_name", "num_gpu_blocks", "block_size"),
         in_vllm=True,
     ),
+    Metric("sessions", GAUGE, "Sessions that are open."),
+    Metric("sessions_given_up", COUNTER, "Times that a session gave up what it held to others."),
+    Metric("prompt_cache_hits", COUNTER, "Prefixes that were read from the disk."),
+    Metric("prompt_cache_bytes", GAUGE, "Bytes of the prefixes on the disk."),
     Metric("model_load_seconds", GAUGE, "What the last load of a model took."),
     Metric(
         "compile_seconds",

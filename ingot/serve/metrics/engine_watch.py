@@ -15,6 +15,7 @@ _COUNTED = {
     "spec_decode_num_drafts": "num_drafts",
     "spec_decode_num_draft_tokens": "num_draft_tokens",
     "spec_decode_num_accepted_tokens": "num_accepted_tokens",
+    "sessions_given_up": "num_sessions_given_up",
 }
 
 
@@ -31,7 +32,10 @@ class EngineWatch:
         self._judged = EngineCounters()
         self._latency = (0, 0.0)
         self._waiting = 0
-        self._gauges = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
+        self._gauges = (
+            "num_requests_running", "num_requests_waiting", "kv_cache_usage_perc", "sessions",
+            "prompt_cache_bytes",
+        )  # fmt: skip
         self._slower = board.number("performance_regression", model)
         self._cache_labels = (model, str(facts.num_pages), str(facts.page_size))
         board.number("cache_config_info", *self._cache_labels).value = 1
@@ -43,13 +47,18 @@ class EngineWatch:
             self._last = self._reported = self._judged = EngineCounters()
         last, self._last, self._waiting = self._last, now, waiting + now.num_waiting
         used = (now.num_pages - now.num_free_pages) / now.num_pages if now.num_pages else 0.0
-        for name, value in zip(self._gauges, (now.num_running, self._waiting, used), strict=True):
+        values = (
+            now.num_running, self._waiting, used, now.num_sessions, now.prompt_cache.nbytes,
+        )  # fmt: skip
+        for name, value in zip(self._gauges, values, strict=True):
             number(name, model).value = value
         for name, field in _COUNTED.items():
             number(name, model).add(getattr(now, field) - getattr(last, field))
         found, before = now.prefix_cache, last.prefix_cache
         number("prefix_cache_queries", model).add(found.num_queries - before.num_queries)
         number("prefix_cache_hits", model).add(found.num_hits - before.num_hits)
+        hits = now.prompt_cache.num_hits - last.prompt_cache.num_hits
+        number("prompt_cache_hits", model).add(hits)
         steps = map(sub, now.steps_by_size, last.steps_by_size)
         tokens = now.num_computed_tokens - last.num_computed_tokens
         self._board.histogram("iteration_tokens_total", model).add_counts(steps, tokens)

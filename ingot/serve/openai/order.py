@@ -11,7 +11,7 @@ from ingot.errors import RequestError, TokenizerError
 from ingot.runtime.answers import AnswerReader, Style, style_of
 from ingot.runtime.answers.described import described_style
 from ingot.runtime.tokenizer import Tokenizer
-from ingot.serve.engine import Engine, Job, ModelFacts
+from ingot.serve.engine import Engine, Job, ModelFacts, SessionAsk
 from ingot.serve.openai.conversation import template_of
 from ingot.serve.openai.fields import FieldError
 from ingot.serve.openai.form import check_tools_of, form_of
@@ -98,6 +98,8 @@ def _completion_order(
 ) -> Order:
     tokenizer = _tokenizer(engine, needed=_has_text(request))
     prompts = completion_prompts(request, tokenizer, engine.facts)
+    if request.session_id is not None and len(prompts) > 1:
+        raise FieldError("prompt", "a session goes on from one prompt", hint="Give one.")
     if request.echo and tokenizer is not None:
         prompts = [_with_text(prompt, tokenizer) for prompt in prompts]
     form = form_of(request, Style(), "")
@@ -134,7 +136,7 @@ def _order(
     style: Style | None = None,
 ) -> Order:
     """Makes the order; `further` are sampling fields that the request says in other words."""
-    salt = _salt(caller.key, request.cache_salt or "")
+    salt = salt_of(caller.key, request.cache_salt or "")
     further = further if tokenizer else {"detokenize": False, **further}
     # Requests that differ in their ids alone are the same request, sent again.
     fingerprint = hashlib.sha256(body).digest()
@@ -147,6 +149,7 @@ def _order(
             salt=salt,
             stream=bool(request.stream),
             fingerprint=fingerprint,
+            session=_session(request, prompt, tokenizer, caller),
         )
         for number, prompt in enumerate(prompts)
     ]
@@ -154,7 +157,24 @@ def _order(
     return Order(request=request, prompts=prompts, jobs=jobs, n=n, tokenizer=tokenizer, style=style)
 
 
-def _salt(key: str, salt: str) -> str:
+def _session(
+    request: CompletionRequest | ChatRequest,
+    prompt: Prompt,
+    tokenizer: Tokenizer | None,
+    caller: Caller,
+) -> SessionAsk | None:
+    """What is asked of a session: a prompt is fed to it, and a conversation begins it anew."""
+    if request.session_id is None:
+        return None
+    first: list[int] = []
+    is_text = isinstance(request, CompletionRequest) and prompt.text is not None
+    if is_text and tokenizer is not None and request.add_special_tokens is None:
+        first = tokenizer.encode(prompt.text or "")
+    whole = isinstance(request, ChatRequest)
+    return SessionAsk(id=request.session_id, owner=caller.key, whole=whole, first=first)
+
+
+def salt_of(key: str, salt: str) -> str:
     """The requests of a key share cached prefixes among themselves, those of a salt likewise."""
     return f"{len(key)}:{key}{salt}" if key or salt else ""
 

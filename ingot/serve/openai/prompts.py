@@ -76,7 +76,9 @@ def _from_text(
     text: str, tokenizer: Tokenizer, facts: ModelFacts, request: CompletionRequest
 ) -> Prompt:
     _refuse_long(text, facts, request, "prompt")
-    special = request.add_special_tokens is not False
+    special = request.add_special_tokens
+    if special is None:
+        special = request.session_id is None  # an empty session gets them: see `SessionAsk.first`
     return Prompt(tokenizer.encode(text, add_special_tokens=special), text)
 
 
@@ -115,7 +117,7 @@ def _fitting(prompt: Prompt, request: Request, facts: ModelFacts, param: str) ->
     if kept is not None and kept < len(prompt.token_ids):
         prompt = Prompt(prompt.token_ids[-kept:] if kept else [])
     count = len(prompt.token_ids)
-    if not count:
+    if not count and request.session_id is None:  # a session may go on without more
         raise FieldError(param, f"{param} has no tokens", hint="Give at least one.")
     if count > facts.max_model_len - needs_one:
         also = ", and a completion needs one of them" if needs_one else ""

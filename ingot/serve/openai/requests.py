@@ -41,7 +41,7 @@ from ingot.serve.openai.fields import (
 IGNORED = frozenset(
     "guided_decoding_backend media_io_kwargs metadata mm_processor_kwargs modalities prediction "
     "prompt_cache_key prompt_cache_retention return_mm_kwargs return_token_offsets "
-    "routed_experts_prompt_start safety_identifier service_tier session_id store stream_interval "
+    "routed_experts_prompt_start safety_identifier service_tier store stream_interval "
     "user verbosity".split()
 )
 
@@ -123,6 +123,7 @@ class GenerateRequest(VllmFields, kw_only=True):
     priority: Priority | None = None
     cache_salt: Name | None = None
     request_id: Name | None = None
+    session_id: Name | None = None
     response_format: dict[str, Any] | None = None
     structured_outputs: dict[str, Any] | None = None
     return_token_ids: bool | None = None
@@ -169,6 +170,15 @@ class ChatRequest(GenerateRequest, kw_only=True):
     include_reasoning: bool | None = None
     max_thinking_tokens: NumTokens | None = None
     thinking_token_budget: Kept | None = None
+
+
+class SessionRequest(Struct, kw_only=True):
+    """`POST /v1/sessions`: a session, which is fed a prompt if there is one."""
+
+    model: Name | None = None
+    prompt: str | TokenIds | None = None
+    add_special_tokens: bool | None = None
+    cache_salt: Name | None = None
 
 
 class TokenizeRequest(Struct, kw_only=True):

@@ -18,8 +18,11 @@ from ingot.errors import (
     QueueFullError,
     RequestError,
     ResourceError,
+    SessionError,
+    SessionLimitError,
     TokenizerError,
     UnknownModelError,
+    UnknownSessionError,
     UsageError,
 )
 from ingot.runtime.unique import unique_id
@@ -61,11 +64,14 @@ SOON = 2.0  # seconds
 TABLE = (
     Row(PoisonedRequestError, 500, SERVER, "poisoned_request", retry=False),
     Row(GrammarError, 400, INVALID, "invalid_grammar"),  # found by the engine, which compiles it
+    Row(UnknownSessionError, 404, MISSING, "session_not_found"),
+    Row(SessionError, 409, INVALID, "session_busy", retry=True),
     Row(RequestError, 400, INVALID, "invalid_value"),
     Row(TokenizerError, 400, INVALID, "invalid_value"),
     Row(UnknownModelError, 404, MISSING, "model_not_found"),
     Row(DrainingError, 503, AWAY, "draining", True, SOON),
     Row(QueueFullError, 429, LIMIT, "queue_full", True, SOON),
+    Row(SessionLimitError, 429, LIMIT, "too_many_sessions", True, SOON),
     Row(EngineDeadError, 503, AWAY, "engine_dead", True, SOON),
     Row(ResourceError, 503, AWAY, "out_of_memory", True, SOON),
     Row(DeviceError, 503, AWAY, "unavailable", True, SOON),

@@ -310,6 +310,14 @@ def scale(operands: Operands, work: CpuWork) -> KernelCall:
     return KernelCall("scale", (x.columns,), arguments)
 
 
+def head_scale(operands: Operands, work: CpuWork) -> KernelCall:
+    i = work.members[0]
+    x = operands.of(i, "x")
+    *_, heads, size = x.shape
+    arguments = (operands.rows(x), operands.rows(operands.of(i, "share")), result(operands, i))
+    return KernelCall("head_scale", (heads, size), arguments)
+
+
 def lerp(operands: Operands, work: CpuWork) -> KernelCall:
     i = work.members[0]
     x, y, share = operands.of(i, "x"), operands.of(i, "y"), operands.optional(i, "share")
@@ -378,6 +386,7 @@ CALLS: Mapping[str, Emit] = {
     "layer_norm": layer_norm,
     "layer_norm_cast": layer_norm,
     "layer_norm_quantize": layer_norm,
+    "head_scale": head_scale,
     "lerp": lerp,
     "linear": linear,
     "linear_add": linear,

@@ -96,7 +96,9 @@ def _product(
 
 
 def _gate_of(i: Instruction) -> str:
-    return "ClampedGate" if i.attrs["kind"] == CLAMPED else f"Gated<{activation_of(i)}>"
+    if i.attrs["kind"] == CLAMPED:
+        return "ClampedGate"
+    return f"{'Alone' if i.attrs['plain'] else 'Gated'}<{activation_of(i)}>"
 
 
 def _expect_floats(i: Instruction, bias: Buffer | None) -> None:

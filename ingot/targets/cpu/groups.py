@@ -115,6 +115,9 @@ def blocks_of_experts(flow: Flow, gate: Instruction, block: int) -> str:
         return "its weights are not integers"
     if block > LARGEST_BLOCK or max(block, PANEL_ROWS) % min(block, PANEL_ROWS):
         return f"blocks of {block} do not suit panels of {PANEL_ROWS} columns"
+    half = int(weight.shape[1]) // 2
+    if gate.attrs["plain"] and half % block:
+        return f"blocks of {block} do not suit halves of {half} columns"
     return ""
 
 

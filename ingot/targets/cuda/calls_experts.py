@@ -78,6 +78,7 @@ def expert_gate(operands: Operands, work: Work) -> list[Call]:
     _expect(i, stack.outputs % 2 == 0, f"has matrices of {stack.outputs} rows, without halves")
     own: Constants = {
         "HALF": stack.outputs // 2, "KIND": kind, "LIMIT": float(i.attrs["limit"]),
+        "PLAIN": bool(i.attrs["plain"]),
     }  # fmt: skip
     together = [*stack.lists(out), stack.gated(own, out)]
     return together if stack.splits.count == 1 else [*stack.gated_in_parts(own, out), *together]

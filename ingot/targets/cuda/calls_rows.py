@@ -165,6 +165,12 @@ def activation(operands: Operands, work: Work) -> list[Call]:
     return [_by_number(operands, i, "rows.activation", {"KIND": _activation(i)})]
 
 
+def head_scale(operands: Operands, work: Work) -> list[Call]:
+    i = work.member("head_scale")
+    size = int(operands.buffer(i, "x").shape[-1])
+    return [_by_number(operands, i, "rows.head_scale", {"SIZE": size})]
+
+
 def add(operands: Operands, work: Work) -> list[Call]:
     return [_by_number(operands, work.member("add"), "rows.add", {})]
 
@@ -310,6 +316,7 @@ CALLS: Mapping[str, Emit] = {
     "concat": concat,
     "embedding": embedding,
     "gate": gate,
+    "head_scale": head_scale,
     "layer_norm": layer_norm,
     "lerp": lerp,
     "mul": mul,

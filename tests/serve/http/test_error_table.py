@@ -43,8 +43,11 @@ ERRORS = {
     "QueueFullError": (429, "rate_limit_error", "queue_full", "true"),
     "RequestError": (400, INVALID, "invalid_value", None),
     "ResourceError": (503, AWAY, "out_of_memory", "true"),
+    "SessionError": (409, INVALID, "session_busy", "true"),
+    "SessionLimitError": (429, "rate_limit_error", "too_many_sessions", "true"),
     "TokenizerError": (400, INVALID, "invalid_value", None),
     "UnknownModelError": (404, "not_found_error", "model_not_found", None),
+    "UnknownSessionError": (404, "not_found_error", "session_not_found", None),
     "UsageError": (503, AWAY, "unavailable", "true"),
 }
 

@@ -83,7 +83,7 @@ OFTEN = (
     *("table-13", "rope-80", "rope-16", "rope-write-20", "rope-write-64-i8", "write-20"),
     *("write-20-i8", "heads-64-i8", "heads-128", "attention-12", "attention-80"),
     *("attention-80-i8", "attention-quantize-64", "gate-silu-37", "gelu-37", "add-37", "mul-37"),
-    *("gate-sigmoid-37", "softplus-37", "scale-37", "lerp-37", "bonus-37"),
+    *("gate-sigmoid-37", "softplus-37", "scale-37", "lerp-37", "bonus-37", "head_scale-37"),
     *("attention-80-sinks", "attention-quantize-64-sinks", "attention-128"),
     *("head-linear-20x27", "concat-20-37", "latent-36", "latent-20", "latent-window"),
     *("latent-quantize", "latent-20-i8", "latent-window-i8", "route-groups-24"),
@@ -257,9 +257,10 @@ def norms(dtype: DType) -> Iterator[tuple[str, Case]]:
         weight = s.vector("weight", 60)
         s.call("rms_norm", s.rows("x", 3, 20), weight, eps=1e-5, offset=0.0, form=dtype)
 
-    def layers_of_heads(s: Sketch, own: bool) -> None:
-        weight = s.vector("weight", 60 if own else 20)
-        s.call("layer_norm", s.rows("x", 3, 20), weight, None, eps=1e-5, form=dtype)
+    def layers_of_heads(s: Sketch, own: bool, with_bias: bool = False) -> None:
+        size = 60 if own else 20
+        weight, bias = s.vector("weight", size), s.vector("bias", size) if with_bias else None
+        s.call("layer_norm", s.rows("x", 3, 20), weight, bias, eps=1e-5, form=dtype)
 
     for size, offset, eps, block in (
         (37, 0.0, 0.1, 37),
@@ -279,6 +280,7 @@ def norms(dtype: DType) -> Iterator[tuple[str, Case]]:
     yield "rms-heads-own-3x20", with_own_weights
     yield "layer-heads-3x20", partial(layers_of_heads, own=False)
     yield "layer-heads-own-3x20", partial(layers_of_heads, own=True)
+    yield "layer-heads-own-bias-3x20", partial(layers_of_heads, own=True, with_bias=True)
 
 
 def ropes(dtype: DType) -> Iterator[tuple[str, Case]]:
@@ -455,6 +457,9 @@ def elementwise(dtype: DType) -> Iterator[tuple[str, Case]]:
         q, k, v = s.rows("q", 3, size), s.rows("k", 3, size), s.rows("v", 3, size + 3)
         s.call("bonus", q, k, v, s.vector("weight", 3 * size), form=dtype)
 
+    def head_scale(s: Sketch, size: int) -> None:
+        s.call("head_scale", s.rows("x", 3, size), s.rows("share", 3), form=dtype)
+
     def soft_cap(s: Sketch, size: int) -> None:
         s.call("soft_cap", s.rows("x", size), cap=0.75, form=dtype)
 
@@ -465,7 +470,7 @@ def elementwise(dtype: DType) -> Iterator[tuple[str, Case]]:
         for kind in KINDS:
             yield f"gate-{kind}-{size}", partial(gate, size=size, kind=kind)
             yield f"{kind}-{size}", partial(activation, size=size, kind=kind)
-        for each in (add, mul, scale, lerp, bonus, soft_cap, cast):
+        for each in (add, mul, scale, head_scale, lerp, bonus, soft_cap, cast):
             yield f"{each.__name__}-{size}", partial(each, size=size)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import cycle
@@ -40,8 +40,17 @@ from ingot.runtime.devices.cuda.memory import Memory, fixed_sizes
 from ingot.runtime.devices.cuda.program import load_program, read_built
 from ingot.runtime.devices.cuda.room import pool_within
 from ingot.runtime.devices.cuda.sampler import DeviceSampler
+from ingot.runtime.devices.cuda.states import DeviceStates, Staging, staging
 from ingot.runtime.devices.sampler import Sampler
-from ingot.runtime.executor import Opened, StepResult, StepWants, TokenScore, outputs_of, program_of
+from ingot.runtime.executor import (
+    Opened,
+    Places,
+    StepResult,
+    StepWants,
+    TokenScore,
+    outputs_of,
+    program_of,
+)
 from ingot.runtime.pool_size import widest_window
 from ingot.runtime.sequence import SampledSequence
 
@@ -112,6 +121,7 @@ class CudaExecutor:
         self._graphs: dict[tuple[int, int, bool], Any] = {}
         self._tokens: list[int] = []
         self._draws_on_device = False
+        self._stages: Staging | None = None
         try:
             check_driver(built, driver.cuda_version())
             self._memory = self._take(driver, artifact, built, max_model_len, kv_cache_bytes)
@@ -222,6 +232,28 @@ class CudaExecutor:
     ) -> list[TokenScore | IngotError]:
         return self._host_sampler.sample(logits, sequences)
 
+    def copy_records(self, copies: Sequence[tuple[int, int]]) -> None:
+        with self._running() as driver:
+            self._memory.copy_records(driver, copies)
+
+    def read_states(self, places: Places, take: Callable[[memoryview], Any]) -> None:
+        with self._running() as driver:
+            DeviceStates(driver, self._memory.state_units(), self._staging(driver)).read(
+                places, take
+            )
+
+    def write_states(self, places: Places, fill: Callable[[memoryview], Any]) -> None:
+        with self._running() as driver:
+            DeviceStates(driver, self._memory.state_units(), self._staging(driver)).write(
+                places, fill
+            )
+
+    def _staging(self, driver: Driver) -> Staging:
+        """Memory that states pass through, taken when they are first asked for."""
+        if self._stages is None:
+            self._stages = staging(driver, self._memory.state_units())
+        return self._stages
+
     def result(self, step: CudaPending) -> StepResult:
         """Draws tokens and scores from the logits of a step that is done, as it wants."""
         with self._running() as driver:
@@ -240,7 +272,7 @@ class CudaExecutor:
         driver, self._driver = self._driver, None
         if driver is not None:
             driver.close()
-        self._artifact = None
+        self._artifact = self._stages = None
         for name in ("_logits", "_sides", "_beside"):  # they look into memory of the driver
             self.__dict__.pop(name, None)
 

@@ -10,7 +10,7 @@ from math import prod
 import numpy as np
 
 from ingot.artifact.launches import WORKSPACE, DrawArray, LaunchArgument, Launches
-from ingot.artifact.plan import Buffer, Plan
+from ingot.artifact.plan import Buffer, Plan, StateArray
 from ingot.artifact.reader import Artifact, weights_name
 from ingot.artifact.tensors import ALIGNMENT, TensorFile
 from ingot.errors import ArtifactError
@@ -99,6 +99,11 @@ class Memory:
         for source, to in copies:
             for begin, nbytes in slotted:
                 driver.copy(begin + to * nbytes, begin + source * nbytes, nbytes)
+
+    def state_units(self) -> list[tuple[StateArray, int]]:
+        """Each array of each state, and where it begins."""
+        arrays = zip(self._plan.state_arrays(), _names(self._plan), strict=True)
+        return [(array, self._spans[name][0]) for array, name in arrays]
 
     def address(self, argument: LaunchArgument) -> int:
         """Address of an argument. Raises ArtifactError where there is no such memory."""

@@ -34,6 +34,19 @@ void add(Slice slice, Rows<const X> x, Rows<const Y> y, Rows<Out> out) {
   map_rows<Columns>(slice, [](vf a, vf b) { return a + b; }, out, x, y);
 }
 
+// out[r][h] = x[r][h] * share[r][h], with a share for each head of D
+template <int Heads, int D, class X, class Share, class Out>
+[[gnu::noinline, gnu::noipa]]
+void head_scale(Slice slice, Rows<const X> x, Rows<const Share> share, Rows<Out> out) {
+  for (int r = slice.rows.begin; r < slice.rows.end; ++r)
+    for (int h = 0; h < Heads; ++h) {
+      const vf factor = splat(static_cast<float>(share[r][h]));
+      for_columns<D>([&](int c, auto part) {
+        store(out[r] + h * D + c, load(x[r] + h * D + c, part) * factor, part);
+      });
+    }
+}
+
 // out[r][h] = x[r][h], then y[r][h]
 template <int Heads, int Left, int Right, class X, class Y, class Out>
 [[gnu::noinline, gnu::noipa]]

@@ -15,12 +15,21 @@ namespace ingot {
 inline constexpr int jobs_a_thread = 8;     // that make it worthwhile to deal them whole
 inline constexpr int tickets_a_thread = 2;  // of expert_sum; each gathers the rows of all experts
 
+// What becomes of the products with the two halves of a matrix: one value of both, or two values.
 template <class Activation>
 struct Gated {
+  static constexpr int values = 1;
   static vf of(vf gate, vf up, float) { return Activation::of(gate) * up; }
 };
 
+template <class Activation>
+struct Alone {
+  static constexpr int values = 2;
+  static vf of(vf up) { return Activation::of(up); }
+};
+
 struct ClampedGate {
+  static constexpr int values = 1;
   static vf of(vf gate, vf up, float limit) {
     const vf low = min(splat(limit), gate);
     return (clamp(up, -limit, limit) + splat(1.0f)) * (low * sigmoid(splat(1.702f) * low));
@@ -66,7 +75,7 @@ struct RoundInner {
   }
 };
 
-// out[pair] = gate of x[row] times the two halves of the expert's matrix
+// out[pair] = gate of x[row] times the two halves of the expert's matrix, or the activation of each
 template <class Gate, class Half, int Experts, int Picks, std::ptrdiff_t stride, class Out>
 class GateProduct {
  public:
@@ -142,20 +151,28 @@ class GateProduct {
     }
     const int* sorted = memory.lists.pairs(job);
     for (int r = 0; r < job.count; ++r) {
-      float* gated = sums[r];
-      for (int c = 0; c < count; c += lanes)
-        store(gated + c, Gate::of(load(gated + c), load(gated + columns + c), limit));
-      out.take(sorted[r], column, count, gated);
+      float* made = sums[r];
+      if constexpr (Gate::values == 1) {
+        for (int c = 0; c < count; c += lanes)
+          store(made + c, Gate::of(load(made + c), load(made + columns + c), limit));
+        out.take(sorted[r], column, count, made);
+      } else {
+        for (int which = 0; which < 2; ++which, made += columns) {
+          for (int c = 0; c < count; c += lanes) store(made + c, Gate::of(load(made + c)));
+          out.take(sorted[r], which * Half::outputs + column, count, made);
+        }
+      }
     }
   }
 
   void clear_lacking(const Lists& lists) const {
     alignas(64) static constexpr float zeros[columns + lanes] = {};
     lists.for_lacking([&](int pair) {
-      for (int column = 0; column < Half::outputs; column += columns) {
-        const int left = Half::outputs - column;
-        out.take(pair, column, left < columns ? left : columns, zeros);
-      }
+      for (int which = 0; which < Gate::values; ++which)
+        for (int column = 0; column < Half::outputs; column += columns) {
+          const int left = Half::outputs - column;
+          out.take(pair, which * Half::outputs + column, left < columns ? left : columns, zeros);
+        }
     });
   }
 };
@@ -249,7 +266,8 @@ void expert_gate(Slice slice, Rows<const T> x, Rows<const float> shares, const T
                  const float* bias, float limit, Rows<Out> out) {
   using Half = PlainHalf<T, Inputs, Inner>;
   const GateProduct<Gate, Half, Experts, Picks, stride, StoreInner<Out>> product{
-      {reinterpret_cast<const char*>(weight)}, {x}, shares, bias, limit, {{out.data, Inner}}};
+      {reinterpret_cast<const char*>(weight)}, {x}, shares, bias, limit,
+      {{out.data, Gate::values * Inner}}};
   product.run(slice);
 }
 

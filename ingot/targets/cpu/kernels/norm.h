@@ -126,14 +126,17 @@ void layer_norm_quantize(Slice slice, Rows<const T> x, const float* weight, cons
   }
 }
 
-// Norms head by head, with one weight for all of them or one for each.
+// Norms head by head, with one weight and bias for all of them or one for each.
 template <int Columns, int Heads, bool Own, class T, class Out>
 [[gnu::noinline, gnu::noipa]]
 void layer_norm_heads(Slice slice, Rows<const T> x, const float* weight, const float* bias,
                       float eps, Rows<Out> out) {
   for (int row = slice.rows.begin; row < slice.rows.end; ++row)
-    for (int c = 0; c < Heads * Columns; c += Columns)
-      layer_norm_row<Columns>(x[row] + c, Own ? weight + c : weight, bias, eps, out[row] + c);
+    for (int c = 0; c < Heads * Columns; c += Columns) {
+      const int own = Own ? c : 0;
+      const float* shift = bias == nullptr ? bias : bias + own;
+      layer_norm_row<Columns>(x[row] + c, weight + own, shift, eps, out[row] + c);
+    }
 }
 
 }  // namespace ingot

@@ -59,7 +59,7 @@ void quantized_expert_gate(Slice slice, Rows<const X> x, Rows<const float> scale
   using Half = QuantizedHalf<bits, group, block, Inputs, Inner, X>;
   const GateProduct<Gate, Half, Experts, Picks, stride, StoreInner<Out>> product{
       {reinterpret_cast<const char*>(weight)}, {x, scales}, shares, bias, limit,
-      {{out.data, Inner}}};
+      {{out.data, Gate::values * Inner}}};
   product.run(slice);
 }
 
@@ -72,10 +72,10 @@ void quantized_expert_gate_quantize(Slice slice, Rows<const X> x,
                                     const std::uint8_t* weight, const float* bias, float limit,
                                     Rows<V> values, Rows<float> value_scales) {
   using Half = QuantizedHalf<bits, group, block, Inputs, Inner, X>;
-  using Out = RoundInner<result_group, Inner, V>;
+  using Out = RoundInner<result_group, Gate::values * Inner, V>;
   const GateProduct<Gate, Half, Experts, Picks, stride, Out> product{
       {reinterpret_cast<const char*>(weight)}, {x, scales}, shares, bias, limit,
-      {{values.data, Inner}, {value_scales.data, Out::blocks}}};
+      {{values.data, Gate::values * Inner}, {value_scales.data, Out::blocks}}};
   product.run(slice);
 }
 

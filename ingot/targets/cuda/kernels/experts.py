@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from ingot.targets.cuda.kernels.finish import summed
-from ingot.targets.cuda.kernels.math import gated
+from ingot.targets.cuda.kernels.math import activated, gated
 from ingot.targets.cuda.kernels.operands import Bias, Rows, with_bias
 from ingot.targets.cuda.kernels.product import halves, sums
 from ingot.targets.cuda.kernels.product_step import Cut, Packed, TileAt
@@ -43,10 +43,11 @@ class Lists(NamedTuple):
 
 
 class GateKind(NamedTuple):
-    """Kind of gate between the two halves of a product."""
+    """Kind of gate between the two halves of a product, or if PLAIN the activation of each."""
 
     KIND: tl.constexpr
     LIMIT: tl.constexpr
+    PLAIN: tl.constexpr
 
 
 class Gated(NamedTuple):
@@ -119,7 +120,8 @@ def multiply_gated(
     HALF: tl.constexpr, cut: Cut, gate: GateKind,
     TILE_ROWS: tl.constexpr, TILE_OUTPUTS: tl.constexpr,
 ):  # fmt: skip
-    """out [rows, PICKS, HALF] = the gated halves of the products of x [rows, DEPTH].
+    """out [rows, PICKS, HALF] = the gated halves of the products of x [rows, DEPTH]; if PLAIN,
+    [rows, PICKS, 2 * HALF] = the activations of both.
 
     Grid (picks, HALF / TILE_OUTPUTS), or where picks are LISTED (programs that share the picks of
     an expert, HALF / TILE_OUTPUTS, experts).
@@ -127,7 +129,7 @@ def multiply_gated(
     _store(
         _store_gated,
         Gated(x, bias, out, rows, picking.PICKS, HALF, cut, gate),
-        stack, picking, listed, rows, TILE_ROWS, TILE_OUTPUTS, HALF,
+        stack, picking, listed, rows, TILE_ROWS, TILE_OUTPUTS, 2 * HALF if gate.PLAIN else HALF,
     )  # fmt: skip
 
 
@@ -203,7 +205,8 @@ def gate_picks(
     parts, bias: Bias, picking: Picking, out, rows,
     HALF: tl.constexpr, PARTS: tl.constexpr, gate: GateKind, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """out [rows, PICKS, HALF] = the gated halves of sums: parts [PARTS, rows, PICKS, 2 * HALF].
+    """out [rows, PICKS, HALF] = the gated halves of sums: parts [PARTS, rows, PICKS, 2 * HALF]; if
+    PLAIN, [rows, PICKS, 2 * HALF] = the activations of both.
 
     0 where there is no pick. Grid (picks, HALF / COLUMNS).
     """
@@ -215,8 +218,19 @@ def gate_picks(
     picks = rows * picking.PICKS
     first = _half(parts, bias, pick, picks, expert, columns, mask, 0, HALF, PARTS)
     second = _half(parts, bias, pick, picks, expert, columns, mask, 1, HALF, PARTS)
-    y = tl.where(mask, gated(first, second, gate.KIND, gate.LIMIT), 0.0)
-    tl.store(out + pick * HALF + columns, y.to(out.dtype.element_ty), mask=inside)
+    if gate.PLAIN:
+        _store_picked(activated(first, gate.KIND), out + pick * (2 * HALF) + columns, mask, inside)
+        at = out + pick * (2 * HALF) + HALF + columns
+        _store_picked(activated(second, gate.KIND), at, mask, inside)
+    else:
+        y = gated(first, second, gate.KIND, gate.LIMIT)
+        _store_picked(y, out + pick * HALF + columns, mask, inside)
+
+
+@triton.jit
+def _store_picked(y, place, mask, inside):
+    """Stores inner values; 0 where there is no pick."""
+    tl.store(place, tl.where(mask, y, 0.0).to(place.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -293,9 +307,14 @@ def _store_gated(made: Gated, matrix: Packed, expert, pick, split, o, begin):
     at = expert * (2 * HALF) + column
     gate = with_bias(gate, made.bias, at, inside)
     up = with_bias(up, made.bias, HALF + at, inside)
-    y = gated(gate, up, made.gate.KIND, made.gate.LIMIT).to(made.out.dtype.element_ty)
-    place = made.out + pick.to(tl.int64)[None, :] * HALF + column
-    tl.store(place, y, mask=inside & (pick < made.rows * made.PICKS)[None, :])
+    mask, to = inside & (pick < made.rows * made.PICKS)[None, :], made.out.dtype.element_ty
+    if made.gate.PLAIN:
+        place = made.out + pick.to(tl.int64)[None, :] * (2 * HALF) + column
+        tl.store(place, activated(gate, made.gate.KIND).to(to), mask=mask)
+        tl.store(place + HALF, activated(up, made.gate.KIND).to(to), mask=mask)
+    else:
+        place = made.out + pick.to(tl.int64)[None, :] * HALF + column
+        tl.store(place, gated(gate, up, made.gate.KIND, made.gate.LIMIT).to(to), mask=mask)
 
 
 @triton.jit

@@ -176,6 +176,18 @@ def gate(
 
 
 @triton.jit
+def head_scale(
+    x, share, out,
+    X_STRIDE: tl.constexpr, SHARE_STRIDE: tl.constexpr, OUT_STRIDE: tl.constexpr,
+    WIDTH: tl.constexpr, SIZE: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """out = x * share, which has a number for each head of SIZE columns."""
+    row, columns, mask = _place(COLUMNS, WIDTH)
+    factor = _numbers(share, row, columns // SIZE, mask, SHARE_STRIDE)
+    _put(out, _numbers(x, row, columns, mask, X_STRIDE) * factor, row, columns, mask, OUT_STRIDE)
+
+
+@triton.jit
 def activation(
     x, out,
     X_STRIDE: tl.constexpr, OUT_STRIDE: tl.constexpr, WIDTH: tl.constexpr, KIND: tl.constexpr,

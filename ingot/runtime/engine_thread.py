@@ -34,13 +34,14 @@ from ingot.runtime.output import RequestOutput
 from ingot.runtime.process import Process
 from ingot.runtime.request import CompletionReader, Request
 from ingot.runtime.sequence import Sequence
+from ingot.runtime.sessions.state import SessionState
 
 MakeEngine = Callable[..., Engine]
 OnStep = Callable[[EngineCounters], None]
 Listener = Callable[[Request], None]
 T = TypeVar("T")
 Job = Callable[[], object]
-# A reference instead of a job: the subscription that it names is given up.
+# A reference instead of a job: the subscription or the session that it names is given up.
 Inbox = SimpleQueue[Job | ref[object] | None]
 
 IDLE_SECONDS = 0.05  # after which nobody is expected to come at once
@@ -48,7 +49,7 @@ IDLE_SECONDS = 0.05  # after which nobody is expected to come at once
 _log = logging.getLogger(__name__)
 
 
-class Session:
+class Requests:
     """The requests of an engine. Everything here runs in the engine's thread.
 
     `make_engine` makes the engine, which delivers to the function that it is given as `receive`.
@@ -61,6 +62,7 @@ class Session:
         self._requests: dict[str, tuple[Request, Listener]] = {}
         self._owners: dict[int, tuple[Request, CompletionReader]] = {}
         self._taken: dict[int, tuple[ref[object], list[Request]]] = {}  # by subscription
+        self._sessions: dict[int, tuple[ref[object], SessionState]] = {}
         self._names = map(str, itertools.count())
         self._after_news: list[WeakMethod[Callable[[], None]]] = []
 
@@ -94,8 +96,20 @@ class Session:
         self._taken[id(key)] = key, added
 
     def give_up(self, key: ref[object]) -> None:
-        """Aborts the requests of a subscription that are not finished, and forgets all of them."""
+        """Aborts the requests of a subscription that are not finished, and forgets all of them; or
+        closes a session."""
         self._forget(self._taken.pop(id(key), (key, []))[1])
+        _, state = self._sessions.pop(id(key), (key, None))
+        if state is not None and not self.closed:
+            self.engine.sessions.close(state)
+
+    def keep(self, key: ref[object], make: Callable[[], SessionState]) -> SessionState:
+        """Makes a session, which is closed when its key is given up. Raises UsageError once
+        closed, and what `make` raises."""
+        self.refuse_closed()
+        state = make()
+        self._sessions[id(key)] = key, state
+        return state
 
     def abort(self, request_id: str) -> None:
         """Ends a request and tells its listener. An unknown or finished one does nothing."""
@@ -241,7 +255,9 @@ class Session:
             request.abort()
             self._requests.pop(request.request_id, None)
             for completion in request.completions:
-                self._owners.pop(completion.sequence.sequence_id, None)
+                owner = self._owners.get(completion.sequence.sequence_id)
+                if owner is not None and owner[0] is request:  # not a later one of its session
+                    del self._owners[completion.sequence.sequence_id]
 
     def _refuse_used(self, names: list[str]) -> None:
         for name in names:
@@ -255,21 +271,21 @@ class Session:
 class EngineThread:
     """Does the jobs that it is given, in order, and runs steps while there are requests.
 
-    Raises ResourceError where no thread can be started; then the session is closed.
+    Raises ResourceError where no thread can be started; then the engine is closed.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, requests: Requests) -> None:
         self.inbox: Inbox = SimpleQueue()
-        self.session = session
+        self.requests = requests
         self.process = Process()
         # A daemon, or Python would wait for it before the model's finalizer can end it.
         self._thread = threading.Thread(
-            target=_serve, args=(session, self.inbox), name="ingot-engine", daemon=True
+            target=_serve, args=(requests, self.inbox), name="ingot-engine", daemon=True
         )
         try:
             self._thread.start()
         except RuntimeError as error:  # the only one that it raises of a thread that is new
-            session.close()
+            requests.close()
             raise ResourceError(
                 "no thread can be started for the engine",
                 hint="Raise the limit of processes, or free some memory.",
@@ -296,8 +312,8 @@ class EngineThread:
         """
         self.process.refuse_fork()
         self.inbox.put(job)
-        if self.session.closed:  # the thread may have looked into its inbox for the last time
-            _drain(self.session, self.inbox)
+        if self.requests.closed:  # the thread may have looked into its inbox for the last time
+            _drain(self.requests, self.inbox)
 
     def call(
         self, work: Callable[[], T], answer: Callable[[T | None, BaseException | None], object]
@@ -334,44 +350,44 @@ class EngineThread:
                 self._thread.join()
 
 
-def _serve(session: Session, inbox: Inbox) -> None:
+def _serve(requests: Requests, inbox: Inbox) -> None:
     try:
         while True:
-            if session.has_unfinished and inbox.empty():
-                session.step()
+            if requests.has_unfinished and inbox.empty():
+                requests.step()
                 continue
-            item = _wait(session, inbox)
+            item = _wait(requests, inbox)
             if item is None:
                 return
-            _do(session, item)
+            _do(requests, item)
             del item  # it may hold the model, which can be forgotten while this thread waits
     finally:
-        session.close()
-        _drain(session, inbox)
+        requests.close()
+        _drain(requests, inbox)
 
 
-def _wait(session: Session, inbox: Inbox) -> Job | ref[object] | None:
+def _wait(requests: Requests, inbox: Inbox) -> Job | ref[object] | None:
     """The next item. What comes while memory is taken ahead waits for a piece of it at most."""
     with suppress(Empty):
         return inbox.get(timeout=IDLE_SECONDS)
-    while inbox.empty() and session.touch_ahead():
+    while inbox.empty() and requests.touch_ahead():
         pass
     return inbox.get()
 
 
-def _drain(session: Session, inbox: Inbox) -> None:
+def _drain(requests: Requests, inbox: Inbox) -> None:
     """Does what is left: jobs that need an open engine learn that it is closed."""
     with suppress(Empty):
         while True:
             item = inbox.get(block=False)
             if item is not None:
-                _do(session, item)
+                _do(requests, item)
 
 
-def _do(session: Session, item: Job | ref[object]) -> None:
+def _do(requests: Requests, item: Job | ref[object]) -> None:
     try:
         if isinstance(item, ref):
-            session.give_up(item)
+            requests.give_up(item)
         else:
             item()
     except BaseException:

@@ -1,0 +1,173 @@
+"""RWKV-7: layers that keep a matrix of each head and the rows before; no attention, no positions.
+
+Its checkpoints are those of fla, as safetensors, and BlinkDL's own, whose config.json is made of
+the shapes of their tensors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ingot.errors import ConfigError
+from ingot.models.config import ModelConfig
+from ingot.models.decoder_config import parse_decoder
+from ingot.models.family import Family, Rows
+from ingot.models.fields import Fields
+from ingot.models.layer_fields import read_num_layers
+from ingot.models.rwkv_config import MIXED, ChannelMixConfig, TimeMixConfig
+from ingot.models.weight_rules import Entry
+
+OWN = "RWKV_x070"  # what BlinkDL calls the architecture
+USUAL_LONGEST = 2**16  # tokens of a sequence, unless a compile asks for more: nothing counts them
+WORLD_ROWS, END = 65536, 0  # of a model with the World vocabulary, and its token that ends a text
+HEADS_EPS = 64e-5  # of BlinkDL's models, whatever the size of their heads
+# What fla's own kernels are chosen by, and what training needs.
+NOISE = (
+    "attn_mode",
+    "elementwise_affine",
+    "fuse_cross_entropy",
+    "fuse_linear_cross_entropy",
+    "fuse_norm",
+    "max_position_embeddings",
+    "use_l2warp",
+)
+
+
+def parse(fields: Fields) -> ModelConfig:
+    """Reads the config.json of fla's `RWKV7ForCausalLM`, or of BlinkDL's models."""
+    for key in NOISE:
+        fields.raw(key, None)
+    _refuse_variants(fields)
+    fields.spell(rms_norm_eps="norm_eps")
+    fields.assume(
+        hidden_size=2048,
+        num_hidden_layers=24,
+        vocab_size=32000,
+        rms_norm_eps=1e-5,
+        max_position_embeddings=USUAL_LONGEST,
+    )
+    mixer, size = _read_mixer(fields), _read_size(fields)
+    mixers = (replace(mixer, value_rank=0), *(mixer,) * (read_num_layers(fields) - 1))
+    ends = fields.token_ids("eos_token_id")
+    if fields.integer("vocab_size") == WORLD_ROWS:
+        ends = tuple(dict.fromkeys((*ends, END)))
+    return parse_decoder(
+        fields,
+        mixer=mixers,
+        mlp=ChannelMixConfig(hidden_size=fields.integer("hidden_size"), size=size),
+        norm="layer",
+        norm_bias=fields.flag("norm_bias", True),
+        embedding_norm=fields.flag("norm_first", True),
+        max_position_embeddings=USUAL_LONGEST,
+        eos_token_ids=ends,
+    )
+
+
+def _refuse_variants(fields: Fields) -> None:
+    fields.refuse("attn", (None,), "supported: models without layers of attention")
+    fields.refuse("hidden_act", ("sqrelu",), "supported: sqrelu")
+    hidden, widths = fields.integer("hidden_size", 2048), fields.raw("value_dim", None)
+    for width in widths if isinstance(widths, list) else [widths]:
+        if width not in (None, hidden):
+            fault = fields.wrong("value_dim", widths, f"hidden_size, which is {hidden}")
+            fields.fault(fault, "value_dim")
+            return
+
+
+def _read_mixer(fields: Fields) -> TimeMixConfig:
+    """The mixer of all layers but the first. Ranks that are not given follow from the width."""
+    hidden = fields.integer("hidden_size")
+    if fields.is_null("head_dim"):
+        fields.assume(head_dim=max(1, hidden // fields.integer("num_heads")))
+    head_dim = fields.integer("head_dim", 64, maximum=2**16)
+    heads = max(1, hidden // head_dim)
+    fields.refuse("num_heads", (heads,), f"head_dim and hidden_size make {heads} heads")
+    if hidden % head_dim and fields.sound("hidden_size", "head_dim"):
+        fault = ConfigError(
+            f"hidden_size {hidden} is not a multiple of head_dim {head_dim}",
+            hint="correct one of the two in config.json",
+        )
+        fields.fault(fault, "head_dim")
+
+    def rank(name: str, by_root: float) -> int:
+        usual = 32 * max(1, round(by_root * hidden**0.5 / 32))
+        return fields.integer(f"{name}_low_rank_dim", usual, maximum=2**16)
+
+    grown = head_dim / 64
+    own = fields.raw("architectures", None) == [OWN]
+    eps = fields.number("rms_norm_eps")
+    return TimeMixConfig(
+        num_heads=heads,
+        head_dim=head_dim,
+        decay_rank=rank("decay", 2.5 * grown),
+        rate_rank=rank("a", 2.5 * grown),
+        value_rank=rank("v", 1.7 * grown),
+        gate_rank=rank("gate", 5.0),
+        norm_eps=HEADS_EPS if own else head_dim * eps,
+    )
+
+
+def _read_size(fields: Fields) -> int:
+    """Width between key and value of channel mixing; by default a multiple of 32."""
+    ratio = fields.number("hidden_ratio", 4.0)
+    usual = -32 * int(-fields.integer("hidden_size") * ratio // 32)
+    return fields.integer("intermediate_size", max(usual, 1))
+
+
+LAYER, FLA, OTHER = "model.layers.{i}", "model.layers.{i}", "blocks.{i}"
+MIX = f"{LAYER}.self_attn"
+# Of each product of low matrices: what it is called here, there, and by BlinkDL.
+LOW = {"decay": "w", "rate": "a", "first_values": "v", "gate": "g"}
+MATRICES = {"r": "receptance", "k": "key", "v": "value", "o": "output"}
+WEIGHTS: dict[str, Entry | tuple[Entry, ...]] = {
+    "model.embed_tokens.weight": ("model.embeddings.weight", "emb.weight"),
+    "model.embed_norm.{kind}": ("model.layers.0.pre_norm.{kind}", "blocks.0.ln0.{kind}"),
+    "model.norm.{kind}": ("model.norm.{kind}", "ln_out.{kind}"),
+    "lm_head.weight": ("lm_head.weight", "head.weight"),
+    f"{LAYER}.input_layernorm.{{kind}}": (f"{FLA}.attn_norm.{{kind}}", f"{OTHER}.ln1.{{kind}}"),
+    f"{LAYER}.post_attention_layernorm.{{kind}}": (
+        f"{FLA}.ffn_norm.{{kind}}",
+        f"{OTHER}.ln2.{{kind}}",
+    ),
+    f"{MIX}.norm.{{kind}}": (f"{FLA}.attn.g_norm.{{kind}}", f"{OTHER}.att.ln_x.{{kind}}"),
+    f"{LAYER}.mlp.{{name}}": (f"{FLA}.ffn.{{name}}", f"{OTHER}.ffn.{{name}}"),
+    **{f"{MIX}.{n}": (f"{FLA}.attn.{n}", f"{OTHER}.att.{n}") for n in ("k_k", "k_a")},
+    f"{MIX}.r_k": (Rows(f"{FLA}.attn.r_k", flat=True), Rows(f"{OTHER}.att.r_k", flat=True)),
+    **{
+        f"{MIX}.x_{name}": (
+            f"{FLA}.attn.x_{name}",
+            Rows(f"{FLA}.attn.x_x", part, flat=True),  # all six in one
+            f"{OTHER}.att.x_{name}",
+        )
+        for part, name in enumerate(MIXED)
+    },
+    **{
+        f"{MIX}.{name}_proj.weight": (
+            f"{FLA}.attn.{name}_proj.weight",
+            f"{OTHER}.att.{theirs}.weight",
+        )
+        for name, theirs in MATRICES.items()
+    },
+    **{
+        f"{MIX}.{name}.{part}": (
+            f"{FLA}.attn.{letter}_lora.lora.{theirs}",
+            Rows(f"{OTHER}.att.{letter}{number}", transposed=True),
+        )
+        for name, letter in LOW.items()
+        for part, theirs, number in (
+            ("down.weight", "0.weight", 1),
+            ("up.weight", "2.weight", 2),
+            ("up.bias", "2.bias", 0),
+        )
+    },
+}
+
+FAMILY = Family(
+    name="rwkv7",
+    architectures=("RWKV7ForCausalLM", OWN),
+    parse=parse,
+    weights=WEIGHTS,
+    # The first layer has no values to mix its own with.
+    unused=("blocks.0.att.v{n}", "model.layers.0.attn.v_lora.{rest}"),
+    tied={"lm_head.weight": "model.embeddings.weight"},
+)

@@ -1,0 +1,1 @@
+"""The World vocabulary, which RWKV models read texts by."""

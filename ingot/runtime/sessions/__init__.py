@@ -1,0 +1,1 @@
+"""Sessions: sequences that stay when their requests have ended, and files of their states."""
