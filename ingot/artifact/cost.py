@@ -174,25 +174,25 @@ _PASSES = {"add": 2.5, "delta": 3.5, "low_rank": 4.5}
 
 
 def recurrence(instruction: Instruction, operands: Operands, shape: StepShape) -> Cost:
-    """A recurrence: reads and writes the record of each sequence, and passes over it for every
-    token."""
-    passes = _PASSES[str(instruction.attrs["rule"])]
-    return _record_cost(instruction, operands, shape, round(2 * passes))
+    """A recurrence: reads and writes the record of each sequence, and passes over its matrices for
+    every token. In cells it writes these where a cell is complete, and reads half a cell of rows."""
+    state, grid = operands["state"], int(instruction.attrs.get("grid", 0))
+    matrices = int(operands["k"].shape[-1]) * operands["v"].columns
+    rows = math.prod(map(int, state.shape[1:])) - matrices
+    written = min(1.0, shape.new_tokens / grid) if grid else 1.0
+    moved = round((1 + written) * matrices + (0.5 + written) * rows)
+    operations = round(2 * _PASSES[str(instruction.attrs["rule"])]) * matrices
+    num_bytes = shape.sequences * state.format.nbytes((moved,))
+    own = Cost(kv_bytes=num_bytes, operations={"float32": shape.tokens * operations})
+    return read_weights(instruction, operands, shape) + own
 
 
 def selective_scan(instruction: Instruction, operands: Operands, shape: StepShape) -> Cost:
     """A scan of channels: for each element of a record an exponential, three products, two sums."""
-    return _record_cost(instruction, operands, shape, 6)
-
-
-def _record_cost(
-    instruction: Instruction, operands: Operands, shape: StepShape, operations: int
-) -> Cost:
-    """An op that computes so many operations for each element of a record and token."""
     state = operands["state"]
     elements = math.prod(map(int, state.shape[1:]))
     num_bytes = 2 * shape.sequences * state.format.nbytes((elements,))
-    own = Cost(kv_bytes=num_bytes, operations={"float32": shape.tokens * elements * operations})
+    own = Cost(kv_bytes=num_bytes, operations={"float32": 6 * shape.tokens * elements})
     return read_weights(instruction, operands, shape) + own
 
 

@@ -9,7 +9,7 @@ from ingot.artifact.pooler import Pooler
 from ingot.artifact.programs import ENCODE, STEP, TOKENS, main_of
 from ingot.artifact.quality import Quality, VectorQuality
 
-FORMAT_VERSION = (3, 4)  # a reader refuses another major version, and reads a newer minor one
+FORMAT_VERSION = (3, 5)  # a reader refuses another major version, and reads a newer minor one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +67,8 @@ class TargetEntry:
         requires: the flags that a host must have; see `host_flags`.
         core_cache_bytes: second-level cache for each processor that its kernels are cut for; with
             less they are slower and nothing else. 0 where that is no matter, or not known.
+        grid: how many tokens recurrences take up together, which decides their last bits; 0 for one
+            by one, or where there are none.
     """
 
     name: str
@@ -75,6 +77,7 @@ class TargetEntry:
     abi: int
     programs: dict[str, ProgramEntry]
     core_cache_bytes: int = 0
+    grid: int = 0
 
     @property
     def main(self) -> ProgramEntry:

@@ -241,6 +241,12 @@ class Plan:
         return all(state.kind == "paged" for state in self.spec.states)
 
     @property
+    def grid(self) -> int:
+        """How many tokens its recurrences take up together; 0 if they take up one by one, or there
+        are none. Results differ in their last bits."""
+        return max((int(i.attrs.get("grid", 0)) for i in self.instructions), default=0)
+
+    @property
     def kv_dtype(self) -> str:
         """The dtype of stored keys and values; empty for a plan that stores none."""
         paged = (state for state in self.spec.states if state.kind == "paged")

@@ -208,6 +208,7 @@ def add_sources(writer: ArtifactWriter, model: OpenModel, front: Front, target: 
         abi=abi_of(target.name),
         core_cache_bytes=level.core_cache(target.features),
         programs=entries,
+        grid=max(plan.grid for plan, _ in plans.values()),
     )
     return Part(target, {program: plan for program, (plan, _) in plans.items()}, entry)
 

@@ -8,7 +8,7 @@ from ingot.artifact.formats import Format
 from ingot.artifact.plan import Plan
 from ingot.ops.scaled import Scaled
 from ingot.targets.cuda.kind import KIND
-from tests.targets.sketch import Sketch, normal
+from tests.targets.sketch import RECORDS, Sketch, normal
 
 
 def integers(s: Sketch, name: str, columns: int = 64) -> str:
@@ -99,3 +99,22 @@ def test_a_plan_without_products_of_integers_stays() -> None:
     s.call("linear", normed(s), s.weight("w", normal(64, 64)), out="a")
     s.call("embedding", "tokens", integers(s, "table"), out="row")
     assert KIND.rewrite(s.plan()) == s.plan()
+
+
+def recurrent(s: Sketch) -> str:
+    k, v = s.rows("k", 1, 4), s.rows("v", 3, 8)
+    decay, state = s.rows("decay", 3), s.record(12, 8, "matrices")
+    rows = (s.rows("q", 1, 4), k, v, decay, None, None, None, None)
+    return s.call("recurrence", *rows, state, *RECORDS, rule="add", out="y")
+
+
+def test_recurrences_take_up_cells_of_tokens() -> None:
+    """Their records hold rows of a cell beside the matrices; other records stay as they are."""
+    s = Sketch()
+    recurrent(s)
+    s.call("token_shift", s.rows("x", 8), s.record(1, 8, "tail"), *RECORDS)
+    before, plan = s.plan(), KIND.rewrite(s.plan())
+    assert (before.grid, plan.grid) == (0, 16)
+    assert [state.record for state in plan.spec.states] == [(12 + 59, 8), (1, 8)]
+    assert plan.slot_bytes - before.slot_bytes == 59 * 8 * 4
+    assert KIND.rewrite(plan) == plan
