@@ -206,6 +206,7 @@ class Engine:
         """Ends every sequence with an error, as after a step that failed halfway."""
         self._undelivered.clear()
         self._flights.abandon()
+        self.scheduler.resting.forget_all()
         for sequence in [*self.scheduler.running, *self.scheduler.waiting]:
             for each in (*sequence.siblings, sequence):
                 if not each.finished:

@@ -71,6 +71,11 @@ class Resting:
             self._residence.release(state.sequence_id)
             state.num_held = 0
 
+    def forget_all(self) -> None:
+        """Takes what all sessions hold, as after a step that failed: nothing is certain of it."""
+        for state in [*self._states.values()]:
+            self.forget(state)
+
     def give_up(self, but: SessionState | None = None) -> bool:
         """Takes what the session holds that has rested longest; False if there is no other."""
         victim = next((each for each in self._states.values() if each is not but), None)
