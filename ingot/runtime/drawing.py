@@ -279,8 +279,7 @@ class Flights:
 
     def submit(self, batch: Batch, recipients: Recipients, *, beside: bool) -> None:
         began = perf_counter()
-        batch.inputs.copies = self._scheduler.residence.take_copies()
-        self._scheduler.advance(batch.chunks)
+        batch.inputs.copies = self._scheduler.advance(batch.chunks)
         for chunk in batch.chunks:
             if not chunk.sequence.times.started:
                 chunk.sequence.times.started = began
@@ -302,7 +301,9 @@ class Flights:
         self._tally["num_steps"] += 1
         self._scheduler.complete(flight.chunks)
         self.landed = flight.chunks
-        return self._drawing.take(flight.recipients, result)
+        taken = self._drawing.take(flight.recipients, result)
+        self._scheduler.conclude(flight.chunks)
+        return taken
 
     def abandon(self) -> None:
         """Waits for all steps, whatever comes of them: an earlier error tells of it."""
