@@ -179,6 +179,8 @@ def memory_facts(view: ArtifactView, target: str) -> list[tuple[str, str]]:
     per_token, longest = view.manifest.model.kv_bytes_per_token, plan.limits.max_model_len
     weights, experts = view.folder_bytes().get("weights", 0), plan.stack_bytes
     token, sequence = format_bytes(per_token), format_bytes(per_token * longest)
+    cache = ("KV cache", f"{plan.kv_dtype}, {token} a token; {sequence} for {longest} tokens")
+    record = format_bytes(plan.slot_bytes)
     held, picked = "copied to the device", "copied to the device"
     if kind_of_name(target) == "cpu":
         held = "mapped from the file and shared by processes"
@@ -187,7 +189,8 @@ def memory_facts(view: ArtifactView, target: str) -> list[tuple[str, str]]:
         ("weights", f"{format_bytes(weights - experts)}, {held}"),
         *([("experts", f"{format_bytes(experts)} more, {picked}")] if experts else []),
         ("arena", f"{format_bytes(plan.memory.arena_bytes)} for the temporaries of a step"),
-        ("KV cache", f"{plan.kv_dtype}, {token} a token; {sequence} for {longest} tokens"),
+        *([cache] if plan.page_sizes() or not plan.slot_bytes else []),
+        *([("record", f"{record} a sequence, however long it is")] if plan.slot_bytes else []),
     ]
 
 

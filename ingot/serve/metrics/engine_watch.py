@@ -16,6 +16,13 @@ _COUNTED = {
     "spec_decode_num_draft_tokens": "num_draft_tokens",
     "spec_decode_num_accepted_tokens": "num_accepted_tokens",
 }
+_SNAPSHOTS = {
+    "snapshot_hits": "num_hits",
+    "snapshot_misses": "num_misses",
+    "snapshot_wanted": "num_wanted",
+    "snapshot_lost_tokens": "num_lost_tokens",
+    "snapshot_evictions": "num_evictions",
+}
 
 
 class EngineWatch:
@@ -50,6 +57,8 @@ class EngineWatch:
         found, before = now.prefix_cache, last.prefix_cache
         number("prefix_cache_queries", model).add(found.num_queries - before.num_queries)
         number("prefix_cache_hits", model).add(found.num_hits - before.num_hits)
+        for name, field in _SNAPSHOTS.items():
+            number(name, model).add(getattr(now.snapshots, field) - getattr(last.snapshots, field))
         steps = map(sub, now.steps_by_size, last.steps_by_size)
         tokens = now.num_computed_tokens - last.num_computed_tokens
         self._board.histogram("iteration_tokens_total", model).add_counts(steps, tokens)
