@@ -135,8 +135,8 @@ class Drawing:
             taken, drafted = [], [each for each in drafted if not each[0].sequence.finished]
             if drafted:
                 going = [chunk.sequence for chunk, _ in drafted]
-                for sequence in going:
-                    self._owner.scheduler.keep(sequence)
+                for chunk, _ in drafted:
+                    self._owner.scheduler.keep(chunk)
                 rows = [row + chunk.num_drawn - 1 for chunk, row in drafted]
                 began = perf_counter()
                 draws = self._executor.draw(logits[rows], going)

@@ -165,7 +165,7 @@ class Scheduler:
         """Notes that this step is over.
 
         Others can now use the pages that it filled, and those that lie behind a window. Those of a
-        sequence that guessed and has a record wait for `conclude`.
+        sequence that guessed and has a record wait until its guesses are known to be right.
         """
         for chunk in chunks:
             if chunk.draft and self.residence.has_slots:
@@ -174,29 +174,29 @@ class Scheduler:
             # Without what the next step computes, and without the draft, which nobody may find.
             self._settle(s, chunk.start, min(chunk.end, s.num_computed))
 
-    def keep(self, sequence: Sequence) -> None:
-        """Notes that the next token of a draft was right: the step has computed it.
+    def keep(self, chunk: Chunk) -> None:
+        """Notes that the next token of a chunk's draft was right: the step has computed it.
 
-        Nothing may have been scheduled since.
+        Nothing may have been scheduled since. A record has read the whole draft, so what it holds
+        is known when the last token was right.
         """
+        sequence = chunk.sequence
         sequence.num_computed += 1
         if not self.residence.has_slots:
             self._settle(sequence, sequence.num_computed - 1, sequence.num_computed)
+        elif sequence.num_computed == chunk.end + len(chunk.draft):
+            self._snapshot(sequence)
+            self._settle(sequence, chunk.start, sequence.num_computed)
 
     def conclude(self, chunks: list[Chunk]) -> None:
         """Notes that all is known about the drafts of a step that is over.
 
-        A record has read all of its draft. Where one of its tokens was wrong, the record is put
-        back, and the next step of the sequence reads the right ones again.
+        Where a token was wrong that a record has read, the record is put back, and the next step
+        of the sequence reads the right ones again.
         """
         for chunk in chunks if self.residence.has_slots else ():
             s = chunk.sequence
-            if not chunk.draft or not s.is_running:
-                continue
-            if s.num_computed == chunk.end + len(chunk.draft):
-                self._snapshot(s)
-                self._settle(s, chunk.start, s.num_computed)
-            else:
+            if chunk.draft and s.is_running and s.num_computed < chunk.end + len(chunk.draft):
                 self.residence.slots.rewind(s.sequence_id)
                 s.num_computed, s.num_rewound = chunk.start, s.num_computed
 

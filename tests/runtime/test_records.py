@@ -80,6 +80,12 @@ def test_a_slot_is_all_that_sequences_of_one_step_are_limited_by():
     assert most == 2
 
 
+def test_forks_behind_a_window_go_on_from_pages_that_are_there():
+    for seed in range(8):
+        world = World(seed, num_slots=9, num_pages=30, window=1, uses_prefixes=False)
+        world.run_random(600)
+
+
 def copied_late(monkeypatch):
     """Copies are made a step later than they are due."""
     take, late = Residence.take_copies, []

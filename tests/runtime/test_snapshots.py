@@ -178,6 +178,17 @@ def test_what_was_computed_is_found(artifact, oracle):
     assert FOUND[oracle](artifact)
 
 
+def test_right_guesses_stop_at_the_border_where_the_record_is_kept(artifact):
+    def right(self, sequences, room):
+        return [greedy(s.token_ids, 6)[:room] for s in sequences]
+
+    with patch.object(Speculation, "drafts", right), LLM(artifact, config=SPECULATIVE) as llm:
+        answer = llm.generate([STEM], replace(ANY, max_tokens=14))[0].outputs[0].token_ids
+        assert llm.counters().num_accepted_tokens > 5
+        so_far = STEM + answer
+        assert cached(llm, [*so_far, 5, 6]) == [(len(so_far) - 1) // PAGE_SIZE * PAGE_SIZE]
+
+
 def no_end(monkeypatch):
     """Only what steps of prompts leave is kept."""
     keep = Scheduler._snapshot

@@ -159,7 +159,7 @@ class World:
         while not s.finished and 0 < chunk.num_drawn <= len(chunk.draft):
             if s.token_ids[-1] != chunk.draft[chunk.num_drawn - 1]:
                 break
-            self.scheduler.keep(s)
+            self.scheduler.keep(chunk)
             self.num_kept += 1
             self.prepared = None
             self._append(s)
