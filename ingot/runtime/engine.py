@@ -78,7 +78,9 @@ class Engine:
         self.pages = PageTable(
             executor.num_pages, limits.page_size, window=executor.window, step_tokens=most_tokens
         )
-        self._residence = Residence(self.pages, executor.num_slots)
+        self._residence = Residence(
+            self.pages, executor.num_slots, has_pages="page_table" in executor.inputs[0]
+        )
         self._checks = RequestChecks(
             vocab_size=executor.vocab_size, max_model_len=max_model_len, pages=self.pages
         )
@@ -169,6 +171,7 @@ class Engine:
             seed=self.seed,
             stop_ids=frozenset([*params.stop_token_ids, *eos_token_ids]),
         )
+        first.borders.update(map(self._residence.border, request.snapshot_at))
         self._prepared = None
         if self._prefixes is not None:
             self._prefixes.arrive(first)
@@ -263,6 +266,7 @@ class Engine:
             num_sessions=self.sessions.num_open,
             num_sessions_given_up=scheduler.resting.num_given_up,
             prefix_cache=pages.prefix.counters(),
+            snapshots=self._residence.slots.snapshots.counters(),
             logits_cache=self._logits_cache.counters(),
             prompt_cache=CacheCounters() if prefixes is None else prefixes.cache.counters(),
         )
