@@ -11,13 +11,16 @@ from dataclasses import replace
 from ingot.errors import ConfigError
 from ingot.models.config import ModelConfig
 from ingot.models.decoder_config import parse_decoder
-from ingot.models.family import Family, Rows
+from ingot.models.family import Family, Rows, Weights
 from ingot.models.fields import Fields
+from ingot.models.file_names import HEAD_ROWS
 from ingot.models.layer_fields import read_num_layers
 from ingot.models.rwkv_config import MIXED, ChannelMixConfig, TimeMixConfig
-from ingot.models.weight_rules import Entry
+from ingot.models.weight_rules import Entry, Join
 
 OWN = "RWKV_x070"  # what BlinkDL calls the architecture
+SPEECH = "RWKV7ForSpeech"  # reads texts and codes of sound, and speaks codes
+TAGS = 3  # of it: what begins a voice, what it says, and a call
 USUAL_LONGEST = 2**16  # tokens of a sequence, unless a compile asks for more: nothing counts them
 WORLD_ROWS, END = 65536, 0  # of a model with the World vocabulary, and its token that ends a text
 HEADS_EPS = 64e-5  # of BlinkDL's models, whatever the size of their heads
@@ -51,6 +54,9 @@ def parse(fields: Fields) -> ModelConfig:
     ends = fields.token_ids("eos_token_id")
     if fields.integer("vocab_size") == WORLD_ROWS:
         ends = tuple(dict.fromkeys((*ends, END)))
+    rows, parts = _read_rows(fields)
+    if parts:
+        ends = (parts[0] - 1,)
     return parse_decoder(
         fields,
         mixer=mixers,
@@ -59,8 +65,26 @@ def parse(fields: Fields) -> ModelConfig:
         norm_bias=fields.flag("norm_bias", True),
         embedding_norm=fields.flag("norm_first", True),
         max_position_embeddings=USUAL_LONGEST,
+        vocab_size=rows,
+        head_rows=parts[0] if parts else fields.integer(HEAD_ROWS, 0, minimum=0),
+        embedding_parts=parts,
         eos_token_ids=ends,
     )
+
+
+def _read_rows(fields: Fields) -> tuple[int, tuple[int, ...]]:
+    """The rows of the embedding, and of the tables that it has one after the other: what the model
+    speaks, tags, codes of a voice, and texts."""
+    own = fields.integer("vocab_size")
+    if fields.raw("architectures", None) != [SPEECH]:
+        return own, ()
+    parts = (
+        own,
+        TAGS,
+        fields.integer("audio_global_vocab_size", 4096),
+        fields.integer("text_vocab_size", WORLD_ROWS),
+    )
+    return sum(parts), parts
 
 
 def _refuse_variants(fields: Fields) -> None:
@@ -162,11 +186,22 @@ WEIGHTS: dict[str, Entry | tuple[Entry, ...]] = {
     },
 }
 
+TABLES = ("model.embeddings", "tts_tag_embedder", "global_embedder", "text_embedder")
+
+
+def weights(config: ModelConfig) -> Weights:
+    """The table of weights; of several embeddings their tables one after the other."""
+    if not config.embedding_parts:
+        return WEIGHTS
+    rows = tuple(Rows(f"{table}.weight") for table in TABLES)
+    return {**WEIGHTS, "model.embed_tokens.weight": Join(rows, config.embedding_parts)}
+
+
 FAMILY = Family(
     name="rwkv7",
-    architectures=("RWKV7ForCausalLM", OWN),
+    architectures=("RWKV7ForCausalLM", SPEECH, OWN),
     parse=parse,
-    weights=WEIGHTS,
+    weights=weights,
     # The first layer has no values to mix its own with.
     unused=("blocks.0.att.v{n}", "model.layers.0.attn.v_lora.{rest}"),
     tied={"lm_head.weight": "model.embeddings.weight"},
