@@ -6,14 +6,17 @@ the shapes of their tensors.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from ingot.errors import ConfigError
+from ingot.models.blueprint import Shape
 from ingot.models.config import ModelConfig
 from ingot.models.decoder_config import parse_decoder
 from ingot.models.family import Family, Rows, Weights
 from ingot.models.fields import Fields
 from ingot.models.file_names import HEAD_ROWS
+from ingot.models.layer_config import LayerConfig
 from ingot.models.layer_fields import read_num_layers
 from ingot.models.rwkv_config import MIXED, ChannelMixConfig, TimeMixConfig
 from ingot.models.weight_rules import Entry, Join
@@ -138,6 +141,24 @@ def _read_size(fields: Fields) -> int:
     return fields.integer("intermediate_size", max(usual, 1))
 
 
+def sized(config: ModelConfig, shapes: Mapping[str, Shape]) -> ModelConfig:
+    """A config whose ranks, and width of channel mixing, are those of the tensors."""
+
+    def layer(index: int, given: LayerConfig) -> LayerConfig:
+        ranks = {}
+        for name, letter in (("decay", "w"), ("rate", "a"), ("value", "v"), ("gate", "g")):
+            fla = shapes.get(f"model.layers.{index}.attn.{letter}_lora.lora.0.weight", ())
+            own = shapes.get(f"blocks.{index}.att.{letter}1", ())[::-1]
+            if (shape := fla or own) and (index or name != "value"):
+                ranks[f"{name}_rank"] = shape[0]
+        keys = (f"model.layers.{index}.ffn.key.weight", f"blocks.{index}.ffn.key.weight")
+        size = next((shapes[key][0] for key in keys if shapes.get(key)), None)
+        mlp = given.mlp if size is None else replace(given.mlp, size=size)  # type: ignore[arg-type, type-var]
+        return replace(given, mixer=replace(given.mixer, **ranks), mlp=mlp)  # type: ignore[arg-type, type-var]
+
+    return replace(config, layers=tuple(map(layer, range(config.num_layers), config.layers)))
+
+
 LAYER, FLA, OTHER = "model.layers.{i}", "model.layers.{i}", "blocks.{i}"
 MIX = f"{LAYER}.self_attn"
 # Of each product of low matrices: what it is called here, there, and by BlinkDL.
@@ -202,6 +223,7 @@ FAMILY = Family(
     architectures=("RWKV7ForCausalLM", SPEECH, OWN),
     parse=parse,
     weights=weights,
+    sized=sized,
     # The first layer has no values to mix its own with.
     unused=("blocks.0.att.v{n}", "model.layers.0.attn.v_lora.{rest}"),
     tied={"lm_head.weight": "model.embeddings.weight"},
