@@ -181,7 +181,8 @@ class ModelDir:
     def speaks_codes(self) -> bool:
         """True if its head gives logits for other tokens than it reads: no tokenizer can have
         both."""
-        return HEAD_ROWS in self.config or self.config.get("architectures") in SPEAK_CODES
+        values = self.config if self.has(CONFIG) else {}
+        return HEAD_ROWS in values or values.get("architectures") in SPEAK_CODES
 
     def check_tokenizer(self) -> None:
         """Raises TokenizerError where there is no tokenizer, and needs to be one."""
