@@ -7,12 +7,11 @@ from typing import Any, cast
 from ingot.models.attention_config import AttentionConfig
 from ingot.models.config import ModelConfig
 from ingot.models.delta_config import DeltaConfig
-from ingot.models.family import Decays, Rows
+from ingot.models.family import Decays, Rows, Weights
 from ingot.models.fields import Fields
 from ingot.models.layer_config import Mixer
 from ingot.models.layer_fields import read_attention, read_head_dim, read_num_layers
 from ingot.models.rope_config import parse_rope
-from ingot.models.weight_rules import Entry
 
 LINEAR, FULL = "linear_attention", "full_attention"
 # Where each of the three positions of a part of an image turns; a text has one position.
@@ -79,10 +78,10 @@ def mixer_of(config: ModelConfig, kind: type[Any]) -> Any:
     return next((each.mixer for each in config.layers if isinstance(each.mixer, kind)), None)
 
 
-def layer_weights(config: ModelConfig) -> dict[str, Entry]:
+def layer_weights(config: ModelConfig) -> Weights:
     """Where the parameters of both mixers lie that both families store alike.
 
-    Of each head q_proj has the query and then the gate.
+    Of each head q_proj has the query and then the gate. Files of llama.cpp have decays as they are.
     """
     attention = cast(AttentionConfig | None, mixer_of(config, AttentionConfig))
     heads, queries = attention.num_heads if attention else 1, f"{OURS}.q_proj.{{kind}}"
@@ -90,7 +89,7 @@ def layer_weights(config: ModelConfig) -> dict[str, Entry]:
         f"{OURS}.q_proj.{{kind}}": Rows(queries, 0, blocks=heads),
         f"{OURS}.gate_proj.{{kind}}": Rows(queries, 1, blocks=heads),
         f"{OURS}.conv.weight": Rows(f"{THEIRS}.conv1d.weight", transposed=True),
-        f"{OURS}.decay": Decays(Rows(f"{THEIRS}.A_log")),
+        f"{OURS}.decay": (Decays(Rows(f"{THEIRS}.A_log")), Rows(f"{THEIRS}.decay")),
         f"{OURS}.norm.weight": f"{THEIRS}.norm.weight",
         f"{OURS}.out_proj.weight": f"{THEIRS}.out_proj.weight",
     }

@@ -109,6 +109,11 @@ def test_every_architecture_has_the_family_of_its_name() -> None:
         "HunYuanMoEV1ForCausalLM": "hunyuan_moe",
         "DeepseekV2ForCausalLM": "deepseek_v2",
         "DeepseekV3ForCausalLM": "deepseek_v3",
+        "Qwen3_5ForCausalLM": "qwen3_5",
+        "Qwen3_5ForConditionalGeneration": "qwen3_5",
+        "Qwen3_5MoeForCausalLM": "qwen3_5_moe",
+        "Qwen3_5MoeForConditionalGeneration": "qwen3_5_moe",
+        "Qwen3NextForCausalLM": "qwen3_next",
         "Gemma3TextModel": "gemma3",
         **{
             f"{name}{head}": family

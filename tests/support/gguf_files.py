@@ -18,6 +18,7 @@ import torch
 from safetensors.torch import load_file
 
 from ingot.models.gguf.types import TYPES
+from tests.support import gguf_delta
 from tests.support.gguf_blocks import blocks_like
 from tests.support.gguf_experts import expert_tensors, write_expert_sizes
 from tests.support.gguf_latent import latent_tensors, write_latent_sizes
@@ -44,6 +45,8 @@ NAMES = {
     "ernie4_5_moe": "ernie4_5-moe",
     "hunyuan_v1_moe": "hunyuan-moe",
     "minimax_m2": "minimax-m2",
+    "qwen3_5_text": "qwen35",
+    "qwen3_5_moe_text": "qwen35moe",
 }
 PERMUTED = ("llama", "granite", "granitemoe", "smollm3", "mistral3")
 TURNED = (".c_attn.weight", ".c_proj.weight", ".c_fc.weight")
@@ -102,6 +105,8 @@ def converted(name: str, config: Config, tensors: Tensors) -> Iterator[tuple[str
     names = gguf.get_tensor_name_map(architecture, layers)
     if name == "deepseek2":
         tensors = latent_tensors(config, tensors)
+    if name in gguf_delta.NAMES:
+        tensors = gguf_delta.delta_tensors(config, tensors)
     tensors = expert_tensors(name, config, tensors)
     for theirs, tensor in stacked(tensors).items():
         new = names.get_name(theirs, try_suffixes=(".weight", ".bias"))
@@ -213,6 +218,8 @@ def write_sizes(writer: gguf.GGUFWriter, name: str, config: Config) -> None:
         writer.add_sliding_window(0)
     if latent:
         write_latent_sizes(writer, config)
+    if name in gguf_delta.NAMES:
+        gguf_delta.write_delta_sizes(writer, config)
     write_expert_sizes(writer, config)
     if name == "gptneox":
         writer.add_parallel_residual(config["use_parallel_residual"])

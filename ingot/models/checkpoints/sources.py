@@ -374,8 +374,8 @@ def sources_of(
             found[name] = Totaled(tuple(made))
         elif isinstance(rule, Join):
             there = iter(made)
-            parts = tuple(part and next(there) for part in rule.parts)
-            found[name] = Joined(parts, rule.sizes, shapes[name])
+            joined = tuple(next(there) if part else None for part in rule.parts)
+            found[name] = Joined(joined, rule.sizes, shapes[name])
         elif len(made) == 1 and made[0].shape == shapes[name]:
             found[name] = made[0]
         else:

@@ -31,6 +31,7 @@ def assume_defaults(fields: Fields) -> None:
         fields.spell(tie_word_embeddings="tie_embedding")
     fields.spell(rms_norm_eps="norm_eps")
     fields.assume(
+        vocab_size=65536,
         hidden_size=2560,
         intermediate_size=12288,
         num_hidden_layers=32,

@@ -18,9 +18,12 @@ from ingot.models.text_config import SPELLINGS, parse_text
 
 # Of layers that predict further tokens, whose tensors are not used, and of experts that there are
 # none of.
-IGNORED = ("mtp_num_hidden_layers", "mtp_use_dedicated_embeddings", "mlp_only_layers")
+IGNORED = ("mtp_use_dedicated_embeddings", "mlp_only_layers")
 OF_IMAGES = ("video_token_id", "vision_start_token_id", "vision_end_token_id")
-UNUSED = ("model.visual.{rest}", "visual.{rest}", "mtp.{rest}", "model.mtp.{rest}")
+UNUSED = (
+    *("model.visual.{rest}", "visual.{rest}", "mtp.{rest}", "model.mtp.{rest}"),
+    "model.layers.{beyond}.{rest}",
+)
 DEFAULTS: dict[str, Any] = {
     "vocab_size": 248320,
     "hidden_size": 4096,
@@ -37,12 +40,23 @@ def parse(fields: Fields) -> ModelConfig:
     return parse_tower(fields)
 
 
+def read_mtp_layers(fields: Fields) -> int:
+    """Reads the number of layers that predict further tokens."""
+    return fields.integer("mtp_num_hidden_layers", 0, minimum=0)
+
+
 def parse_tower(fields: Fields) -> ModelConfig:
     """Reads the keys of text."""
     fields.assume(**DEFAULTS)
     for key in IGNORED:
         fields.raw(key, None)
-    return parse_decoder(fields, mixer=read_mixers(fields), mlp=read_mlp(fields), norm_offset=1.0)
+    return parse_decoder(
+        fields,
+        mixer=read_mixers(fields),
+        mlp=read_mlp(fields),
+        mtp_layers=read_mtp_layers(fields),
+        norm_offset=1.0,
+    )
 
 
 def weights(config: ModelConfig) -> Weights:

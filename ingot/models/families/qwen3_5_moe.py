@@ -46,7 +46,13 @@ def parse_tower(fields: Fields) -> ModelConfig:
     fields.refuse("norm_topk_prob", (True,), "supported: true, as of transformers' own class")
     fields.refuse("decoder_sparse_step", (1,), "supported: experts in all layers")
     experts = read_moe(fields, normalise=True, shared=read_shared_expert(fields), shared_gate=True)
-    return parse_decoder(fields, mixer=read_mixers(fields), mlp=experts, norm_offset=1.0)
+    return parse_decoder(
+        fields,
+        mixer=read_mixers(fields),
+        mlp=experts,
+        norm_offset=1.0,
+        mtp_layers=qwen3_5.read_mtp_layers(fields),
+    )
 
 
 def weights(config: ModelConfig) -> Weights:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from ingot.models.gguf.metadata import Metadata
+from ingot.models.gguf.orders import thirds
+from ingot.models.gguf.qwen import QWEN35
 from ingot.models.gguf.spelling import (
     ATTENTION,
     BLOCK,
@@ -242,7 +244,7 @@ ARCHITECTURES: dict[str, GgufArchitecture] = {
                 ("ffn_down", "mlp.dense_4h_to_h"),
             )
         },
-        orders={f"{BLOCK}.attn_qkv.{{kind}}": "thirds"},
+        orders={f"{BLOCK}.attn_qkv.{{kind}}": thirds},
     ),
     "exaone4": GgufArchitecture(
         name="Exaone4ForCausalLM",
@@ -285,4 +287,5 @@ ARCHITECTURES: dict[str, GgufArchitecture] = {
         names=LLAMA,
         orders=PAIRS,
     ),
+    "qwen35": QWEN35,
 }

@@ -6,6 +6,7 @@ from typing import Any
 
 from ingot.models.gguf.deepseek import DEEPSEEK
 from ingot.models.gguf.metadata import Metadata
+from ingot.models.gguf.qwen import QWEN35_MOE
 from ingot.models.gguf.spelling import (
     BLOCK,
     CORRECTION,
@@ -197,4 +198,5 @@ WITH_EXPERTS: dict[str, GgufArchitecture] = {
         more=_scoring,
         names=LLAMA | _MIXTRAL | {CORRECTION: f"{LAYER}.block_sparse_moe.e_score_correction_bias"},
     ),
+    "qwen35moe": QWEN35_MOE,
 }

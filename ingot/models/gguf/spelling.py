@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from ingot.models.gguf.metadata import Metadata
+from ingot.models.gguf.orders import OrderOf, pairs
 
 Names = Mapping[str, str]
 More = Callable[[Metadata], dict[str, Any]]
-# What the converter did to the rows of some tensors; see `tensors.source_rows`.
-Order = Literal["pairs", "thirds"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,9 +35,11 @@ class GgufArchitecture:
         more: reads what is more than a key; gives values of config.json.
         names: template of llama.cpp -> that of the checkpoint. Where only the second has `{e}`,
             the tensor holds one after another for every expert.
-        orders: templates of llama.cpp -> the order in which it stores their rows.
-        norm_offset: what it added to the weights of all norms.
+        orders, columns: templates of llama.cpp -> the order in which it stores their rows, and
+            their columns.
+        norm_offset: what it added to the weights of all norms, but for those of `without_offset`.
         turned: templates of tensors that the checkpoint stores transposed and llama.cpp does not.
+        transposed: templates of tensors whose columns are the rows of a parameter, in floats.
     """
 
     name: str
@@ -51,9 +52,12 @@ class GgufArchitecture:
     fixed: Mapping[str, Any] = field(default_factory=dict)
     more: More = lambda metadata: {}
     names: Names
-    orders: Mapping[str, Order] = field(default_factory=dict)
+    orders: Mapping[str, OrderOf] = field(default_factory=dict)
+    columns: Mapping[str, OrderOf] = field(default_factory=dict)
     norm_offset: float = 0.0
+    without_offset: tuple[str, ...] = ()
     turned: tuple[str, ...] = ()
+    transposed: tuple[str, ...] = ()
 
 
 LAYER = "model.layers.{i}"
@@ -121,7 +125,10 @@ _PARTS = ("gate", "up", "down")
 ROUTER = f"{BLOCK}.ffn_gate_inp.{{kind}}"
 CORRECTION = f"{BLOCK}.exp_probs_b.bias"
 # Neighbouring rows of q and k are those that turn together, where transformers turns halves.
-PAIRS: dict[str, Order] = {f"{BLOCK}.attn_q.{{kind}}": "pairs", f"{BLOCK}.attn_k.{{kind}}": "pairs"}
+PAIRS: dict[str, OrderOf] = {
+    f"{BLOCK}.attn_q.{{kind}}": pairs,
+    f"{BLOCK}.attn_k.{{kind}}": pairs,
+}
 
 
 def experts(block: str, gate: str, up: str, down: str) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -16,12 +16,14 @@ from ingot.models.checkpoints.formats.quantized import (
     Decoded,
     EncodedTensor,
     QuantizedTensor,
+    Turned,
     View,
 )
 from ingot.models.checkpoints.mapped_file import TensorInfo
 from ingot.models.gguf.metadata import Metadata
+from ingot.models.gguf.orders import ColumnsAsStored, Order, OrderOf
 from ingot.models.gguf.rope import FREQS, LONG, SHORT
-from ingot.models.gguf.spelling import GgufArchitecture, Order
+from ingot.models.gguf.spelling import GgufArchitecture
 from ingot.models.gguf.types import BY_NAME, Blocks
 from ingot.models.templates import expand, fill
 
@@ -38,16 +40,16 @@ class GgufMatrix:
         stored: its bytes, [rows, bytes of a row].
         kind: the name of its type.
         columns: numbers of a row; 0 for a vector.
-        order: in which its rows are stored; "" as in the checkpoint.
-        head: rows of a head, which the order is about.
+        order: in which its rows are stored; None as in the checkpoint.
+        by_columns: the same of its columns.
         offset: what was added to all of its numbers.
     """
 
     stored: TensorInfo
     kind: str
     columns: int
-    order: Order | str = ""
-    head: int = 0
+    order: Order | None = None
+    by_columns: Order | None = None
     offset: float = 0.0
 
     @property
@@ -62,14 +64,22 @@ class GgufMatrix:
         stored, kind = view(self.stored), BY_NAME[self.kind]
         wanted: slice | NDArray[np.int64] = slice(first, last)
         if self.order:
-            wanted = source_rows(self.order, self.head, len(stored), np.arange(first, last))
+            wanted = self.order.stored(np.arange(first, last), len(stored))
         found = stored[wanted]
         if kind.decode is None:
-            return self._decoded(_floats(found, self.kind) - np.float32(self.offset))
+            numbers = self._decoded(_floats(found, self.kind) - np.float32(self.offset))
+            return self._in_columns(numbers)
         with np.errstate(all="ignore"):
             blocks = kind.decode(found.reshape(-1, kind.nbytes))
             self._check(blocks)
-        return blocks_of_rows(blocks, self.columns)
+        return self._in_columns(blocks_of_rows(blocks, self.columns))
+
+    def _in_columns(self, rows: Decoded) -> Decoded:
+        """Rows with the columns of the checkpoint; the scales of their groups stay in place."""
+        if self.by_columns is None:
+            return rows
+        places = self.by_columns.stored(np.arange(self.columns), self.columns)
+        return replace(rows, values=rows.values[..., places])
 
     def _decoded(self, numbers: NDArray[np.float32]) -> Decoded:
         """Numbers as such, of a vector in one dimension."""
@@ -105,22 +115,6 @@ def blocks_of_rows(blocks: Blocks, columns: int) -> Decoded:
         rows(blocks.minimums),
         block=length,
     )
-
-
-def source_rows(order: str, head: int, count: int, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Maps rows of the checkpoint to those of a tensor of `count` rows that stores them.
-
-    Args:
-        order: "pairs", where row j of the first half of a head lies before row j of the second;
-            "thirds", where the checkpoint has q, k and v of one head, then of the next, and
-            llama.cpp has all of q, all of k, all of v.
-    """
-    whole, parts = (head, 2) if order == "pairs" else (3 * head, 3)
-    number, row = rows // whole, rows % whole
-    part, j = row // (whole // parts), row % (whole // parts)
-    if order == "pairs":
-        return number * head + 2 * j + part
-    return part * (count // 3) + number * head + j
 
 
 def _floats(stored: Array, kind: str) -> NDArray[np.float32]:
@@ -179,17 +173,32 @@ def _matrix(
             f"{metadata.path} has the vector {info.name} in {info.dtype}",
             hint="the file is damaged: fetch it again, or take another file of the model",
         )
-    order = next((o for t, o in spelled.orders.items() if expand(t).fullmatch(info.name)), "")
-    offset = spelled.norm_offset if info.name.endswith("norm.weight") else 0.0
-    turned = any(expand(t).fullmatch(info.name) for t in spelled.turned)
-    if not (in_blocks or order or offset or turned):
+    order = _order(spelled.orders, info.name, metadata)
+    by_columns = _order(spelled.columns, info.name, metadata)
+    has_offset = info.name.endswith("norm.weight") and not _is_one(spelled.without_offset, info)
+    offset = spelled.norm_offset if has_offset else 0.0
+    turned, transposed = _is_one(spelled.turned, info), _is_one(spelled.transposed, info)
+    if not (in_blocks or order or by_columns or offset or turned or transposed):
         return replace(info, name=name)
     rows = prod(info.shape[:-1]) if len(info.shape) > 1 else info.shape[0]
     size = (info.stop - info.start) // max(rows, 1)
     stored = TensorInfo(name, "U8", (rows, size), info.start, info.stop)
     columns = info.shape[-1] if len(info.shape) > 1 else 0
-    head = metadata.head_size if order else 0
-    matrix = GgufMatrix(stored, info.dtype, columns, order, head, offset)
+    matrix = GgufMatrix(stored, info.dtype, columns, order, by_columns, offset)
+    if transposed:
+        return EncodedTensor(name, "F32", info.shape[::-1], 0, 0, (stored,), Turned(matrix, rows))
     if in_blocks:
-        return QuantizedTensor(name, "F32", info.shape, 0, 0, (stored,), matrix, NEAREST)
+        grouped = ColumnsAsStored(by_columns, columns) if by_columns else None
+        return QuantizedTensor(name, "F32", info.shape, 0, 0, (stored,), matrix, NEAREST, grouped)
     return EncodedTensor(name, "F32", info.shape, 0, 0, (stored,), matrix)
+
+
+def _is_one(templates: Iterable[str], info: TensorInfo) -> bool:
+    return any(expand(template).fullmatch(info.name) for template in templates)
+
+
+def _order(orders: Mapping[str, OrderOf], name: str, metadata: Metadata) -> Order | None:
+    """The order that a table has for a tensor."""
+    found = (order for template, order in orders.items() if expand(template).fullmatch(name))
+    order = next(found, None)
+    return order(metadata) if order else None

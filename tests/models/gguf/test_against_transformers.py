@@ -16,7 +16,7 @@ from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 from ingot.errors import CheckpointError
 from ingot.models import registry
 from ingot.models.checkpoints.checkpoint import Checkpoint, materialize
-from ingot.models.gguf.tensors import source_rows
+from ingot.models.gguf.orders import Pairs, Thirds
 from ingot.models.model_dir import ModelDir
 from tests.support import gguf_files
 from tests.support.core import core
@@ -199,7 +199,8 @@ def test_an_order_undoes_what_the_converter_did(order: str, head: int, count: in
         config = {"num_attention_heads": count // head // 3}
         stored = changed("gptneox", config, "attention.query_key_value.bias", rows)
     wanted = np.arange(3, count - 1)
-    assert stored[source_rows(order, head, count, wanted)].tolist() == wanted.tolist()
+    made = {"pairs": Pairs, "thirds": Thirds}[order](head)
+    assert stored[made.stored(wanted, count)].tolist() == wanted.tolist()
 
 
 def split(path: Path, folder: Path, count: int, said: int | None = None) -> Path:

@@ -37,6 +37,10 @@ METADATA = {
     "feed_forward_length": 48,
     "block_count": 2,
     "context_length": 64,
+    "ssm.group_count": 2,
+    "ssm.time_step_rank": 4,
+    "ssm.state_size": 8,
+    "ssm.inner_size": 32,
 }
 # Names in files, where modules have others.
 PUBLISHED = {("gptneox", "lm_head.weight"): "embed_out.weight"}
@@ -53,8 +57,10 @@ def names_of(architecture: str) -> dict[str, str]:
     names = gguf.get_tensor_name_map(key, 2)
     found = {}
     for theirs, _ in model.named_parameters():
-        name = names.get_name(theirs, try_suffixes=(".weight", ".bias"))
+        called = theirs.replace("dt_bias", "dt_proj.bias")  # by the converter
+        name = names.get_name(called, try_suffixes=(".weight", ".bias"))
         assert name is not None, theirs
+        theirs = theirs.replace("A_log", "decay")  # which the file has
         found[name] = PUBLISHED.get((architecture, theirs), theirs.removeprefix("transformer."))
     return found
 

@@ -134,6 +134,14 @@ class Order:
         )
 
 
+class ColumnOrder(Protocol):
+    """The order of columns in which those of a group are neighbours."""
+
+    def columns(self, view: View) -> Array | None:
+        """The columns [K] in that order; None where they stand so already."""
+        ...
+
+
 class MatrixEncoding(Protocol):
     """Encoding of one matrix in tensors of a checkpoint."""
 
@@ -178,7 +186,7 @@ class QuantizedTensor(EncodedTensor):
     """
 
     nearest: Storage | None = None
-    order: Order | None = None
+    order: ColumnOrder | None = None
 
 
 def quantized(
@@ -186,7 +194,7 @@ def quantized(
     shape: tuple[int, ...],
     parts: tuple[TensorInfo, ...],
     encoding: MatrixEncoding,
-    order: Order | None = None,
+    order: ColumnOrder | None = None,
 ) -> QuantizedTensor:
     """A matrix with the given name."""
     return QuantizedTensor(name, "F32", shape, 0, 0, parts, encoding, order=order)
@@ -210,6 +218,27 @@ def storage_of(bits: int, columns: int, group: int, *, zeros: bool = False) -> S
         return Storage(kept, sizes[0], multipliers=False, zeros=zeros)
     # Kernels of int8 take groups that those of int4 do not.
     return None if group % 4 else Storage(8, group, multipliers=False, zeros=zeros)
+
+
+@dataclass(frozen=True, slots=True)
+class Turned:
+    """A matrix of floats whose rows are the columns of what `whole` encodes."""
+
+    whole: MatrixEncoding
+    height: int  # rows of that
+
+    @property
+    def label(self) -> str:
+        return self.whole.label
+
+    @property
+    def storage(self) -> Storage | None:
+        return self.whole.storage
+
+    def rows(self, view: View, first: int, last: int) -> Decoded:
+        numbers = self.whole.rows(view, 0, self.height).numbers()[:, first:last].T
+        ones = np.ones((len(numbers), 1), np.float32)
+        return Decoded(np.ascontiguousarray(numbers), self.height, ones)
 
 
 @dataclass(frozen=True, slots=True)
