@@ -139,15 +139,16 @@ def sized(config: ModelConfig, shapes: Mapping[str, Shape]) -> ModelConfig:
     """A config whose ranks, and width of channel mixing, are those of the tensors."""
 
     def layer(index: int, given: LayerConfig) -> LayerConfig:
-        ranks = {}
+        mixer, mlp, ranks = given.mixer, given.mlp, {}
+        assert isinstance(mixer, TimeMixConfig) and isinstance(mlp, ChannelMixConfig)
         for name, letter in (("decay", "w"), ("rate", "a"), ("value", "v"), ("gate", "g")):
             fla = shapes.get(f"model.layers.{index}.attn.{letter}_lora.lora.0.weight", ())
             own = shapes.get(f"blocks.{index}.att.{letter}1", ())[::-1]
             if (shape := fla or own) and (index or name != "value"):
                 ranks[f"{name}_rank"] = shape[0]
-        keys = (f"model.layers.{index}.ffn.key.weight", f"blocks.{index}.ffn.key.weight")
-        size = next((shapes[key][0] for key in keys if shapes.get(key)), None)
-        mlp = given.mlp if size is None else replace(given.mlp, size=size)  # type: ignore[arg-type, type-var]
-        return replace(given, mixer=replace(given.mixer, **ranks), mlp=mlp)  # type: ignore[arg-type, type-var]
+        for key in (f"model.layers.{index}.ffn.key.weight", f"blocks.{index}.ffn.key.weight"):
+            if shape := shapes.get(key, ()):
+                mlp = replace(mlp, size=shape[0])
+        return replace(given, mixer=replace(mixer, **ranks), mlp=mlp)
 
     return replace(config, layers=tuple(map(layer, range(config.num_layers), config.layers)))
