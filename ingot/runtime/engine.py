@@ -59,6 +59,7 @@ class Engine:
         open_prompts: opens the prompt cache in a folder, of so many bytes.
         receive: called with the sequences that got a token or ended together; it may end any of
             them with `finish`.
+        known_tokens: how many tokens the model reads; 0: as many as it gives logits for.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class Engine:
         config: EngineConfig | None = None,
         receive: Receive = lambda sequences: None,
         open_prompts: OpenPrompts | None = None,
+        known_tokens: int = 0,
     ) -> None:
         limits, most_tokens = executor.limits, executor.limits.max_num_batched_tokens
         self.eos_token_ids, self.seed = tuple(eos_token_ids), seed
@@ -82,7 +84,9 @@ class Engine:
             self.pages, executor.num_slots, has_pages="page_table" in executor.inputs[0]
         )
         self._checks = RequestChecks(
-            vocab_size=executor.vocab_size, max_model_len=max_model_len, pages=self.pages
+            vocab_size=known_tokens or executor.vocab_size,
+            max_model_len=max_model_len,
+            pages=self.pages,
         )
         self._executor = executor
         self._builders = [BatchBuilder(inputs, self._residence) for inputs in executor.inputs]
