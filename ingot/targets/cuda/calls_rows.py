@@ -244,6 +244,10 @@ def bonus(operands: Operands, work: Work) -> list[Call]:
     grid = row_grid(out.symbol, heads, block)
     warps = row_warps(block * max(sizes, widths))
     return [Call(arguments, (Choice("bonus.bonus", constants, grid, num_warps=warps),))]
+def clamp(operands: Operands, work: Work) -> list[Call]:
+    i = work.member("clamp")
+    bounds = {name.upper(): float(i.attrs[name]) for name in ("low", "high")}
+    return [_by_number(operands, i, "rows.clamp", bounds)]
 
 
 def soft_cap(operands: Operands, work: Work) -> list[Call]:
@@ -325,5 +329,6 @@ CALLS: Mapping[str, Emit] = {
     "rms_norm": rms_norm,
     "scale": scale,
     "select_rows": select_rows,
+    "clamp": clamp,
     "soft_cap": soft_cap,
 }
