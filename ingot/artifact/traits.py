@@ -37,7 +37,9 @@ class Role(Enum):
     MATRIX = "all of it: a weight that rows are multiplied with"
     STACK = "some of it: a weight of many matrices, with a few of which a row is multiplied"
     TABLE = "rows of it that another argument names; it is a weight"
-    VECTOR = "all of it: a weight with an element or a row a column, or a head, or a matrix"
+    VECTOR = (
+        "all of it: a weight with one element, or one or a row a column, or a head, or a matrix"
+    )
 
 
 WEIGHTS = (Role.MATRIX, Role.STACK, Role.TABLE, Role.VECTOR)
@@ -144,6 +146,7 @@ TRAITS: Mapping[str, Traits] = {
     "concat": Traits(roles={"x": Role.OWN, "y": Role.OWN}),
     "reorder": Traits(roles={"x": Role.OWN, "order": Role.VECTOR}),
     "mul": Traits(roles={"x": Role.OWN}),
+    "scale": Traits(roles=_NORM),
     "soft_cap": Traits(roles={"x": Role.OWN}),
     "cast": Traits(roles={"x": Role.OWN}),
     # attention: one sequence over itself, many over their pages, and segments over themselves; if

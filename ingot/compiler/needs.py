@@ -210,7 +210,7 @@ def step_bytes(config: ModelConfig, limits: Limits) -> int:
     by side. A GPU uses places again, and needs less.
     """
     streams = 4 if config.placement == "pre" else 8
-    parts = (each.mixer.temporary_width + each.mlp.temporary_width for each in config.layers)
+    parts = (layer.temporary_width for layer in config.layers)
     row = streams * config.hidden_size + max(parts, default=0)
     return 4 * (limits.max_num_batched_tokens * row + limits.max_logit_rows * config.vocab_size)
 

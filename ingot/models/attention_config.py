@@ -30,6 +30,7 @@ class AttentionConfig:
         distances: what is added to scores by distance, where it is not causal.
         query_temperature: queries grow with their position; see `RopeConfig.temperature`.
         qk_norm: how queries and keys are normalised. The norm is of the model's kind.
+        v_norm: values are divided by their root mean square, head by head.
         norm_after_rope: they are rotated first.
         bias, o_bias: biases of q, k and v, and of the output.
     """
@@ -46,6 +47,7 @@ class AttentionConfig:
     distances: DistanceConfig | None = None
     query_temperature: float = 0.0
     qk_norm: QkNorm = "none"
+    v_norm: bool = False
     norm_after_rope: bool = False
     bias: bool = False
     o_bias: bool = False

@@ -8,7 +8,9 @@ from typing import Literal
 from ingot.errors import ContradictionError
 
 Pairs = Literal["halves", "neighbours"]
-RopeType = Literal["none", "default", "linear", "dynamic", "llama3", "yarn", "longrope"]
+RopeType = Literal[
+    "none", "default", "linear", "dynamic", "llama3", "yarn", "longrope", "proportional"
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,11 +22,13 @@ class RopeConfig:
         theta: base of the geometric series of frequencies.
         rotary_dim: how many leading dimensions of a head are rotated; the rest pass through.
         pairs: dimension i turns with i + rotary_dim / 2, or 2i with 2i + 1.
-        factor: stretch of the context (linear, dynamic, llama3, yarn).
+        factor: stretch of the context (linear, dynamic, llama3, yarn, proportional).
         original_max_position_embeddings: trained length that the stretch starts from.
         attention_factor: what cos and sin are multiplied by (yarn, longrope).
         low_freq_factor, high_freq_factor: band that llama3 blends over.
         beta_fast, beta_slow, truncate: band that yarn blends over, rounded outwards or not.
+        turning: how many pairs turn at all, the first of those of the rotated dimensions
+            (proportional).
         short_factor, long_factor: divisors per frequency (longrope), rotary_dim / 2 of each.
         temperature: what is turned is multiplied by 1 + temperature * ln(1 + floor(position /
             original_max_position_embeddings)); 0 for not at all. Of Llama 4.
@@ -42,6 +46,7 @@ class RopeConfig:
     beta_fast: float = 32.0
     beta_slow: float = 1.0
     truncate: bool = True
+    turning: int = 0
     short_factor: tuple[float, ...] = ()
     long_factor: tuple[float, ...] = ()
     temperature: float = 0.0

@@ -68,19 +68,26 @@ def parse_rope(
 
 
 def parse_ropes(
-    fields: Fields, head_dim: int, max_position_embeddings: int, *, sliding_theta: float
+    fields: Fields,
+    head_dim: int,
+    max_position_embeddings: int,
+    *,
+    sliding_theta: float,
+    full_head_dim: int | None = None,
 ) -> tuple[RopeConfig, RopeConfig]:
     """Reads the rotations of full and of sliding layers, where a family has one for each.
 
-    In the older spelling all rotary keys are those of full layers. Raises as `parse_rope` does.
+    Heads of full layers may have a size of their own. In the older spelling all rotary keys are
+    those of full layers. Raises as `parse_rope` does.
     """
+    sizes = full_head_dim or head_dim, head_dim
     ropes = [NO_ROPE, NO_ROPE]
     with fields.noting():
         full, sliding = _find_both(fields)
         outside = Fields({"rope_theta": sliding_theta}, fields.where)
         for place, (scaling, others) in enumerate(((full, fields), (sliding, outside))):
             with scaling.noting():
-                ropes[place] = _parse(scaling, others, head_dim, max_position_embeddings)
+                ropes[place] = _parse(scaling, others, sizes[place], max_position_embeddings)
     _read_outside(fields)
     return ropes[0], ropes[1]
 
@@ -136,7 +143,8 @@ def _parse(
         kind = "default"
     theta = _either(fields, scaling, "rope_theta", 10000.0)
     fraction = _either(fields, scaling, "partial_rotary_factor", 1.0)
-    if fraction > 1.0 or (not partial and fraction != 1.0):
+    proportional = kind == "proportional"
+    if fraction > 1.0 or (not partial and not proportional and fraction != 1.0):
         raise scaling.wrong(
             "partial_rotary_factor", fraction, "at most 1" if partial else "1 for this family"
         )
@@ -147,7 +155,10 @@ def _parse(
         scaling.ignore(*_IGNORED)
     if scaling.sound():
         scaling.finish(_NOISE | beside)
-    return RopeConfig(type=kind, theta=theta, rotary_dim=int(head_dim * fraction), **more)
+    if proportional:  # of the whole head, though not all of it turns
+        more["turning"] = int(head_dim * fraction // 2)
+    rotary_dim = head_dim if proportional else int(head_dim * fraction)
+    return RopeConfig(type=kind, theta=theta, rotary_dim=rotary_dim, **more)
 
 
 def _find(fields: Fields) -> Fields:
@@ -196,6 +207,11 @@ def _parse_default(scaling: Fields, fields: Fields, max_position: int) -> dict[s
 
 def _parse_stretched(scaling: Fields, fields: Fields, max_position: int) -> dict[str, Any]:
     factor = scaling.positive("factor")
+    return {"factor": factor, "original_max_position_embeddings": max_position}
+
+
+def _parse_proportional(scaling: Fields, fields: Fields, max_position: int) -> dict[str, Any]:
+    factor = scaling.positive("factor", 1.0)
     return {"factor": factor, "original_max_position_embeddings": max_position}
 
 
@@ -261,6 +277,7 @@ _PARSERS = {
     "llama3": _parse_llama3,
     "yarn": _parse_yarn,
     "longrope": _parse_longrope,
+    "proportional": _parse_proportional,
 }
 # "su" is what longrope was first called; "mrope" and others are refused by not being here.
 _SPELLINGS = {name: name for name in _PARSERS} | {"su": "longrope"}

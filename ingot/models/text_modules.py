@@ -149,7 +149,7 @@ def read_pooler(model_dir: ModelDir, config: ModelConfig) -> Pooler | None:
         )
     said = _said(model_dir)
     head = config.head or HeadConfig(pooling=modules.pooling if modules else ("last",))
-    size = config.vocab_size if head.log1ps else head.width(config.hidden_size)
+    size = config.vocab_size if head.log1ps else head.width(config.row_size)
     usual = "dot" if head.log1ps else "cosine" if head.pooling else "maxsim"
     return Pooler(
         task="embed" if head.pooling else "token_embed",
@@ -173,8 +173,8 @@ def read_pooler(model_dir: ModelDir, config: ModelConfig) -> Pooler | None:
 def token_size(config: ModelConfig) -> int:
     """Numbers of a token's row: what is pooled, or all that follows where nothing is."""
     if config.head is None or config.head.pooling:
-        return config.hidden_size
-    return config.head.width(config.hidden_size)
+        return config.row_size
+    return config.head.width(config.row_size)
 
 
 def _activation(model_dir: ModelDir, count: int) -> Literal["none", "sigmoid", "softmax"]:

@@ -110,6 +110,8 @@ def test_every_architecture_has_the_family_of_its_name() -> None:
         "DeepseekV2ForCausalLM": "deepseek_v2",
         "DeepseekV3ForCausalLM": "deepseek_v3",
         "Gemma3TextModel": "gemma3",
+        "EmbeddingGemma2Model": "embedding_gemma2",
+        "EmbeddingGemma2TextModel": "embedding_gemma2",
         **{
             f"{name}{head}": family
             for name, family in ENCODERS.items()

@@ -485,6 +485,18 @@ def pool(rng: torch.Generator) -> list[Kwargs]:
     ]
 
 
+def scale(rng: torch.Generator) -> list[Kwargs]:
+    return [
+        {
+            "x": samples.normal(rng, 1, n, size),
+            "weight": samples.normal(rng, 1),
+            "out_dtype": out_dtype,
+        }
+        for out_dtype in samples.DTYPES
+        for n, size in ((1, 64), (5, 37))
+    ]
+
+
 def soft_cap(rng: torch.Generator) -> list[Kwargs]:
     return [
         {"x": 20 * samples.normal(rng, 1, n, size), "cap": cap, "out_dtype": out_dtype}
@@ -516,6 +528,7 @@ SAMPLES = {
     "rope": rope,
     "rope_table": rope_table,
     "route": route,
+    "scale": scale,
     "segment_attention": segment_attention,
     "select_rows": select_rows,
     "soft_cap": soft_cap,

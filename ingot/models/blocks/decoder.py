@@ -20,10 +20,17 @@ from ingot.models.blocks.experts import Mixture
 from ingot.models.blocks.linear import Linear
 from ingot.models.blocks.mlp import GatedMLP, PlainMLP
 from ingot.models.blocks.norm import make_norm
+from ingot.models.blocks.per_layer import PerLayerInput, Scalar
 from ingot.models.blocks.rotary import RopeTables, Rotary
 from ingot.models.blueprint import Blueprint
 from ingot.models.config import ModelConfig, Placement
-from ingot.models.decoder_blueprint import causal_lm, decoder, decoder_layer, rotaries
+from ingot.models.decoder_blueprint import (
+    LAYER_PARTS,
+    causal_lm,
+    decoder,
+    decoder_layer,
+    rotaries,
+)
 from ingot.models.latent_config import LatentConfig
 from ingot.models.layer_config import LayerConfig
 from ingot.models.mlp_config import MlpConfig
@@ -78,8 +85,6 @@ class DecoderLayer(Block):
     The classes below say where the norms stand.
     """
 
-    becomes: ClassVar = {"add": 2}
-
     self_attn: nn.Module
     mlp: nn.Module
     input_layernorm: nn.Module
@@ -90,16 +95,31 @@ class DecoderLayer(Block):
     def __init__(self, config: ModelConfig, layer: LayerConfig) -> None:
         super().__init__(decoder_layer(config, layer))
         configs = {"self_attn": layer.mixer, "mlp": layer.mlp}
-        for name, part in self.blueprint.parts.items():
-            of = configs.get(name)
-            made = BLOCKS[type(of)](config, of) if of else make_norm(config, part)
-            self.add_module(name, made)
+        for name in LAYER_PARTS[config.placement]:
+            if part := self.blueprint.parts.get(name):
+                of = configs.get(name)
+                made = BLOCKS[type(of)](config, of) if of else make_norm(config, part)
+                self.add_module(name, made)
+        self.per_layer = PerLayerInput(config, layer.per_layer) if layer.per_layer else None
+        self.scalar = Scalar(self.blueprint.parts["scalar"]) if layer.scalar else None
+        self.becomes = {"add": 2 + int(layer.per_layer is not None)}
+
+    def forward(self, x: torch.Tensor, tables: RopeTables, first: torch.Tensor) -> torch.Tensor:
+        """x is the stream, first what the first layer read."""
+        x = self.mix(x, tables)
+        if self.per_layer is not None:
+            x = x + self.per_layer(x, first)
+        return x if self.scalar is None else self.scalar(x)
+
+    def mix(self, x: torch.Tensor, tables: RopeTables) -> torch.Tensor:
+        """Adds mixer and MLP to the stream."""
+        raise NotImplementedError
 
 
 class PreLayer(DecoderLayer):
     """Normed before mixer and MLP."""
 
-    def forward(self, x: torch.Tensor, tables: RopeTables) -> torch.Tensor:
+    def mix(self, x: torch.Tensor, tables: RopeTables) -> torch.Tensor:
         normed = self.input_layernorm(x) if "input_layernorm" in self.blueprint.parts else x
         x = x + self.self_attn(normed, tables)
         x = x + self.mlp(self.post_attention_layernorm(x))
@@ -109,7 +129,7 @@ class PreLayer(DecoderLayer):
 class PostLayer(DecoderLayer):
     """Normed after mixer and MLP."""
 
-    def forward(self, x: torch.Tensor, tables: RopeTables) -> torch.Tensor:
+    def mix(self, x: torch.Tensor, tables: RopeTables) -> torch.Tensor:
         x = x + self.post_attention_layernorm(self.self_attn(x, tables))
         return x + self.post_feedforward_layernorm(self.mlp(x))  # type: ignore[no-any-return]
 
@@ -118,7 +138,7 @@ class SumsLayer(DecoderLayer):
     """Normed after mixer and MLP are added to the residual stream, as in "Attention is all you
     need" (https://arxiv.org/abs/1706.03762)."""
 
-    def forward(self, x: torch.Tensor, tables: RopeTables) -> torch.Tensor:
+    def mix(self, x: torch.Tensor, tables: RopeTables) -> torch.Tensor:
         x = self.post_attention_layernorm(x + self.self_attn(x, tables))
         return self.post_feedforward_layernorm(x + self.mlp(x))  # type: ignore[no-any-return]
 
@@ -126,7 +146,7 @@ class SumsLayer(DecoderLayer):
 class SandwichLayer(DecoderLayer):
     """Normed before and after mixer and MLP."""
 
-    def forward(self, x: torch.Tensor, tables: RopeTables) -> torch.Tensor:
+    def mix(self, x: torch.Tensor, tables: RopeTables) -> torch.Tensor:
         attended = self.self_attn(self.input_layernorm(x), tables)
         x = x + self.post_attention_layernorm(attended)
         fed_forward = self.mlp(self.pre_feedforward_layernorm(x))
@@ -136,7 +156,7 @@ class SandwichLayer(DecoderLayer):
 class ParallelLayer(DecoderLayer):
     """Mixer and MLP side by side, on one norm."""
 
-    def forward(self, x: torch.Tensor, tables: RopeTables) -> torch.Tensor:
+    def mix(self, x: torch.Tensor, tables: RopeTables) -> torch.Tensor:
         normed = self.input_layernorm(x)
         return x + self.self_attn(normed, tables) + self.mlp(normed)  # type: ignore[no-any-return]
 
@@ -144,7 +164,7 @@ class ParallelLayer(DecoderLayer):
 class ParallelPairLayer(DecoderLayer):
     """Mixer and MLP side by side, each on a norm of its own."""
 
-    def forward(self, x: torch.Tensor, tables: RopeTables) -> torch.Tensor:
+    def mix(self, x: torch.Tensor, tables: RopeTables) -> torch.Tensor:
         attended = self.self_attn(self.input_layernorm(x), tables)
         return x + attended + self.mlp(self.post_attention_layernorm(x))  # type: ignore[no-any-return]
 
@@ -160,7 +180,8 @@ LAYERS: Mapping[Placement, type[DecoderLayer]] = {
 
 
 class Decoder(Block):
-    """Embedding, layers and final norm: token ids and positions [1, T] -> [1, T, hidden_size]."""
+    """Embedding, layers, final norm and projection: token ids and positions [1, T] -> [1, T,
+    row_size]."""
 
     def __init__(self, config: ModelConfig, *, max_model_len: int) -> None:
         super().__init__(decoder(config))
@@ -174,6 +195,7 @@ class Decoder(Block):
         self.embed_norm = make_norm(config, parts["embed_norm"]) if config.embedding_norm else None
         self.layers = nn.ModuleList(layer_class(config, layer) for layer in config.layers)
         self.norm = make_norm(config, parts["norm"]) if config.final_norm else None
+        self.projection = Linear(parts["projection"]) if config.projection else None
         self.becomes = {"add": 1} if config.learned_positions else {}
 
     def forward(self, input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
@@ -183,9 +205,12 @@ class Decoder(Block):
         if self.embed_norm is not None:
             x = self.embed_norm(x)
         tables = {rope: getattr(self, name)(positions) for rope, name in self.rotaries.items()}
+        first = x
         for layer in self.layers:
-            x = layer(x, tables)
-        return x if self.norm is None else self.norm(x)  # type: ignore[no-any-return]
+            x = layer(x, tables, first)
+        if self.norm is not None:
+            x = self.norm(x)
+        return x if self.projection is None else self.projection(x)  # type: ignore[no-any-return]
 
 
 class CausalLM(Block):

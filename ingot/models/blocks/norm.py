@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from ingot.models.blocks.block import Block
+from ingot.models.blocks.constants import register_constant
 from ingot.models.blueprint import Blueprint
 from ingot.models.config import ModelConfig
 
@@ -16,7 +17,8 @@ from ingot.models.config import ModelConfig
 class RMSNorm(Block):
     """x / sqrt(mean(x^2) + eps) * (weight + offset) over the last dimension.
 
-    The offset is 1 in families that store the weight as a difference from one.
+    The offset is 1 in families that store the weight as a difference from one. Of a norm without a
+    weight that is a constant of ones.
     """
 
     becomes: ClassVar = {"rms_norm": 1}
@@ -25,6 +27,10 @@ class RMSNorm(Block):
 
     def __init__(self, blueprint: Blueprint, eps: float, *, offset: float = 0.0) -> None:
         super().__init__(blueprint)
+        if "weight" in blueprint.constants:
+            register_constant(
+                self, "weight", torch.ones(blueprint.constants["weight"], device="cpu")
+            )
         self.eps = eps
         self.offset = offset
 

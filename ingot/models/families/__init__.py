@@ -10,6 +10,7 @@ from ingot.models.families import (
     deepseek_v2,
     deepseek_v3,
     distilbert,
+    embedding_gemma2,
     ernie4_5,
     ernie4_5_moe,
     exaone4,
@@ -95,4 +96,5 @@ BUILT_IN: tuple[Family, ...] = (
     mpnet.FAMILY,
     deberta_v2.FAMILY,
     jina_v3.FAMILY,
+    embedding_gemma2.FAMILY,
 )

@@ -298,6 +298,14 @@ def mul(operands: Operands, work: CpuWork) -> KernelCall:
     return elementwise(operands, work.members[0], scalar="factor")
 
 
+def scale(operands: Operands, work: CpuWork) -> KernelCall:
+    i = work.members[0]
+    x, weight = operands.of(i, "x"), operands.of(i, "weight")
+    expect(i, weight.dtype == "float32", f"the weight is {weight.dtype}")
+    arguments = (operands.rows(x), operands.weight(weight), result(operands, i))
+    return KernelCall("scale", (x.columns,), arguments)
+
+
 def soft_cap(operands: Operands, work: CpuWork) -> KernelCall:
     return elementwise(operands, work.members[0], scalar="cap")
 
@@ -363,6 +371,7 @@ CALLS: Mapping[str, Emit] = {
     "rope_kv_write": rope_kv_write,
     "rope_table": rope_table,
     "route": route,
+    "scale": scale,
     "segment_attention": segment_attention,
     "segment_attention_quantize": segment_attention,
     "select_rows": select_rows,

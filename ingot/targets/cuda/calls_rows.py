@@ -183,6 +183,18 @@ def mul(operands: Operands, work: Work) -> list[Call]:
     return [_by_number(operands, i, "rows.mul", {"FACTOR": float(i.attrs["factor"])})]
 
 
+def scale(operands: Operands, work: Work) -> list[Call]:
+    i = work.member("scale")
+    x, out, weight = operands.rows(i, "x"), operands.rows(i, "out"), _weight(operands, i)
+    expect_float32(i, "weight", weight)
+    constants = {
+        "X_STRIDE": x.stride, "OUT_STRIDE": out.stride, "WIDTH": out.columns, "COLUMNS": COLUMNS
+    }  # fmt: skip
+    arguments = {"x": x.pointer, "weight": weight, "out": out.pointer}
+    grid = row_grid(out.symbol, out.columns, COLUMNS)
+    return [Call(arguments, (Choice("rows.scale", constants, grid),))]
+
+
 def soft_cap(operands: Operands, work: Work) -> list[Call]:
     i = work.member("soft_cap")
     return [_by_number(operands, i, "rows.soft_cap", {"CAP": float(i.attrs["cap"])})]
@@ -257,6 +269,7 @@ CALLS: Mapping[str, Emit] = {
     "pool": pool,
     "reorder": reorder,
     "rms_norm": rms_norm,
+    "scale": scale,
     "select_rows": select_rows,
     "soft_cap": soft_cap,
 }

@@ -76,7 +76,15 @@ OFTEN = (
     *("layer-heads-own-3x20", "table-warm"),
     *("table-13", "rope-80", "rope-16", "rope-write-20", "rope-write-64-i8", "write-20"),
     *("write-20-i8", "heads-64-i8", "heads-128", "attention-12", "attention-80"),
-    *("attention-80-i8", "attention-quantize-64", "gate-silu-37", "gelu-37", "add-37", "mul-37"),
+    *(
+        "attention-80-i8",
+        "attention-quantize-64",
+        "gate-silu-37",
+        "gelu-37",
+        "add-37",
+        "mul-37",
+        "scale-37",
+    ),
     *("attention-80-sinks", "attention-quantize-64-sinks", "attention-128"),
     *("head-linear-20x27", "concat-20-37", "latent-36", "latent-20", "latent-window"),
     *("latent-quantize", "latent-20-i8", "latent-window-i8", "route-groups-24"),
@@ -429,6 +437,9 @@ def elementwise(dtype: DType) -> Iterator[tuple[str, Case]]:
     def mul(s: Sketch, size: int) -> None:
         s.call("mul", s.rows("x", size), factor=3.7, form=dtype)
 
+    def scale(s: Sketch, size: int) -> None:
+        s.call("scale", s.rows("x", size), s.vector("w", 1), form=dtype)
+
     def soft_cap(s: Sketch, size: int) -> None:
         s.call("soft_cap", s.rows("x", size), cap=0.75, form=dtype)
 
@@ -439,7 +450,7 @@ def elementwise(dtype: DType) -> Iterator[tuple[str, Case]]:
         for kind in KINDS:
             yield f"gate-{kind}-{size}", partial(gate, size=size, kind=kind)
             yield f"{kind}-{size}", partial(activation, size=size, kind=kind)
-        for each in (add, mul, soft_cap, cast):
+        for each in (add, mul, scale, soft_cap, cast):
             yield f"{each.__name__}-{size}", partial(each, size=size)
 
 

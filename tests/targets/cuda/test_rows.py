@@ -101,6 +101,10 @@ def mul(s: Sketch, width: int, dtype: DType) -> str:
     return s.call("mul", s.rows("x", width, form=dtype), factor=1.7, form=dtype)
 
 
+def scale(s: Sketch, width: int, dtype: DType) -> str:
+    return s.call("scale", s.rows("x", width, form=dtype), s.vector("w", 1), form=dtype)
+
+
 def soft_cap(s: Sketch, width: int, dtype: DType) -> str:
     return s.call("soft_cap", s.rows("x", width, form=dtype), cap=0.7, form=dtype)
 
@@ -148,6 +152,7 @@ BUILDS: Mapping[str, Build] = {
     **{f"activation {kind}": activation(kind) for kind in ACTIVATIONS},
     "add": add,
     "mul": mul,
+    "scale": scale,
     "soft_cap": soft_cap,
     "cast": cast,
     "concat": concat,

@@ -239,6 +239,17 @@ def mul(
 
 
 @triton.jit
+def scale(
+    x, weight, out,
+    X_STRIDE: tl.constexpr, OUT_STRIDE: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """out = x * weight[0]."""
+    row, columns, mask = _place(COLUMNS, WIDTH)
+    y = _numbers(x, row, columns, mask, X_STRIDE) * tl.load(weight)
+    _put(out, y, row, columns, mask, OUT_STRIDE)
+
+
+@triton.jit
 def soft_cap(
     x, out,
     X_STRIDE: tl.constexpr, OUT_STRIDE: tl.constexpr, WIDTH: tl.constexpr, CAP: tl.constexpr,
