@@ -22,7 +22,6 @@ from ingot.compiler.options import (
 from ingot.compiler.quantization.choose import Matrices, choose_storage
 from ingot.compiler.quantization.storage import Fits, base_storage, int8_storage
 from ingot.errors import UsageError
-from ingot.models.config import ModelConfig
 from ingot.models.foreign.config import AnyConfig
 from ingot.targets.target import all_compute, all_fit, check_activations
 
@@ -140,7 +139,7 @@ def resolve_programs(
 
 def possible_programs(config: AnyConfig) -> tuple[Program, ...]:
     """The programs that an artifact of a model can have, of which it must have the first."""
-    head = config.head if isinstance(config, ModelConfig) else None
+    head = config.head
     if head is None:
         return tuple(program for program in PROGRAMS.values() if program.keeps)
     if not head.pooling:
@@ -149,7 +148,7 @@ def possible_programs(config: AnyConfig) -> tuple[Program, ...]:
 
 
 def _encodes(config: AnyConfig) -> bool:
-    return isinstance(config, ModelConfig) and config.head is not None
+    return config.head is not None
 
 
 def make_folder(path: Path) -> None:

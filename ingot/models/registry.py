@@ -145,8 +145,7 @@ def with_other_files(config: Config, model_dir: ModelDir) -> Config:
         config = _with_token_ids(config, Fields(model_dir.json(GENERATION), GENERATION))
     if not config.checkpoint_dtype:
         config = replace(config, checkpoint_dtype=guess_dtype(model_dir) or "float32")
-    if isinstance(config, ModelConfig):
-        config = with_modules(config, model_dir)
+    config = with_modules(config, model_dir)
     return replace(config, quantization=method_of(model_dir))
 
 
@@ -186,7 +185,7 @@ def build(config: AnyConfig, *, max_model_len: int) -> nn.Module:
     from ingot.models.blocks.decoder import CausalLM
     from ingot.models.blocks.encoder import Encoder, SparseEncoder
 
-    head = config.head if isinstance(config, ModelConfig) else None
+    head = config.head
     usual = CausalLM if head is None else SparseEncoder if head.log1ps else Encoder
     build: Build = config.family.build or usual
     with torch.device("meta"), torch.no_grad():
