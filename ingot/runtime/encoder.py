@@ -22,6 +22,7 @@ from ingot.runtime.executor import Executor, Pending, StepWants
 from ingot.runtime.metrics import EngineCounters, Tally
 
 Stopped = Callable[[], bool]
+ALL = StepWants(kept=slice(None))
 
 
 def never() -> bool:
@@ -92,7 +93,7 @@ class TextEncoder:
         stopped; UsageError after `close`.
         """
         rows = self._results(self.program, texts, stopped)
-        return np.stack(rows) if rows else np.empty((0, 0), np.float32)
+        return np.concatenate(rows).reshape(len(rows), -1) if rows else np.empty((0, 0), np.float32)
 
     def run_tokens(self, texts: Sequence[EncodedText], stopped: Stopped = never) -> list[Float32]:
         """The rows of all tokens of some texts, float32 [tokens, columns] each, in their order.
@@ -207,8 +208,7 @@ class TextEncoder:
         self._counted["num_computed_tokens"] += inputs.num_tokens
         self._running = len(jobs)
         try:
-            wants = StepWants(kept=slice(None))
-            return _Flight(jobs, self._executor.submit(inputs, wants, beside=bool(self._waiting)))
+            return _Flight(jobs, self._executor.submit(inputs, ALL, beside=bool(self._waiting)))
         except IngotError as error:
             for job in jobs:
                 job.result = error

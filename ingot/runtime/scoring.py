@@ -34,6 +34,7 @@ def sparse(rows: Float32, most: int | None = None) -> list[SparseVector]:
 
 
 TASKS = {"embedding": "embed", "score": "classify"}  # as older versions of vLLM spell them
+SHORTEST = float(np.finfo(np.float64).tiny)  # what a vector of zeros counts as long as
 
 
 def task_of(pooler: Pooler, wanted: str | None) -> str:
@@ -84,8 +85,9 @@ def check_dimensions(pooler: Pooler, wanted: Any) -> None:
 def normalized(rows: Float32) -> Float32:
     """Vectors [N, size] of length 1; zeros stay zeros."""
     wide = rows.astype(np.float64)
-    lengths = np.sqrt(np.square(wide).sum(-1, keepdims=True))
-    return (wide / np.where(lengths == 0, 1, lengths)).astype(np.float32)
+    lengths = np.sqrt(np.add.reduce(wide * wide, axis=-1, keepdims=True))
+    wide /= np.maximum(lengths, SHORTEST)
+    return wide.astype(np.float32)
 
 
 def similarity(one: Float32, other: Float32, pooler: Pooler) -> Float32:

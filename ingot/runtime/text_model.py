@@ -80,6 +80,8 @@ class TextModel:
             found.append(self._texts.run(self._tokens.encode(part, prompt)))
             if tell is not None:
                 tell(begin + len(part))
+        if len(found) == 1:
+            return found[0]
         return np.concatenate(found) if found else np.empty((0, self.pooler.size), np.float32)
 
     def token_rows(
