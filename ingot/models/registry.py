@@ -21,7 +21,7 @@ from ingot.models import decoder_blueprint
 from ingot.models.blueprint import Blueprint
 from ingot.models.checkpoints.checkpoint_files import guess_dtype
 from ingot.models.config import ModelConfig
-from ingot.models.encoder_fields import MASKED, TEXTS, TOKENS, classifying
+from ingot.models.encoder_fields import TEXTS, TOKENS, classifying
 from ingot.models.families import BUILT_IN
 from ingot.models.family import Build, Family
 from ingot.models.fields import Fields
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 Config = TypeVar("Config", ModelConfig, ForeignConfig)
 OURS = "ingot"
 LIBRARIES = (OURS, LIBRARY)
-# What the names of classes end with that give rows of tokens, or scores of labels.
-WHOLE_TEXTS = ("Model", MASKED, TEXTS, TOKENS)
 NUM_NEAR = 3  # names that the error of an unknown architecture has
 ENTRY_POINT_GROUP = "ingot.families"
 _registered: dict[str, Family] = {family.name: family for family in BUILT_IN}
@@ -250,8 +248,6 @@ def unknown_architecture(values: dict[str, Any]) -> UnsupportedModelError:
     name, known = values["architectures"][0], supported_architectures()
     near = difflib.get_close_matches(name, known, NUM_NEAR, cutoff=0)
     way = f"ingot compile {WAY} may take it; "
-    if name.endswith(WHOLE_TEXTS):
-        way = f"{WAY} takes models that generate alone, so it needs a family: docs/add_a_model.md; "
     return UnsupportedModelError(
         f"no family builds the architecture {name}",
         hint=f"{way}of the {len(known)} that are supported, names like it have {', '.join(near)}; "
