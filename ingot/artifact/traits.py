@@ -39,7 +39,9 @@ class Role(Enum):
     MATRIX = "all of it: a weight that rows are multiplied with"
     STACK = "some of it: a weight of many matrices, with a few of which a row is multiplied"
     TABLE = "rows of it that another argument names; it is a weight"
-    VECTOR = "all of it: a weight with an element or a row a column, or a head, or a matrix"
+    VECTOR = (
+        "all of it: a weight with one element, or one or a row a column, or a head, or a matrix"
+    )
 
 
 WEIGHTS = (Role.MATRIX, Role.STACK, Role.TABLE, Role.VECTOR)

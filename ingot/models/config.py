@@ -38,6 +38,8 @@ class ModelConfig:
             after each is added to the stream (sums). Or mixer and MLP run side by side, on one norm
             (parallel) or each on its own.
         embedding_norm: embeddings are normalised. final_norm: so is what the last layer gives.
+        projection: what the last layer gives, normalised, is multiplied with a matrix of so many
+            rows; 0 for none.
         max_position_embeddings: the longest sequence that the model was made for.
         learned_positions: embeddings of positions are added to those of tokens.
         token_types: how many sorts of tokens there are, each with embeddings of positions of its
@@ -72,6 +74,7 @@ class ModelConfig:
     placement: Placement = "pre"
     embedding_norm: bool = False
     final_norm: bool = True
+    projection: int = 0
     max_position_embeddings: int
     learned_positions: bool = False
     token_types: int = 1
@@ -114,6 +117,11 @@ class ModelConfig:
                 f"{self.norm} norms have a weight for each head",
                 hint="supported: layer norms without bias",
             )
+
+    @property
+    def row_size(self) -> int:
+        """Width of what comes of a token behind all layers."""
+        return self.projection or self.hidden_size
 
     @property
     def num_layers(self) -> int:

@@ -126,6 +126,8 @@ def test_every_architecture_has_the_family_of_its_name() -> None:
         "Qwen3_5MoeForConditionalGeneration": "qwen3_5_moe",
         "Qwen3NextForCausalLM": "qwen3_next",
         "Gemma3TextModel": "gemma3",
+        "EmbeddingGemma2Model": "embedding_gemma2",
+        "EmbeddingGemma2TextModel": "embedding_gemma2",
         **{
             f"{name}{head}": family
             for name, family in ENCODERS.items()

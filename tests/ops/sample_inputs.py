@@ -398,11 +398,11 @@ def scale(rng: torch.Generator) -> list[Kwargs]:
     return [
         {
             "x": samples.normal(rng, 1, n, size),
-            "weight": samples.normal(rng, size),
+            "weight": samples.normal(rng, many),
             "out_dtype": out_dtype,
         }
         for out_dtype in samples.DTYPES
-        for n, size in ((1, 64), (5, 37))
+        for n, size, many in ((1, 64, 64), (5, 37, 37), (5, 37, 1))
     ]
 
 

@@ -26,10 +26,10 @@ def read_attending(fields: Fields) -> AttentionConfig:
     bias, scale = fields.flag("attention_bias", False), fields.positive("attention_multiplier", 1.0)
     attention = read_attention(
         fields,
+        rope=None if rotates(fields) else NO_ROPE,
         scale=scale,
         bias=bias,
         o_bias=bias,
-        **({} if rotates(fields) else {"rope": NO_ROPE}),
     )
     for key in ("rope_theta", "rope_scaling", "rope_parameters"):  # of models that do not rotate
         fields.raw(key, None)

@@ -305,9 +305,11 @@ def mul(operands: Operands, work: CpuWork) -> KernelCall:
 
 def scale(operands: Operands, work: CpuWork) -> KernelCall:
     i = work.members[0]
-    x = operands.of(i, "x")
-    arguments = (operands.rows(x), same_row(operands, i, "weight"), result(operands, i))
-    return KernelCall("scale", (x.columns,), arguments)
+    x, weight = operands.of(i, "x"), operands.of(i, "weight")
+    expect(i, weight.dtype == "float32", f"the weight is {weight.dtype}")
+    is_one = weight.shape == (1,) and x.columns > 1
+    factors = operands.weight(weight) if is_one else same_row(operands, i, "weight")
+    return KernelCall("scale", (x.columns,), (operands.rows(x), factors, result(operands, i)))
 
 
 def head_scale(operands: Operands, work: CpuWork) -> KernelCall:

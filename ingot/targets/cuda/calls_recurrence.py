@@ -95,7 +95,7 @@ def advanced(of: Recurrence) -> Call:
     constants: dict[str, Constant] = {
         **absent, **of.constants, **tile, "OUT_STRIDE": out.stride, "RULE": str(of.i.attrs["rule"]),
         "BY_KEY": len(of.cells.shapes["decay"]) > 1, "WITH_BETA": "beta" in of.rows,
-        "WITH_SKIP": skip is not None, 
+        "WITH_SKIP": skip is not None,
     }  # fmt: skip
     blocks = -(-width // tile["WIDTHS"])
     grid = sequences_of(of.operands, of.i), Extent(times=heads), Extent(times=blocks)

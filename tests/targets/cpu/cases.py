@@ -87,6 +87,7 @@ OFTEN = (
         "gate-sigmoid-37",
         "softplus-37",
         "scale-37",
+        "scale_all-37",
         "lerp-37",
         "bonus-37",
         "head_scale-37",
@@ -456,6 +457,9 @@ def elementwise(dtype: DType) -> Iterator[tuple[str, Case]]:
     def scale(s: Sketch, size: int) -> None:
         s.call("scale", s.rows("x", size), s.vector("weight", size), form=dtype)
 
+    def scale_all(s: Sketch, size: int) -> None:
+        s.call("scale", s.rows("x", size), s.vector("w", 1), form=dtype)
+
     def lerp(s: Sketch, size: int) -> None:
         x, y, share = (s.rows(name, size) for name in ("x", "y", "share"))
         towards = s.call("lerp", x, y, share, None, out="towards")
@@ -481,7 +485,7 @@ def elementwise(dtype: DType) -> Iterator[tuple[str, Case]]:
         for kind in KINDS:
             yield f"gate-{kind}-{size}", partial(gate, size=size, kind=kind)
             yield f"{kind}-{size}", partial(activation, size=size, kind=kind)
-        for each in (add, mul, scale, head_scale, lerp, bonus, clamp, soft_cap, cast):
+        for each in (add, mul, scale, scale_all, head_scale, lerp, bonus, clamp, soft_cap, cast):
             yield f"{each.__name__}-{size}", partial(each, size=size)
 
 

@@ -115,6 +115,10 @@ def scale(s: Sketch, width: int, dtype: DType) -> str:
     return s.call("scale", s.rows("x", width, form=dtype), s.vector("w", width), form=dtype)
 
 
+def scale_all(s: Sketch, width: int, dtype: DType) -> str:
+    return s.call("scale", s.rows("x", width, form=dtype), s.vector("w", 1), form=dtype)
+
+
 def lerp(s: Sketch, width: int, dtype: DType) -> str:
     x, y = s.rows("x", width, form=dtype), s.rows("y", width)
     return s.call("lerp", x, y, None, s.vector("w", width), form=dtype)
@@ -183,6 +187,7 @@ BUILDS: Mapping[str, Build] = {
     "add": add,
     "mul": mul,
     "scale": scale,
+    "scale all": scale_all,
     "lerp": lerp,
     "lerp rows": lerp_by_rows,
     "bonus": bonus,
@@ -258,7 +263,9 @@ def test_many_rows_of_a_segment_are_pooled(how: str, unpooled: int) -> None:
         torch.testing.assert_close(got, result.right[each], rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["soft_cap", "gate silu", *(f"activation {k}" for k in ACTIVATIONS)])
+@pytest.mark.parametrize(
+    "name", ["soft_cap", "gate silu", *(f"activation {k}" for k in ACTIVATIONS)]
+)
 @pytest.mark.parametrize("spread", [1e-3, 10.0, 1e4])
 def test_small_and_large_numbers(name: str, spread: float) -> None:
     for each, got in (result := ran(name, 300, "float32", spread=spread)).got.items():

@@ -164,7 +164,9 @@ def met_by_key(
             met = at_column(met, tl.sum(keys * decayed, 1), places, place)
         if RULE == "low_rank":
             less = row_at(removed, places, place)[None, :]
-            read_less = at_column(read_less, tl.sum(queries * (tl.exp(to) * less), 1), places, place)
+            read_less = at_column(
+                read_less, tl.sum(queries * (tl.exp(to) * less), 1), places, place
+            )
             before = tl.exp(to_last)
             met = at_column(met, tl.sum(removal * (before * key[None, :]), 1), places, place)
             met_less = at_column(met_less, tl.sum(removal * (before * less), 1), places, place)
@@ -325,7 +327,11 @@ def keep_own(
     p, d = block * WIDTHS + tl.arange(0, WIDTHS), tl.arange(0, SIZES)
     _copy(v, row, to + records.V_AT, head * heads.WIDTH + p, p < heads.WIDTH)
     if block == 0:
-        shared, own, deep = head // heads.GROUP * heads.SIZE + d, head * heads.SIZE + d, d < heads.SIZE
+        shared, own, deep = (
+            head // heads.GROUP * heads.SIZE + d,
+            head * heads.SIZE + d,
+            d < heads.SIZE,
+        )
         _copy(k, row, to, shared, deep & (head % heads.GROUP == 0))
         if BY_KEY:
             _copy(decay, row, to + records.DECAY_AT, own, deep)
@@ -372,4 +378,6 @@ def keep(
 @triton.jit
 def _copy(x: Rows, row, to, columns, mask):
     """Columns of a row, to the same columns from an address on."""
-    tl.store(to + columns, tl.load(x.at + row * x.STRIDE + columns, mask=mask, other=0.0), mask=mask)
+    tl.store(
+        to + columns, tl.load(x.at + row * x.STRIDE + columns, mask=mask, other=0.0), mask=mask
+    )
