@@ -111,7 +111,7 @@ struct Recurrence {
   }
 
   // A token: to = what it makes of the block. No token corrects what the last one leaves; it fetches
-  // the rest of the block that comes next.
+  // the rest of the block that comes next, unless hardware foresees all: one pass over whole rows.
   template <int Columns, bool Last>
   [[gnu::always_inline]] static void advance_row(
       int row, BlockRows<const float> from, BlockRows<float> to, const float* next,
@@ -130,7 +130,7 @@ struct Recurrence {
       read.add(row, i, query, v);
       if constexpr (corrects && !Last) corrections.add(row, i, correction, v);
     });
-    if constexpr (Last)
+    if constexpr (Last && (corrects || P > Columns))
       for (int c = corrects ? Columns / 2 : 0; c < Columns; c += 16) prefetch(next + row * P + c);
   }
 
