@@ -22,7 +22,9 @@ WIDE = [(1, 7), (261, 276)]  # more rows than a block
 SHORT = re.compile(r"AddressSanitizer: (use-after-poison|heap-buffer-overflow)")
 
 
-@pytest.mark.parametrize("kind, target", core(BEST[1], SEGMENTS, RECORDS, further=BEST, slow=PROGRAMS))
+@pytest.mark.parametrize(
+    "kind, target", core(BEST[1], SEGMENTS, RECORDS, further=BEST, slow=PROGRAMS)
+)
 @pytest.mark.parametrize("sequences", [SINGLE, FEW, WIDE], ids=["single", "few", "wide"])
 def test_no_read_or_write_is_out_of_bounds(
     kind: str, target: str, sequences: list[tuple[int, int]]
