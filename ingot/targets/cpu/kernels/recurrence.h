@@ -97,7 +97,7 @@ struct Recurrence {
     }
   }
 
-  // What the first token corrects; meanwhile half of the block that comes next is fetched.
+  // What the first token corrects; meanwhile the beginnings of the rows that come next are fetched.
   template <int Columns>
   static void correct(BlockRows<const float> from, const float* next, const float* factors,
                       RowSums<vectors_of<Columns>, chains>& sums) {
@@ -106,9 +106,15 @@ struct Recurrence {
       const vf factor = splat(factors[row]);
       for_vectors<Columns>(
           [&](int i, auto part) { sums.add(row, i, factor, load(from.at(row, i), part)); });
-      for (int c = 0; c < Columns / 2; c += 16) prefetch(next + row * P + c);
+      for (int c = 0; c < fetched_before<Columns>; c += 16) prefetch(next + row * P + c);
     }
   }
+
+  // Hardware foresees one pass over whole rows by itself.
+  template <int Columns>
+  static constexpr bool is_foreseen = !corrects && P <= Columns;
+  template <int Columns>
+  static constexpr int fetched_before = corrects && P > Columns ? Columns / 2 : 0;
 
   // A token: to = what it makes of the block. No token corrects what the last one leaves; it fetches
   // the rest of the block that comes next.
@@ -130,8 +136,8 @@ struct Recurrence {
       read.add(row, i, query, v);
       if constexpr (corrects && !Last) corrections.add(row, i, correction, v);
     });
-    if constexpr (Last)
-      for (int c = corrects ? Columns / 2 : 0; c < Columns; c += 16) prefetch(next + row * P + c);
+    if constexpr (Last && !is_foreseen<Columns>)
+      for (int c = fetched_before<Columns>; c < Columns; c += 16) prefetch(next + row * P + c);
   }
 
   template <int Columns, bool Last>
