@@ -45,7 +45,9 @@ def cells_of(call: dict, grid: int) -> Cells:
 @pytest.mark.parametrize("grid", [GRID, 5])
 def test_cells_are_the_recurrence(monkeypatch, rule, groups, heads, by_key, grid):
     call = drawn(monkeypatch, rule, groups, heads, by_key, TOKENS)
-    torch.testing.assert_close(reference(**call, grid=grid), reference(**call), rtol=2e-6, atol=5e-6)
+    torch.testing.assert_close(
+        reference(**call, grid=grid), reference(**call), rtol=2e-6, atol=5e-6
+    )
 
 
 @pytest.mark.parametrize(("rule", "groups", "heads", "by_key"), CASES)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from ingot.artifact.launches import MOST_ROWS, Constant, Extent, Grid
 from ingot.artifact.plan import Instruction
 from ingot.targets.cuda.call import ONE, Call, Choice, Emit
 from ingot.targets.cuda.calls_heads import expect_float32
 from ingot.targets.cuda.head_parts import expect
-from ingot.targets.cuda.operands import Operands, Pointer, RowsOperand, Size
+from ingot.targets.cuda.operands import Operands, Pointer, RowsOperand
 from ingot.targets.cuda.products import passed, power_of_two
 from ingot.targets.work import Work
 

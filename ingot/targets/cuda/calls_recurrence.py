@@ -78,8 +78,12 @@ class Recurrence:
 
 
 def recurrence(operands: Operands, work: Work) -> list[Call]:
-    """All cells of a step, and then the rows of cells that begin in it: these take the place of rows
-    that programs of the first launch read. A sequence with one row has none."""
+    """All cells of a step, and then the rows of cells that begin in it: these take the place of
+    rows that programs of the first launch read. A sequence with one row has none.
+
+    Raises:
+        CodegenError: no kernel takes its operands.
+    """
     of = Recurrence(operands, work.member("recurrence"))
     of.check()
     return [advanced(of), kept(of)]
@@ -95,7 +99,7 @@ def advanced(of: Recurrence) -> Call:
     constants: dict[str, Constant] = {
         **absent, **of.constants, **tile, "OUT_STRIDE": out.stride, "RULE": str(of.i.attrs["rule"]),
         "BY_KEY": len(of.cells.shapes["decay"]) > 1, "WITH_BETA": "beta" in of.rows,
-        "WITH_SKIP": skip is not None, 
+        "WITH_SKIP": skip is not None,
     }  # fmt: skip
     blocks = -(-width // tile["WIDTHS"])
     grid = sequences_of(of.operands, of.i), Extent(times=heads), Extent(times=blocks)

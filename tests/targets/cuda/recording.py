@@ -102,9 +102,7 @@ class Mixer:
         return made[out.name]  # type: ignore[return-value]
 
     def _step(self, steps: Sequence[Step], slots: Tensor) -> Any:
-        rows = {
-            name: torch.cat([x[step.taken] for step in steps]) for name, x in self.rows.items()
-        }
+        rows = {name: torch.cat([x[step.taken] for step in steps]) for name, x in self.rows.items()}
         counts = [step.end - step.begin for step in steps]
         inputs = step_inputs(
             [[0] * count for count in counts],

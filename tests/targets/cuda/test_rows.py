@@ -258,7 +258,9 @@ def test_many_rows_of_a_segment_are_pooled(how: str, unpooled: int) -> None:
         torch.testing.assert_close(got, result.right[each], rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["soft_cap", "gate silu", *(f"activation {k}" for k in ACTIVATIONS)])
+@pytest.mark.parametrize(
+    "name", ["soft_cap", "gate silu", *(f"activation {k}" for k in ACTIVATIONS)]
+)
 @pytest.mark.parametrize("spread", [1e-3, 10.0, 1e4])
 def test_small_and_large_numbers(name: str, spread: float) -> None:
     for each, got in (result := ran(name, 300, "float32", spread=spread)).got.items():

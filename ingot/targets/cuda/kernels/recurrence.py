@@ -1,12 +1,13 @@
 """Matrices of heads that decay, take up rows and are read, a cell of GRID tokens at a time.
 
-See `ingot/ops/cells.py` for the arithmetic, and `ingot/artifact/cells.py` for the records. A program
-has some value columns of a head, and does the cells of a sequence in order. A cell is always computed
-whole: the record gives the rows that earlier steps brought, and rows that no step has brought yet are
-zeros, which later rows alone would read. So a token has the same arithmetic in any step.
+See `ingot/ops/cells.py` for the arithmetic, and `ingot/artifact/cells.py` for the records. A
+program has some value columns of a head, and does the cells of a sequence in order. A cell is always
+computed whole: the record gives the rows that earlier steps brought, and rows that no step has
+brought yet are zeros, which later rows alone would read. So a token has the same arithmetic in any
+step.
 
-All of it is float32; products have its digits (three products of tf32), and so has every exponential,
-which is at most 1.
+All of it is float32; products have its digits (three products of tf32), and no exponential is above
+1.
 """
 
 from typing import NamedTuple
@@ -117,7 +118,7 @@ def solved(weights, values, places):
 
 @triton.jit
 def sums_to(decay, places, THROUGH: tl.constexpr):
-    """exp of the sums of decays [GRID] from the first to each row, [GRID, 1], or to that before it."""
+    """exp of the sums of decays [GRID] up to each row, [GRID, 1], or up to the one before it."""
     i, m = places[:, None], places[None, :]
     there = m <= i if THROUGH else m < i
     return tl.exp(tl.sum(tl.where(there, decay[None, :], 0.0), 1))[:, None]
@@ -125,7 +126,7 @@ def sums_to(decay, places, THROUGH: tl.constexpr):
 
 @triton.jit
 def sums_between(decay, places, THROUGH: tl.constexpr):
-    """exp of the sums of decays [GRID] after row j up to row i, or to the one before that: [GRID, GRID]."""
+    """exp of the sums of decays [GRID] after row j up to row i, or to the one before that."""
     i, j, m = places[:, None, None], places[None, :, None], places[None, None, :]
     there = (m > j) & (m <= i if THROUGH else m < i)
     return tl.exp(tl.sum(tl.where(there, decay[None, None, :], 0.0), 2))
@@ -164,7 +165,9 @@ def met_by_key(
             met = at_column(met, tl.sum(keys * decayed, 1), places, place)
         if RULE == "low_rank":
             less = row_at(removed, places, place)[None, :]
-            read_less = at_column(read_less, tl.sum(queries * (tl.exp(to) * less), 1), places, place)
+            read_less = at_column(
+                read_less, tl.sum(queries * (tl.exp(to) * less), 1), places, place
+            )
             before = tl.exp(to_last)
             met = at_column(met, tl.sum(removal * (before * key[None, :]), 1), places, place)
             met_less = at_column(met_less, tl.sum(removal * (before * less), 1), places, place)
@@ -325,7 +328,11 @@ def keep_own(
     p, d = block * WIDTHS + tl.arange(0, WIDTHS), tl.arange(0, SIZES)
     _copy(v, row, to + records.V_AT, head * heads.WIDTH + p, p < heads.WIDTH)
     if block == 0:
-        shared, own, deep = head // heads.GROUP * heads.SIZE + d, head * heads.SIZE + d, d < heads.SIZE
+        shared, own, deep = (
+            head // heads.GROUP * heads.SIZE + d,
+            head * heads.SIZE + d,
+            d < heads.SIZE,
+        )
         _copy(k, row, to, shared, deep & (head % heads.GROUP == 0))
         if BY_KEY:
             _copy(decay, row, to + records.DECAY_AT, own, deep)
@@ -372,4 +379,6 @@ def keep(
 @triton.jit
 def _copy(x: Rows, row, to, columns, mask):
     """Columns of a row, to the same columns from an address on."""
-    tl.store(to + columns, tl.load(x.at + row * x.STRIDE + columns, mask=mask, other=0.0), mask=mask)
+    tl.store(
+        to + columns, tl.load(x.at + row * x.STRIDE + columns, mask=mask, other=0.0), mask=mask
+    )
