@@ -14,8 +14,17 @@ from ingot import LLM
 from ingot.artifact.reader import Artifact
 from ingot.compiler.compile import compile_model
 from ingot.compiler.options import CompileOptions
+from ingot.runtime.config import EngineConfig
 from ingot.runtime.pool_size import PoolSize
-from tests.runtime.session_checks import check_bits, check_logits, check_memory, check_rewinding
+from tests.runtime.session_checks import (
+    DRAWN,
+    bits,
+    check_bits,
+    check_logits,
+    check_memory,
+    check_rewinding,
+    seeded,
+)
 from tests.targets.cuda.simulation import compile_sketch, simulated
 
 IDS = np.random.default_rng(1).integers(256, size=43).tolist()
@@ -30,7 +39,24 @@ def on_a_cpu(folder: Path) -> None:
     check_bits(open_model, IDS, folder)
     check_logits(open_model, IDS, folder)
     check_rewinding(open_model, IDS)
+    check_prompts(out, folder)
     check_memory(open_model, IDS, PoolSize(num_pages=14, num_slots=3).nbytes(plan))
+
+
+def check_prompts(out: Path, folder: Path) -> None:
+    """The end of a prompt's last whole page is found again, with its record."""
+    config = EngineConfig(prompt_cache=str(folder / "kept"))
+    found = []
+    for _ in range(3):
+        with LLM(out, config=config) as llm:
+            outputs = [
+                llm.generate([ids], seeded(DRAWN))[0] for ids in (IDS, IDS[:37], [*IDS, 5, 6, 7])
+            ]
+            assert [bits(each) for each in outputs] == (found or [bits(each) for each in outputs])
+            llm._engine._residence.check()
+            cached = [each.num_cached_tokens for each in outputs]
+        found = [bits(each) for each in outputs]
+    assert cached[0] == 32 and llm.artifact.plan.limits.page_size == 16
 
 
 def on_a_card(folder: Path) -> None:

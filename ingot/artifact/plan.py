@@ -235,8 +235,8 @@ class Plan:
     def rewinds(self) -> bool:
         """Tells whether a sequence can go on from any of its tokens.
 
-        Pages hold a record of every token, and a slot only that of the last: what may turn out
-        wrong must not reach it.
+        Pages hold a record of every token, and a slot only that of the last: it has to be copied
+        before a step that computes what may turn out wrong.
         """
         return all(state.kind == "paged" for state in self.spec.states)
 

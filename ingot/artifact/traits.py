@@ -39,7 +39,9 @@ class Role(Enum):
     MATRIX = "all of it: a weight that rows are multiplied with"
     STACK = "some of it: a weight of many matrices, with a few of which a row is multiplied"
     TABLE = "rows of it that another argument names; it is a weight"
-    VECTOR = "all of it: a weight with an element or a row a column, or a head, or a matrix"
+    VECTOR = (
+        "all of it: a weight with one element, or one or a row a column, or a head, or a matrix"
+    )
 
 
 WEIGHTS = (Role.MATRIX, Role.STACK, Role.TABLE, Role.VECTOR)
@@ -156,6 +158,7 @@ TRAITS: Mapping[str, Traits] = {
     "head_scale": Traits(roles={"x": Role.OWN, "share": Role.OWN}),
     "lerp": Traits(roles=dict.fromkeys(("x", "y", "share"), Role.OWN) | {"weight": Role.VECTOR}),
     "bonus": Traits(roles=dict.fromkeys("qkv", Role.OWN) | {"weight": Role.VECTOR}),
+    "clamp": Traits(roles={"x": Role.OWN}),
     "soft_cap": Traits(roles={"x": Role.OWN}),
     "cast": Traits(roles={"x": Role.OWN}),
     # attention: one sequence over itself, many over their pages, and segments over themselves; if

@@ -275,6 +275,7 @@ def features(config: ModelConfig) -> tuple[str, ...]:
     softcap = max((mixer.softcap for mixer in attention), default=0.0)
     buckets = max((m.distances.buckets for m in attention if m.distances), default=0)
     parts = [part for layer in config.layers for part in layer.parts]
+    beside = {layer.per_layer.size for layer in config.layers if layer.per_layer}
     biased = ", ".join(dict.fromkeys(name for part in parts for name in part.biased))
     features = {
         f"{config.num_layers} layers of width {config.hidden_size}, {_mlps(config)}": True,
@@ -286,6 +287,8 @@ def features(config: ModelConfig) -> tuple[str, ...]:
         PLACEMENTS.get(config.placement, ""): config.placement in PLACEMENTS,
         "queries and keys are normalised per head": norms & {"head", "each_head"},
         "queries and keys are normalised over their whole width": "full" in norms,
+        "values are normalised per head": any(mixer.v_norm for mixer in attention),
+        f"each layer has an input of its own, of {max(beside, default=0)}": beside,
         f"sliding window of {max(windows, default=0)} tokens in {len(windows)} layers": windows,
         f"attention sinks in {with_sinks} layers": with_sinks,
         "results of attention are gated": any(mixer.gate != "none" for mixer in attention),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import cast
 
 from tokenizers import Tokenizer
 from torch import nn
@@ -82,10 +81,11 @@ def read_model(
     """Reads all but the weights; `fits` is as in `kept_storage`."""
     with clock.stage("read", str(model_dir.path)):
         config = registry.load_config(model_dir, options.library)
-        pooler = read_pooler(model_dir, config) if isinstance(config, ModelConfig) else None
+        known = isinstance(config, ModelConfig) or config.head is not None
+        pooler = read_pooler(model_dir, config) if known else None
         resolved = resolve(options, config, embeds=pooler is not None)
         if pooler is not None and {TOKENS, HIDDEN} & {*resolved.programs}:
-            pooler = replace(pooler, tokens=token_size(cast(ModelConfig, config)))
+            pooler = replace(pooler, tokens=token_size(config))
         rules = [rule for target in resolved.targets for rule in kind_of(target).rules]
         check_disabled(options.disable_passes, rules)
         files = checked_files(model_dir, config.vocab_size)

@@ -212,7 +212,7 @@ def step_bytes(config: ModelConfig, limits: Limits) -> int:
     by side. A GPU uses places again, and needs less.
     """
     streams = 4 if config.placement == "pre" else 8
-    parts = (sum(part.temporary_width for part in layer.parts) for layer in config.layers)
+    parts = (layer.temporary_width for layer in config.layers)
     row = streams * config.hidden_size + max(parts, default=0)
     return 4 * (limits.max_num_batched_tokens * row + limits.max_logit_rows * config.vocab_size)
 

@@ -140,7 +140,7 @@ def resolve_programs(
 
 def possible_programs(config: AnyConfig) -> tuple[Program, ...]:
     """The programs that an artifact of a model can have, of which it must have the first."""
-    head = config.head if isinstance(config, ModelConfig) else None
+    head = config.head
     if head is None:
         return tuple(program for program in PROGRAMS.values() if program.keeps)
     if not head.pooling:
@@ -149,7 +149,7 @@ def possible_programs(config: AnyConfig) -> tuple[Program, ...]:
 
 
 def _encodes(config: AnyConfig) -> bool:
-    return isinstance(config, ModelConfig) and config.head is not None
+    return config.head is not None
 
 
 def make_folder(path: Path) -> None:

@@ -16,6 +16,7 @@ from ingot.compiler.vocabulary import beyond_vocabulary
 from ingot.errors import TokenizerError
 from ingot.models.file_names import TOKENIZER, TOKENIZER_CONFIG
 from ingot.models.model_dir import ModelDir
+from ingot.models.world.vocabulary import BYTES, tokenizer_json
 
 
 def load_tokenizer(model_dir: ModelDir, vocab_size: int | None) -> Tokenizer:
@@ -40,8 +41,10 @@ def checked_files(model_dir: ModelDir, vocab_size: int | None) -> dict[str, byte
 def parsed_tokenizer(
     model_dir: ModelDir, files: Mapping[str, bytes], vocab_size: int | None
 ) -> Tokenizer:
-    """The tokenizer that the files of a model directory make; as `load_tokenizer`."""
+    """The tokenizer that the files of a model directory make; as `load_tokenizer`. Where there is
+    none, bytes stand for codes, so that a compile can ask the model for something."""
     path = model_dir.path / TOKENIZER
+    files = files if TOKENIZER in files else {TOKENIZER: tokenizer_json(BYTES, "the bytes")}
     hint = "The file must be a tokenizer.json written by the `tokenizers` library."
     with _refusing(f"{path} cannot be read", hint):
         tokenizer = Tokenizer.from_str(files[TOKENIZER].decode())

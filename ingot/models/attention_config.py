@@ -33,6 +33,7 @@ class AttentionConfig:
         distances: what is added to scores by distance, where it is not causal.
         query_temperature: queries grow with their position; see `RopeConfig.temperature`.
         qk_norm: how queries and keys are normalised. The norm is of the model's kind.
+        v_norm: values are divided by their root mean square, head by head.
         norm_after_rope: they are rotated first.
         gate: what the results of heads are multiplied by.
         bias, o_bias: biases of q, k, v and the gate, and of the output.
@@ -50,6 +51,7 @@ class AttentionConfig:
     distances: DistanceConfig | None = None
     query_temperature: float = 0.0
     qk_norm: QkNorm = "none"
+    v_norm: bool = False
     norm_after_rope: bool = False
     gate: OutputGate = "none"
     bias: bool = False

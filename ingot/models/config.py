@@ -38,12 +38,18 @@ class ModelConfig:
             after each is added to the stream (sums). Or mixer and MLP run side by side, on one norm
             (parallel) or each on its own.
         embedding_norm: embeddings are normalised. final_norm: so is what the last layer gives.
+        projection: what the last layer gives, normalised, is multiplied with a matrix of so many
+            rows; 0 for none.
         max_position_embeddings: the longest sequence that the model was made for.
         learned_positions: embeddings of positions are added to those of tokens.
         token_types: how many sorts of tokens there are, each with embeddings of positions of its
             own: type t at position p has row t * max_position_embeddings + p.
         embedding_scale: what the embeddings of tokens are multiplied by.
+        embedding_parts: rows of the tables that the embedding has one after the other in the
+            checkpoint; none where it is one table.
         tie_embeddings: the head is the embedding matrix.
+        head_rows: tokens that the head gives logits for, the first ones; 0: for all. A model with
+            fewer than all speaks in codes that it reads otherwise: it has no tokenizer.
         logit_scale: what logits are multiplied by; logit_softcap: their bound, 0 is none.
         head: what is made of a whole text, instead of logits for each token; None of a decoder.
         mtp_layers: layers of the checkpoint after these, which predict further tokens; unused.
@@ -68,11 +74,14 @@ class ModelConfig:
     placement: Placement = "pre"
     embedding_norm: bool = False
     final_norm: bool = True
+    projection: int = 0
     max_position_embeddings: int
     learned_positions: bool = False
     token_types: int = 1
     embedding_scale: float = 1.0
+    embedding_parts: tuple[int, ...] = ()
     tie_embeddings: bool
+    head_rows: int = 0
     logit_scale: float = 1.0
     logit_softcap: float = 0.0
     head: HeadConfig | None = None
@@ -110,9 +119,19 @@ class ModelConfig:
             )
 
     @property
+    def row_size(self) -> int:
+        """Width of what comes of a token behind all layers."""
+        return self.projection or self.hidden_size
+
+    @property
     def num_layers(self) -> int:
         """Number of layers."""
         return len(self.layers)
+
+    @property
+    def num_logits(self) -> int:
+        """Number of tokens that the head gives logits for."""
+        return self.head_rows or self.vocab_size
 
     @property
     def mixers(self) -> tuple[Mixer, ...]:

@@ -26,6 +26,7 @@ from ingot.models.mamba2_config import Mamba2Config
 from ingot.models.mamba_config import MambaConfig
 from ingot.models.mlp_config import MlpConfig
 from ingot.models.moe_config import MoeConfig
+from ingot.models.per_layer_config import PerLayerConfig
 from ingot.models.record_blueprint import mamba, mamba2, short_conv
 from ingot.models.rope import RopeConfig
 from ingot.models.rwkv_blueprint import channel_mix, time_mix
@@ -54,6 +55,8 @@ def attention(config: ModelConfig, mixer: AttentionConfig) -> Blueprint:
             "q_norm": norm(config, norm_size(mixer, mixer.num_heads)),
             "k_norm": norm(config, norm_size(mixer, mixer.num_kv_heads)),
         }
+    if mixer.v_norm:
+        parts["v_norm"] = Blueprint(constants={"weight": (mixer.head_dim,)})
     parts["o_proj"] = linear(mixer.q_size, hidden, bias=mixer.o_bias)
     shapes: dict[str, Shape] = {"sinks": (mixer.num_heads,)} if mixer.sinks else {}
     constants: dict[str, Shape] = {}
@@ -208,6 +211,19 @@ LAYER_PARTS: Mapping[Placement, tuple[tuple[str, ...], tuple[str, ...]]] = {
 }
 
 
+def per_layer_input(config: ModelConfig, beside: PerLayerConfig) -> Blueprint:
+    """What a layer makes of the first layer's input, and adds to the stream."""
+    hidden, size = config.hidden_size, beside.size
+    parts = {
+        "model_projection": linear(hidden, size),
+        "projection_norm": rms_norm(size),
+        "gate": linear(hidden, size),
+        "projection": linear(size, hidden),
+        "norm": norm(config, hidden),
+    }
+    return Blueprint(parts=parts)
+
+
 def decoder_layer(config: ModelConfig, layer: LayerConfig) -> Blueprint:
     """What there is of a mixer and an MLP, with the norms around them."""
     width = norm(config, config.hidden_size)
@@ -223,7 +239,12 @@ def decoder_layer(config: ModelConfig, layer: LayerConfig) -> Blueprint:
         for name in names
         if layer.input_norm or name != "input_layernorm"
     ]
-    return Blueprint(parts={name: others.get(name, width) for name in names})
+    parts = {name: others.get(name, width) for name in names}
+    if layer.per_layer:
+        parts["per_layer"] = per_layer_input(config, layer.per_layer)
+    if layer.scalar:
+        parts["scalar"] = Blueprint(shapes={"weight": (1,)})
+    return Blueprint(parts=parts)
 
 
 def rotaries(config: ModelConfig) -> dict[RopeConfig, str]:
@@ -246,6 +267,8 @@ def decoder(config: ModelConfig) -> Blueprint:
     parts["layers"] = Blueprint(parts=layers)
     if config.final_norm:
         parts["norm"] = norm(config, width)
+    if config.projection:
+        parts["projection"] = linear(width, config.projection, outer=True)
     for rope, name in rotaries(config).items():
         parts[name] = Blueprint(constants={"inv_freq": (rope.rotary_dim // 2,)})
     return Blueprint(parts=parts)
@@ -255,7 +278,7 @@ def causal_lm(config: ModelConfig) -> Blueprint:
     """Decoder and head. A tied head has no parameter of its own."""
     parts = {"model": decoder(config)}
     if not config.tie_embeddings:
-        parts["lm_head"] = linear(config.hidden_size, config.vocab_size, outer=True)
+        parts["lm_head"] = linear(config.hidden_size, config.num_logits, outer=True)
     return Blueprint(parts=parts)
 
 
@@ -270,7 +293,7 @@ def encoder(config: ModelConfig) -> Blueprint:
     assert config.head is not None, "an encoder has a head"
     if config.head.log1ps:
         return token_scores(config)
-    columns, layers = config.head.read(config.hidden_size), {}
+    columns, layers = config.head.read(config.row_size), {}
     for index, layer in enumerate(config.head.layers):
         layers[str(index)] = dense_layer(config, columns, layer)
         columns = layer.size

@@ -67,10 +67,10 @@ class HeadConfig:
     masked: MaskedConfig | None = None
     log1ps: int = 0
 
-    def read(self, hidden_size: int) -> int:
+    def read(self, row_size: int) -> int:
         """Columns of what the layers read."""
-        return hidden_size * max(len(self.pooling), 1)
+        return row_size * max(len(self.pooling), 1)
 
-    def width(self, hidden_size: int) -> int:
+    def width(self, row_size: int) -> int:
         """Columns of the row that a text becomes."""
-        return self.layers[-1].size if self.layers else self.read(hidden_size)
+        return self.layers[-1].size if self.layers else self.read(row_size)

@@ -19,6 +19,7 @@ from ingot.models.mamba2_config import Mamba2Config
 from ingot.models.mamba_config import MambaConfig
 from ingot.models.mlp_config import MlpConfig
 from ingot.models.moe_config import MoeConfig
+from ingot.models.per_layer_config import PerLayerConfig
 from ingot.models.rwkv_config import ChannelMixConfig, TimeMixConfig
 from ingot.models.short_conv_config import ShortConvConfig
 
@@ -38,12 +39,17 @@ Mlp: TypeAlias = MlpConfig | MoeConfig | ChannelMixConfig
 class LayerConfig:
     """A layer: how tokens meet, and what is then made of each. It may have one of the two alone.
 
-    `input_norm`: it begins with a norm, where the norms of its model stand there.
+    Attributes:
+        input_norm: it begins with a norm, where the norms of its model stand there.
+        per_layer: what it adds from an input of its own, last; None adds nothing.
+        scalar: what it gives is multiplied with a learned number.
     """
 
     mixer: Mixer | None = None
     mlp: Mlp | None = None
     input_norm: bool = True
+    per_layer: PerLayerConfig | None = None
+    scalar: bool = False
 
     def check(self) -> None:
         """Raises ContradictionError for values that cannot be together, and for no part at all."""
@@ -58,3 +64,9 @@ class LayerConfig:
     def parts(self) -> tuple[Mixer | Mlp, ...]:
         """What it has of a mixer and an MLP, in the order in which they run."""
         return tuple(part for part in (self.mixer, self.mlp) if part is not None)
+
+    @property
+    def temporary_width(self) -> int:
+        """About how many values its parts make of a token."""
+        beside = self.per_layer.temporary_width if self.per_layer else 0
+        return sum(part.temporary_width for part in self.parts) + beside

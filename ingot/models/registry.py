@@ -19,9 +19,9 @@ from ingot.errors import (
 )
 from ingot.models import decoder_blueprint
 from ingot.models.blueprint import Blueprint
-from ingot.models.checkpoints.checkpoint_files import guess_dtype
+from ingot.models.checkpoints.checkpoint_files import guess_dtype, shapes_of
 from ingot.models.config import ModelConfig
-from ingot.models.encoder_fields import MASKED, TEXTS, TOKENS, classifying
+from ingot.models.encoder_fields import TEXTS, TOKENS, classifying
 from ingot.models.families import BUILT_IN
 from ingot.models.family import Build, Family
 from ingot.models.fields import Fields
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 Config = TypeVar("Config", ModelConfig, ForeignConfig)
 OURS = "ingot"
 LIBRARIES = (OURS, LIBRARY)
-# What the names of classes end with that give rows of tokens, or scores of labels.
-WHOLE_TEXTS = ("Model", MASKED, TEXTS, TOKENS)
 NUM_NEAR = 3  # names that the error of an unknown architecture has
 ENTRY_POINT_GROUP = "ingot.families"
 _registered: dict[str, Family] = {family.name: family for family in BUILT_IN}
@@ -145,8 +143,9 @@ def with_other_files(config: Config, model_dir: ModelDir) -> Config:
         config = _with_token_ids(config, Fields(model_dir.json(GENERATION), GENERATION))
     if not config.checkpoint_dtype:
         config = replace(config, checkpoint_dtype=guess_dtype(model_dir) or "float32")
-    if isinstance(config, ModelConfig):
-        config = with_modules(config, model_dir)
+    config = with_modules(config, model_dir)
+    if isinstance(config, ModelConfig) and config.family.sized:
+        config = config.family.sized(config, shapes_of(model_dir))
     return replace(config, quantization=method_of(model_dir))
 
 
@@ -186,7 +185,7 @@ def build(config: AnyConfig, *, max_model_len: int) -> nn.Module:
     from ingot.models.blocks.decoder import CausalLM
     from ingot.models.blocks.encoder import Encoder, SparseEncoder
 
-    head = config.head if isinstance(config, ModelConfig) else None
+    head = config.head
     usual = CausalLM if head is None else SparseEncoder if head.log1ps else Encoder
     build: Build = config.family.build or usual
     with torch.device("meta"), torch.no_grad():
@@ -251,8 +250,6 @@ def unknown_architecture(values: dict[str, Any]) -> UnsupportedModelError:
     name, known = values["architectures"][0], supported_architectures()
     near = difflib.get_close_matches(name, known, NUM_NEAR, cutoff=0)
     way = f"ingot compile {WAY} may take it; "
-    if name.endswith(WHOLE_TEXTS):
-        way = f"{WAY} takes models that generate alone, so it needs a family: docs/add_a_model.md; "
     return UnsupportedModelError(
         f"no family builds the architecture {name}",
         hint=f"{way}of the {len(known)} that are supported, names like it have {', '.join(near)}; "

@@ -23,12 +23,12 @@ class RopeConfig:
         rotary_dim: how many leading dimensions of a head are rotated; the rest pass through.
         pairs: dimension i turns with i + rotary_dim / 2, or 2i with 2i + 1.
         factor: stretch of the context (linear, dynamic, llama3, yarn, proportional).
-        turned: how many pairs turn, those of the highest frequencies; the others, which are rotated
-            by 0, pass through (proportional).
         original_max_position_embeddings: trained length that the stretch starts from.
         attention_factor: what cos and sin are multiplied by (yarn, longrope).
         low_freq_factor, high_freq_factor: band that llama3 blends over.
         beta_fast, beta_slow, truncate: band that yarn blends over, rounded outwards or not.
+        turning: how many pairs turn at all, the first of those of the rotated dimensions
+            (proportional).
         short_factor, long_factor: divisors per frequency (longrope), rotary_dim / 2 of each.
         temperature: what is turned is multiplied by 1 + temperature * ln(1 + floor(position /
             original_max_position_embeddings)); 0 for not at all. Of Llama 4.
@@ -39,7 +39,6 @@ class RopeConfig:
     rotary_dim: int
     pairs: Pairs = "halves"
     factor: float = 1.0
-    turned: int = 0
     original_max_position_embeddings: int
     attention_factor: float = 1.0
     low_freq_factor: float = 1.0
@@ -47,6 +46,7 @@ class RopeConfig:
     beta_fast: float = 32.0
     beta_slow: float = 1.0
     truncate: bool = True
+    turning: int = 0
     short_factor: tuple[float, ...] = ()
     long_factor: tuple[float, ...] = ()
     temperature: float = 0.0

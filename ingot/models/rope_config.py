@@ -68,19 +68,26 @@ def parse_rope(
 
 
 def parse_ropes(
-    fields: Fields, head_dim: int, max_position_embeddings: int, *, sliding_theta: float
+    fields: Fields,
+    head_dim: int,
+    max_position_embeddings: int,
+    *,
+    sliding_theta: float,
+    full_head_dim: int | None = None,
 ) -> tuple[RopeConfig, RopeConfig]:
     """Reads the rotations of full and of sliding layers, where a family has one for each.
 
-    In the older spelling all rotary keys are those of full layers. Raises as `parse_rope` does.
+    Heads of full layers may have a size of their own. In the older spelling all rotary keys are
+    those of full layers. Raises as `parse_rope` does.
     """
+    sizes = full_head_dim or head_dim, head_dim
     ropes = [NO_ROPE, NO_ROPE]
     with fields.noting():
         full, sliding = _find_both(fields)
         outside = Fields({"rope_theta": sliding_theta}, fields.where)
         for place, (scaling, others) in enumerate(((full, fields), (sliding, outside))):
             with scaling.noting():
-                ropes[place] = _parse(scaling, others, head_dim, max_position_embeddings)
+                ropes[place] = _parse(scaling, others, sizes[place], max_position_embeddings)
     _read_outside(fields)
     return ropes[0], ropes[1]
 
@@ -136,8 +143,8 @@ def _parse(
         kind = "default"
     theta = _either(fields, scaling, "rope_theta", 10000.0)
     fraction = _either(fields, scaling, "partial_rotary_factor", 1.0)
-    whole = kind == "proportional"  # the fraction is of the pairs that turn
-    if fraction > 1.0 or (not (partial or whole) and fraction != 1.0):
+    proportional = kind == "proportional"
+    if fraction > 1.0 or (not partial and not proportional and fraction != 1.0):
         raise scaling.wrong(
             "partial_rotary_factor", fraction, "at most 1" if partial else "1 for this family"
         )
@@ -148,9 +155,9 @@ def _parse(
         scaling.ignore(*_IGNORED)
     if scaling.sound():
         scaling.finish(_NOISE | beside)
-    if whole:
-        more["turned"] = int(fraction * head_dim // 2)
-    rotary_dim = head_dim if whole else int(head_dim * fraction)
+    if proportional:  # of the whole head, though not all of it turns
+        more["turning"] = int(head_dim * fraction // 2)
+    rotary_dim = head_dim if proportional else int(head_dim * fraction)
     return RopeConfig(type=kind, theta=theta, rotary_dim=rotary_dim, **more)
 
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeVar, cast
 
 from ingot.artifact.pooler import Pooler
 from ingot.errors import ConfigError, UnsupportedModelError
 from ingot.models.config import ModelConfig
 from ingot.models.fields import Fields
 from ingot.models.file_names import MODULES, PROMPTS, SENTENCE_CONFIG
+from ingot.models.foreign.config import AnyConfig, ForeignConfig
 from ingot.models.head_config import DenseConfig, HeadActivation, HeadConfig, Pooling
 from ingot.models.model_dir import ModelDir
 
@@ -49,6 +50,9 @@ ACTIVATIONS: dict[str, HeadActivation] = {
 SIMILARITIES = {each: each for each in ("cosine", "dot", "euclidean", "manhattan")}
 OF_TOKENS = {"maxsim": "maxsim", "MaxSim": "maxsim", "meanmaxsim": "meanmaxsim"}
 FOLDER = "config.json"
+
+
+Config = TypeVar("Config", ModelConfig, ForeignConfig)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +103,7 @@ def read_modules(model_dir: ModelDir) -> TextModules | None:
     return found
 
 
-def with_modules(config: ModelConfig, model_dir: ModelDir) -> ModelConfig:
+def with_modules(config: Config, model_dir: ModelDir) -> Config:
     """A config of a model that embeds, with what the other files of its directory say of it."""
     if config.head is None or config.head.labels:
         return config
@@ -110,7 +114,7 @@ def with_modules(config: ModelConfig, model_dir: ModelDir) -> ModelConfig:
         head = HeadConfig(pooling=modules.pooling, layers=modules.layers)
         return replace(config, head=head)
     masked = config.head.masked
-    if masked is None:
+    if masked is None or isinstance(config, ForeignConfig):
         raise UnsupportedModelError(
             f"{MODULES} has SpladePooling behind a {config.architecture}",
             hint="Supported: a ...ForMaskedLM of BERT, DistilBERT, RoBERTa or ModernBERT.",
@@ -119,7 +123,7 @@ def with_modules(config: ModelConfig, model_dir: ModelDir) -> ModelConfig:
     return replace(config, head=head, tie_embeddings=masked.tied)
 
 
-def read_pooler(model_dir: ModelDir, config: ModelConfig) -> Pooler | None:
+def read_pooler(model_dir: ModelDir, config: AnyConfig) -> Pooler | None:
     """What a model makes of whole texts; None of a decoder whose directory lists no modules."""
     modules, longest = read_modules(model_dir), config.max_position_embeddings
     if config.head is not None and config.head.labels:
@@ -149,7 +153,7 @@ def read_pooler(model_dir: ModelDir, config: ModelConfig) -> Pooler | None:
         )
     said = _said(model_dir)
     head = config.head or HeadConfig(pooling=modules.pooling if modules else ("last",))
-    size = config.vocab_size if head.log1ps else head.width(config.hidden_size)
+    size = config.vocab_size if head.log1ps else head.width(config.row_size)
     usual = "dot" if head.log1ps else "cosine" if head.pooling else "maxsim"
     return Pooler(
         task="embed" if head.pooling else "token_embed",
@@ -170,11 +174,11 @@ def read_pooler(model_dir: ModelDir, config: ModelConfig) -> Pooler | None:
     )
 
 
-def token_size(config: ModelConfig) -> int:
+def token_size(config: AnyConfig) -> int:
     """Numbers of a token's row: what is pooled, or all that follows where nothing is."""
     if config.head is None or config.head.pooling:
-        return config.hidden_size
-    return config.head.width(config.hidden_size)
+        return config.row_size
+    return config.head.width(config.row_size)
 
 
 def _activation(model_dir: ModelDir, count: int) -> Literal["none", "sigmoid", "softmax"]:

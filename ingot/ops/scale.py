@@ -1,4 +1,4 @@
-"""scale: every column times a number of its own."""
+"""scale: every column times a number of its own, or all of them times one that was learned."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ingot.ops.registry import like, register, rounded
 
 @rounded
 def reference(x: Tensor, weight: Tensor) -> Tensor:
-    """x [..., C], weight [C] -> [..., C]."""
+    """x [..., C], weight [C], or [1] for all columns -> [..., C]."""
     return x.float() * weight.float()
 
 

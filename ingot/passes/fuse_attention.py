@@ -39,7 +39,7 @@ def fuse_attention(gm: GraphModule) -> int:
     found = len(op_calls(gm, "attention"))
     both_ways = not program_of(gm).keeps
     found += sum(name_attention(node, both_ways) for node in calls(gm, *ANCHORS))
-    return found + sum(name_spelled(node) for node in calls(gm, *PRODUCTS))
+    return found + sum(name_spelled(node, both_ways) for node in calls(gm, *PRODUCTS))
 
 
 def name_attention(node: Node, both_ways: bool) -> int:
@@ -54,12 +54,13 @@ def name_attention(node: Node, both_ways: bool) -> int:
     return write(node, q, k, v, scale=scale, causal=causal)
 
 
-def name_spelled(node: Node) -> int:
-    """softmax(scores + mask) @ v."""
-    found = spelled_attention(node)
+def name_spelled(node: Node, both_ways: bool) -> int:
+    """softmax(scores + mask) @ v; without a mask only where tokens may see both ways."""
+    found = spelled_attention(node, both_ways)
     if found is None:
         return 0
     given = {"scale": found.scale, "window": found.window, "softcap": found.softcap}
+    given |= {"causal": found.causal}
     return write(node, found.q, found.k, found.v, **given)
 
 

@@ -41,6 +41,7 @@ from ingot.passes.lower_activations import lower_activations
 from ingot.passes.lower_dtypes import lower_dtypes
 from ingot.passes.lower_experts import lower_experts
 from ingot.passes.lower_quotients import lower_quotients
+from ingot.passes.lower_scalars import lower_scalars
 from ingot.passes.lower_scales import lower_scales
 from ingot.passes.merge_linears import merge_linears
 from ingot.passes.rewrite_attention import rewrite_attention
@@ -106,6 +107,7 @@ PRIMITIVES: tuple[Pass, ...] = (
     ),
     Pass(function=fuse_soft_cap, expect="soft_cap", anchors=(aten.tanh.default,)),
     Pass(function=lower_quotients, tolerance=REGROUPED),
+    Pass(function=lower_scalars, expect="scale", anchors=(aten.mul.Tensor,)),
     Pass(function=lower_scales, expect="mul", anchors=(aten.mul.Tensor, aten.mul.Scalar)),
 )
 # Fewer, larger products.

@@ -105,9 +105,15 @@ def rewrite(
 ) -> None:
     """Put a write and a paged attention, each with the inputs that it takes, in place of a node.
 
-    Raises PassError for biases by distance.
+    Raises PassError for biases by distance, and where tokens see what comes behind them.
     """
     given = {**arguments(node), **step, **caches}
+    if not given["causal"]:
+        raise PassError(
+            "rewrite_attention",
+            f"attention of {origin(node)} sees tokens behind its own",
+            hint="Pages hold what came before: a model that generates is causal.",
+        )
     if given["buckets"] is not None:
         raise PassError(
             "rewrite_attention",

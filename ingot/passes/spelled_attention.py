@@ -1,4 +1,4 @@
-"""Attention spelled out: scores, a causal mask that is added to them, a softmax and a product."""
+"""Attention spelled out: scores, a mask that may be added to them, a softmax and a product."""
 
 from __future__ import annotations
 
@@ -23,12 +23,14 @@ class Spelled:
     scale: float
     window: int
     softcap: float
+    causal: bool
 
 
-def spelled_attention(node: Node) -> Spelled | None:
+def spelled_attention(node: Node, both_ways: bool = False) -> Spelled | None:
     """Reads softmax(scores) @ v; None for any other product.
 
-    scores = q @ transpose(k, 2, 3), times a scale, capped or not, with a causal mask added to them.
+    scores = q @ transpose(k, 2, 3), times a scale, capped or not, with a causal mask added to them,
+    or with none where tokens may see all others.
     """
     weights = strip(node.args[0], aten.to.dtype)  # type: ignore[arg-type]
     if not is_call(weights, aten.softmax.int, aten._softmax.default) or rank(node) != 4:
@@ -48,9 +50,11 @@ def spelled_attention(node: Node) -> Spelled | None:
         else:
             return None
     q, k = scores.args
-    if window is None or not is_call(k, aten.transpose.int) or k.args[1:] != (2, 3):
+    turned = is_call(k, aten.transpose.int) and k.args[1:] in ((2, 3), (-1, -2), (-2, -1))
+    if not turned or (window is None and not both_ways):
         return None
-    return Spelled(q, k.args[0], node.args[1], scale, window, softcap)  # type: ignore[arg-type]
+    v, causal = node.args[1], window is not None
+    return Spelled(q, k.args[0], v, scale, window or 0, softcap, causal)  # type: ignore[arg-type]
 
 
 def factor_of(node: Any) -> float | None:

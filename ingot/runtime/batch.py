@@ -87,7 +87,7 @@ class BatchBuilder:
         tokens, positions, slots = [], [], []
         for row, chunk in enumerate(chunks):
             start, sequence = chunk.start, chunk.sequence
-            if not chunk.decodes or chunk.draft:
+            if not chunk.is_single:
                 break
             if self._has_pages:
                 page_ids = pages.page_ids(sequence.sequence_id)

@@ -138,8 +138,8 @@ class Drawing:
             taken, drafted = [], [each for each in drafted if not each[0].sequence.finished]
             if drafted:
                 going = [chunk.sequence for chunk, _ in drafted]
-                for sequence in going:
-                    self._owner.scheduler.keep(sequence)
+                for chunk, _ in drafted:
+                    self._owner.scheduler.keep(chunk)
                 rows = [row + chunk.num_drawn - 1 for chunk, row in drafted]
                 began = perf_counter()
                 draws = self._executor.draw(logits[rows], going)
@@ -282,8 +282,7 @@ class Flights:
 
     def submit(self, batch: Batch, recipients: Recipients, *, beside: bool) -> None:
         began = perf_counter()
-        batch.inputs.copies = self._scheduler.residence.take_copies()
-        self._scheduler.advance(batch.chunks)
+        batch.inputs.copies = self._scheduler.advance(batch.chunks)
         for chunk in batch.chunks:
             if not chunk.sequence.times.started:
                 chunk.sequence.times.started = began
@@ -305,7 +304,9 @@ class Flights:
         self._tally["num_steps"] += 1
         self._scheduler.complete(flight.chunks)
         self.landed = flight.chunks
-        return self._drawing.take(flight.recipients, result)
+        taken = self._drawing.take(flight.recipients, result)
+        self._scheduler.conclude(flight.chunks)
+        return taken
 
     def abandon(self) -> None:
         """Waits for all steps, whatever comes of them: an earlier error tells of it."""

@@ -59,6 +59,7 @@ class Engine:
         open_prompts: opens the prompt cache in a folder, of so many bytes.
         receive: called with the sequences that got a token or ended together; it may end any of
             them with `finish`.
+        known_tokens: how many tokens the model reads; 0: as many as it gives logits for.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class Engine:
         config: EngineConfig | None = None,
         receive: Receive = lambda sequences: None,
         open_prompts: OpenPrompts | None = None,
+        known_tokens: int = 0,
     ) -> None:
         limits, most_tokens = executor.limits, executor.limits.max_num_batched_tokens
         self.eos_token_ids, self.seed = tuple(eos_token_ids), seed
@@ -78,9 +80,13 @@ class Engine:
         self.pages = PageTable(
             executor.num_pages, limits.page_size, window=executor.window, step_tokens=most_tokens
         )
-        self._residence = Residence(self.pages, executor.num_slots)
+        self._residence = Residence(
+            self.pages, executor.num_slots, has_pages="page_table" in executor.inputs[0]
+        )
         self._checks = RequestChecks(
-            vocab_size=executor.vocab_size, max_model_len=max_model_len, pages=self.pages
+            vocab_size=known_tokens or executor.vocab_size,
+            max_model_len=max_model_len,
+            pages=self.pages,
         )
         self._executor = executor
         self._builders = [BatchBuilder(inputs, self._residence) for inputs in executor.inputs]
@@ -169,6 +175,7 @@ class Engine:
             seed=self.seed,
             stop_ids=frozenset([*params.stop_token_ids, *eos_token_ids]),
         )
+        first.borders.update(map(self._residence.border, request.snapshot_at))
         self._prepared = None
         if self._prefixes is not None:
             self._prefixes.arrive(first)
@@ -206,6 +213,7 @@ class Engine:
         """Ends every sequence with an error, as after a step that failed halfway."""
         self._undelivered.clear()
         self._flights.abandon()
+        self.scheduler.resting.forget_all()
         for sequence in [*self.scheduler.running, *self.scheduler.waiting]:
             for each in (*sequence.siblings, sequence):
                 if not each.finished:
@@ -262,6 +270,7 @@ class Engine:
             num_sessions=self.sessions.num_open,
             num_sessions_given_up=scheduler.resting.num_given_up,
             prefix_cache=pages.prefix.counters(),
+            snapshots=self._residence.slots.snapshots.counters(),
             logits_cache=self._logits_cache.counters(),
             prompt_cache=CacheCounters() if prefixes is None else prefixes.cache.counters(),
         )

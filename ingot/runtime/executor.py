@@ -166,9 +166,8 @@ class Executor(Protocol):
 
     @property
     def takes_drafts(self) -> bool:
-        """True if a step may compute tokens of drafts that may be rejected, where the plan
-        `rewinds`. Their logits are kept, and `draw` is called with some of them before the next
-        step."""
+        """True if a step may compute tokens of drafts that may be rejected. Their logits are kept,
+        and `draw` is called with some of them before the next step."""
         ...
 
     @property

@@ -55,7 +55,9 @@ class LLM(TextTasks):
         """Completes every prompt; the outputs are in the order of the prompts.
 
         A prompt is a text, a list of tokens, {"prompt": text} or {"prompt_token_ids": tokens}. A
-        dict may also have a "cache_salt": only prompts with the same salt share cached prefixes.
+        dict may also have a "cache_salt": only prompts with the same salt share cached prefixes;
+        and "snapshot_at", a list of numbers of tokens: a recurrent model keeps its record after
+        each of them, so that others go on from there. Of a model without records it does nothing.
         `sampling_params` and `priority` are one for all prompts, or a list with one for each.
         Without parameters, they are `get_default_sampling_params()`. A smaller priority comes
         sooner. `use_tqdm` shows the progress on stderr if that is a terminal. `vllm` are other

@@ -114,6 +114,23 @@ class CacheCounters:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotCounters:
+    """Counters of the records that sequences of a model with slots go on from.
+
+    Hits are sequences that went on from one, misses those that began. `num_wanted` counts those of
+    both that found pages beyond their record, and `num_lost_tokens` the tokens of these pages,
+    which are computed again. Entries are numbers of the moment.
+    """
+
+    num_entries: int = 0
+    num_hits: int = 0
+    num_misses: int = 0
+    num_wanted: int = 0
+    num_lost_tokens: int = 0
+    num_evictions: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineCounters:
     """A snapshot of the engine.
 
@@ -144,6 +161,7 @@ class EngineCounters:
     kernel_seconds: float = 0.0
     sampler_seconds: float = 0.0
     prefix_cache: CacheCounters = CacheCounters()
+    snapshots: SnapshotCounters = SnapshotCounters()
     logits_cache: CacheCounters = CacheCounters()
     prompt_cache: CacheCounters = CacheCounters()
 

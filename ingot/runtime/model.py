@@ -27,7 +27,13 @@ from ingot.runtime.marks import Marks, encode_marked, without_marks
 from ingot.runtime.metrics import EngineCounters
 from ingot.runtime.params import SamplingParams
 from ingot.runtime.progress import end_progress, show_progress
-from ingot.runtime.prompts import Messages, Prompt, integer_option, prompt_parts
+from ingot.runtime.prompts import (
+    Messages,
+    Prompt,
+    integer_option,
+    prompt_parts,
+    snapshot_positions,
+)
 from ingot.runtime.request import Request, check_priority
 from ingot.runtime.sessions.prompt_cache import PromptCache
 from ingot.runtime.structured.compiler import GrammarCompiler
@@ -117,6 +123,7 @@ class Model(Refusals):
         make_engine = partial(
             Engine,
             executor,
+            known_tokens=self.artifact.manifest.model.vocab_size,
             max_model_len=self.max_model_len,
             eos_token_ids=self.artifact.manifest.model.eos_token_ids,
             seed=seed,
@@ -253,6 +260,7 @@ class Model(Refusals):
             tokenizer=tokenizer if params.detokenize else None,
             priority=check_priority(priority),
             salt=salt,
+            snapshot_at=snapshot_positions(prompt),
             request_id=request_id or "",
         )
 

@@ -55,20 +55,19 @@ class PageTable:
         self.window = window
         self.prefix = prefix or PrefixCache(page_size)
         self.num_used = 0  # pages with a smaller id were used before
-        # The last page to be freed is the next to be used.
-        self._blank = list(range(num_pages - 1, -1, -1))
+        self._blank: list[int] = []  # of these; the last one to be freed is the next to be used
         self._idle: OrderedDict[int, None] = OrderedDict()
-        self._num_owners = [0] * num_pages
+        self._num_owners: list[int] = []  # of these
         self._rows: dict[int, _Row] = {}
 
     @property
     def num_free(self) -> int:
-        return len(self._blank) + len(self._idle)
+        return self.num_pages - self.num_used + len(self._blank) + len(self._idle)
 
     @property
     def num_reusable(self) -> int:
         """Free pages that were used before and are not idle. They are the next to be used."""
-        return len(self._blank) - (self.num_pages - self.num_used)
+        return len(self._blank)
 
     def most_of(self, num_tokens: int) -> int:
         """The most pages that a sequence of that length owns at once."""
@@ -172,6 +171,14 @@ class PageTable:
         self._own(sequence_id, row.page_ids[:num_pages], row.num_dropped)
         return num_pages * self.page_size
 
+    def keeps(self, sequence_id: int, position: int) -> bool:
+        """Returns whether the sequence has the pages that a token at `position` looks back at."""
+        return self._rows[sequence_id].num_dropped <= self._first_kept(position)
+
+    def last_known(self, sequence_id: int) -> PrefixPage | None:
+        """The last of the sequence's pages that is known."""
+        return self._rows[sequence_id].last
+
     def admit(
         self, sequence_id: int, num_tokens: int, prefix: Tokens[PrefixPage] = (), num_spare: int = 0
     ) -> bool:
@@ -222,7 +229,7 @@ class PageTable:
         free = Counter([*self._blank, *self._idle])
         wrong = [
             page_id
-            for page_id in range(self.num_pages)
+            for page_id in range(self.num_used)
             if self._num_owners[page_id] != owners[page_id]
             or free[page_id] != (0 if owners[page_id] else 1)
         ]
@@ -254,7 +261,10 @@ class PageTable:
     def _take_page(self) -> int:
         if self._blank:
             page_id = self._blank.pop()
-            self.num_used = max(self.num_used, page_id + 1)
+        elif self.num_used < self.num_pages:
+            page_id = self.num_used
+            self.num_used += 1
+            self._num_owners.append(0)
         else:
             # Pages become idle in the order of their release: the least recently released goes.
             page_id, _ = self._idle.popitem(last=False)

@@ -9,7 +9,7 @@ from ingot.artifact.host import available_memory
 from ingot.artifact.plan import Plan
 from ingot.errors import ResourceError
 
-SLOTS_PER_SEQ = 2  # its own, and one for a snapshot
+SLOTS_PER_SEQ = 3  # its own, one for where it has come to, and one for where others begin
 
 
 class PoolSize(NamedTuple):
@@ -30,7 +30,10 @@ def pool_size(
 
     Without `kv_cache_bytes` at most `spare` bytes are used: by default half of the host's free
     memory. Where all that sequences can need does not fit, pages and slots shrink alike. There are
-    two slots for each sequence of a step: its own, and one for a snapshot.
+    three slots for each sequence of a step: its own, and two for snapshots.
+
+    Without paged states, pages take no memory. Then there are enough for every slot to be that of a
+    sequence of full length, and no length is refused.
 
     Raises ResourceError when a single sequence of `max_model_len` tokens does not fit.
     """
@@ -38,7 +41,9 @@ def pool_size(
     size, step_tokens = plan.limits.page_size, plan.limits.max_num_batched_tokens
     pages_per_seq = pages.most_pages(max_model_len, step_tokens, size, widest_window(plan))
     most_seqs = plan.limits.max_num_seqs
-    wanted = PoolSize(pages_per_seq * most_seqs, SLOTS_PER_SEQ * most_seqs * bool(slot_bytes))
+    num_slots = SLOTS_PER_SEQ * most_seqs * bool(slot_bytes)
+    num_chains = most_seqs if page_bytes else max(most_seqs, num_slots)
+    wanted = PoolSize(pages_per_seq * num_chains, num_slots)
     whole = wanted.nbytes(plan)
     budget = kv_cache_bytes
     if budget is None:
@@ -46,7 +51,7 @@ def pool_size(
         budget = whole if spare is None else spare
     least = pages_per_seq * page_bytes + slot_bytes
     if budget < least:
-        raise _too_little(budget, max_model_len, least, _tokens_within(plan, budget))
+        raise _too_little(plan, budget, max_model_len, least)
     if budget >= whole:
         return wanted
     share = max(1, wanted.num_slots * budget // whole) if slot_bytes else 0
@@ -61,7 +66,13 @@ def _tokens_within(plan: Plan, budget: int) -> int:
     return left // page_bytes * plan.limits.page_size if page_bytes else 0
 
 
-def _too_little(budget: int, max_model_len: int, least: int, num_tokens: int) -> ResourceError:
+def _too_little(plan: Plan, budget: int, max_model_len: int, least: int) -> ResourceError:
+    if not plan.page_sizes():
+        return ResourceError(
+            f"{budget} bytes hold no sequence, whose record takes {least}",
+            hint=f"Pass kv_cache_bytes >= {least}.",
+        )
+    num_tokens = _tokens_within(plan, budget)
     return ResourceError(
         f"a KV cache of {budget} bytes holds {num_tokens} tokens, max_model_len is {max_model_len}",
         hint=(f"Pass max_model_len <= {num_tokens}, or " if num_tokens else "Pass ")

@@ -17,6 +17,7 @@ class TextPrompt(TypedDict):
 
     prompt: str
     cache_salt: NotRequired[str]
+    snapshot_at: NotRequired[list[int]]
 
 
 class TokensPrompt(TypedDict):
@@ -25,6 +26,7 @@ class TokensPrompt(TypedDict):
     prompt_token_ids: list[int]
     prompt: NotRequired[str]
     cache_salt: NotRequired[str]
+    snapshot_at: NotRequired[list[int]]
 
 
 Prompt = str | Sequence[int] | TextPrompt | TokensPrompt | Mapping[str, Any]
@@ -32,9 +34,10 @@ Messages = Sequence[Mapping[str, Any]]
 
 _FORMS = (
     'A prompt is a str, a list of token ids, {"prompt": str} or {"prompt_token_ids": [...]}; '
-    'a dict may also have "cache_salt": str.'
+    'a dict may also have "cache_salt": str and "snapshot_at": list of int.'
 )
-_KEYS = {"prompt", "prompt_token_ids", "cache_salt"}
+_KEYS = {"prompt", "prompt_token_ids", "cache_salt", "snapshot_at"}
+MAX_SNAPSHOTS = 64  # that a request may ask for
 _INT_RANGES = {
     "max_model_len": (1, 2**31 - 1, False),
     "kv_cache_bytes": (1, 2**63 - 1, False),
@@ -130,6 +133,25 @@ def prompt_parts(prompt: Prompt) -> tuple[str | None, list[int] | None, bytes]:
         raise RequestError(f"a cache_salt of type {type(salt).__name__}", hint=_FORMS)
     tokens = None if tokens is None else list_of_tokens(tokens)
     return text, tokens, (salt or "").encode("utf-8", "surrogatepass")
+
+
+def snapshot_positions(prompt: Prompt) -> tuple[int, ...]:
+    """Numbers of tokens after which the record of a sequence is kept, as its prompt asks.
+
+    Raises RequestError.
+    """
+    given: Any = prompt.get("snapshot_at") if isinstance(prompt, Mapping) else None
+    found = given.tolist() if hasattr(given, "tolist") else () if given is None else given
+    if not isinstance(found, (list, tuple)) or not all(_is_int(p) and p >= 0 for p in found):
+        raise RequestError(
+            f"snapshot_at is {given!r:.80}",
+            hint="snapshot_at is a list of numbers of tokens, each 0 or more.",
+        )
+    if len(found) > MAX_SNAPSHOTS:
+        raise RequestError(
+            f"snapshot_at has {len(found)} positions", hint=f"At most {MAX_SNAPSHOTS} are kept."
+        )
+    return tuple(map(int, found))
 
 
 def list_of_priorities(priority: int | Sequence[int] | None, count: int) -> list[int]:

@@ -32,6 +32,8 @@ class Request:
         tokenizer: writes the texts of its outputs; None: they have none.
         priority: a smaller one comes first.
         salt: only requests of the same salt share cached prefixes.
+        snapshot_at: numbers of tokens after which the record of its sequence is kept, where there
+            is one, down to the last page border; others that begin alike go on from there.
         request_id: "": the engine finds one.
         session: whose tokens the prompt begins with, and which goes on with the completion.
         completions: its sequences, once it runs.
@@ -43,6 +45,7 @@ class Request:
     tokenizer: Tokenizer | None = None
     priority: int = 0
     salt: bytes = b""
+    snapshot_at: tuple[int, ...] = ()
     request_id: str = ""
     session: SessionState | None = None
     completions: list[CompletionReader] = field(init=False, default_factory=list)

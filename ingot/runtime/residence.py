@@ -16,33 +16,49 @@ class Residence:
     Pages know every token of a sequence, a slot only what comes of all of them. So where there are
     slots, a sequence goes on from another's tokens only where a snapshot of the record was kept,
     and pages beyond it are computed again. Without slots (`num_slots` is 0) pages are all there is.
+    Where no state is paged (`has_pages` is False), they hold nothing, and only name prefixes.
     """
 
-    def __init__(self, pages: PageTable, num_slots: int = 0) -> None:
+    def __init__(self, pages: PageTable, num_slots: int = 0, *, has_pages: bool = True) -> None:
         self.pages = pages
         self.slots = SlotTable(num_slots)
-        self.has_slots = num_slots > 0
+        self.has_slots, self.has_pages = num_slots > 0, has_pages
 
     def match(self, token_ids: Tokens[int], limit: int, salt: bytes) -> list[PrefixPage]:
         """The pages of the longest prefix of at most `limit` tokens that a sequence can go on
         from."""
-        found = self.pages.prefix.match(token_ids, limit, salt)
+        return self.usable(self.pages.prefix.match(token_ids, limit, salt))
+
+    def usable(self, known: Tokens[PrefixPage]) -> list[PrefixPage]:
+        """Those of the pages that begin a sequence which it can go on from."""
+        found = [*known]
         while self.has_slots and found and not self.slots.has(found[-1]):
             found.pop()
         return found
 
+    def start(self, sequence_id: int, prefix: Tokens[PrefixPage]) -> int:
+        """The tokens that a sequence finds computed: those of `prefix`, or all those before it gave
+        up its place, if they are more."""
+        own = self.slots.snapshots.get(sequence_id)
+        return max(len(prefix) * self.pages.page_size, own.position if own else 0)
+
     def admit(
         self, sequence_id: int, num_tokens: int, prefix: Tokens[PrefixPage] = (), num_spare: int = 0
     ) -> bool:
-        """Gives a new sequence what its first tokens take, those of `prefix` as they were computed.
+        """Gives a new sequence what its first tokens take, those before its `start` as they were
+        computed.
 
         Does nothing and returns False unless `num_spare` free pages would be left.
         """
         if self.has_slots and not self.slots.num_free:
             return False
+        begins_with_prefix = self.start(sequence_id, prefix) == len(prefix) * self.pages.page_size
         if not self.pages.admit(sequence_id, num_tokens, prefix, num_spare):
             return False
-        if self.has_slots:
+        if not begins_with_prefix:
+            self.slots.take(sequence_id, sequence_id)
+        elif self.has_slots:
+            self.slots.release(sequence_id)
             self.slots.take(sequence_id, prefix[-1] if prefix else None)
         return True
 
@@ -55,6 +71,12 @@ class Residence:
         """Returns whether there is room for the sequence to grow to `num_tokens` tokens."""
         return self.pages.can_grow(sequence_id, num_tokens)
 
+    def can_guess(self, sequence_id: int, num_tokens: int) -> bool:
+        """Returns whether there is room for a step that guesses the sequence's tokens up to there.
+        With slots one is then reserved for its record."""
+        room = self.can_grow(sequence_id, num_tokens)
+        return room and (not self.has_slots or self.slots.reserve(sequence_id))
+
     def grow(self, sequence_id: int, num_tokens: int) -> None:
         """Gives the sequence what its first tokens take; `can_grow` must hold."""
         self.pages.grow(sequence_id, num_tokens)
@@ -64,9 +86,17 @@ class Residence:
     def share(self, owner_id: int, sequence_id: int, num_tokens: int) -> int:
         """Has a new sequence begin with what another's first `num_tokens` tokens have left.
 
-        Returns how many tokens that are. Without slots alone.
+        Returns how many tokens that are. With slots they are those of a record that the other has
+        pending, and 0 where there is none; the copy is made when the next step begins.
         """
-        return self.pages.share(owner_id, sequence_id, num_tokens)
+        if not self.has_slots:
+            return self.pages.share(owner_id, sequence_id, num_tokens)
+        shared = self.slots.fork(owner_id, sequence_id, num_tokens)
+        if shared and self.pages.keeps(owner_id, shared):
+            self.pages.share(owner_id, sequence_id, shared)
+            return shared
+        self.slots.release(sequence_id)
+        return 0
 
     def cut(self, sequence_id: int, num_computed: int, num_tokens: int) -> int:
         """Cuts what a sequence holds of its `num_computed` tokens back to the first `num_tokens`,
@@ -102,22 +132,39 @@ class Residence:
         self.pages.release(sequence_id)
         self.slots.release(sequence_id)
 
-    def last_border(self, num_tokens: int) -> int:
-        """Position at which a step must end so that a snapshot serves prompts with this prefix: the
-        end of the last whole page before the last token."""
-        size = self.pages.page_size
-        return (num_tokens - 1) // size * size
+    def set_aside(self, sequence_id: int, num_computed: int) -> None:
+        """Takes a sequence's place; what its first tokens have left stays while there is room.
 
-    def snapshot(self, sequence_id: int, num_tokens: int) -> None:
-        """Keeps what a sequence has of its first tokens, which the step that is given now ends."""
-        self.slots.snapshot(sequence_id, num_tokens)
+        Of a sequence with pages that is what the prefix cache knows. Without them it is its record,
+        wherever it is.
+        """
+        if self.has_slots and not self.has_pages and num_computed:
+            self.slots.set_aside(sequence_id, num_computed, self.pages.last_known(sequence_id))
+            self.pages.release(sequence_id)
+        else:
+            self.release(sequence_id)
+
+    def border(self, num_tokens: int) -> int:
+        """The end of the last whole page of so many tokens. What a step that ends there leaves can
+        be found."""
+        return num_tokens // self.pages.page_size * self.pages.page_size
+
+    def fork_point(self, num_tokens: int) -> int:
+        """Where those go on that fork after so many tokens: there, or at the last border before the
+        last of them, since a page that is not full cannot be shared."""
+        return self.border(num_tokens - 1) if self.has_pages else num_tokens
+
+    def snapshot(self, sequence_id: int, num_tokens: int, *, stays: bool = True) -> None:
+        """Keeps what a sequence has of its first tokens, which the step that is given now ends;
+        see `SlotTable.snapshot`."""
+        self.slots.snapshot(sequence_id, num_tokens, stays=stays)
 
     def publish(
         self, sequence_id: int, token_ids: Tokens[int], num_computed: int, salt: bytes
     ) -> None:
         """Makes the sequence's full pages known, and a snapshot at the end of the last of them."""
         last = self.pages.publish(sequence_id, token_ids, num_computed, salt)
-        self.slots.publish(sequence_id, num_computed, last)
+        self.slots.publish(sequence_id, self.border(num_computed), last)
 
     def forget_prefixes(self) -> None:
         """Empties the prefix cache."""

@@ -8,10 +8,10 @@ from operator import attrgetter
 
 from ingot.errors import QueueFullError
 from ingot.runtime.config import EngineConfig
-from ingot.runtime.prefix_cache import PrefixPage
 from ingot.runtime.residence import Residence
 from ingot.runtime.sequence import Chunk, Sequence
 from ingot.runtime.sessions.resting import Resting
+from ingot.runtime.slot_table import Copy
 
 # A request of one level lower priority counts as one that arrived this many requests later. So
 # every request is overtaken by a limited number of others, and none waits for ever.
@@ -30,11 +30,15 @@ class Scheduler:
     Sequences run in the order of their rank. The first waiting one is admitted when the pages of
     all its tokens are free. Where all layers look back at a window only, the pages of its first
     chunk suffice. When a running sequence needs a page and none is free, the one of the last rank
-    gives up its pages and is computed again later. So the first always advances, and every
-    sequence ends, provided that the longest fits alone.
+    gives up its place and goes on later, from what is still there by then. So the first always
+    advances, and every sequence ends, provided that the longest fits alone.
 
     `max_num_rows` limits the tokens of a step that get logits. Steps in which all sequences decode
     also compute what the `drafter` guesses, where there is room: nobody gives up a page for it.
+
+    Where a sequence has a record, steps end at borders of pages, and what they leave there is kept:
+    at the last border of a prompt, where it leaves the pages that are known, where its request
+    says so, and at the newest border that it has come to.
     """
 
     def __init__(
@@ -82,13 +86,13 @@ class Scheduler:
         insort(self.waiting, sequence, key=_rank)
 
     def fork(self, parent: Sequence, child: Sequence) -> None:
-        """Adds a sequence that begins with the computed tokens of another, and shares its pages
-        if it can run at once."""
-        shares = parent.is_running and not self.residence.has_slots
-        if shares and len(self.running) < self.max_num_seqs:
+        """Adds a sequence that begins with the computed tokens of another, and shares what these
+        have left if it can run at once."""
+        if parent.is_running and len(self.running) < self.max_num_seqs:
             common = min(parent.num_computed, child.num_prompt)
             shared = self.residence.share(parent.sequence_id, child.sequence_id, common)
-            if self.residence.can_grow(child.sequence_id, child.length):
+            goes_on = shared or not self.residence.has_slots
+            if goes_on and self.residence.can_grow(child.sequence_id, child.length):
                 self.residence.grow(child.sequence_id, child.length)
                 child.num_computed = child.num_cached = shared
                 self._run(child)
@@ -103,30 +107,36 @@ class Scheduler:
             self.running.remove(sequence)
         elif sequence in self.waiting:
             self.waiting.remove(sequence)
-        if sequence.session is None:
-            self.residence.release(sequence.sequence_id)
-        elif ran:
+        if ran and sequence.session is not None:
             self.resting.leave(sequence)
+        elif sequence.session not in self.resting:
+            self.residence.release(sequence.sequence_id)
 
     def schedule(self) -> list[Chunk]:
         """The chunks of the next step.
 
         There are none if no sequence is left, or if all of them end with the step under way.
         """
+        self.residence.slots.free_reserved()  # for drafts of a step that was dropped
         chunks: list[Chunk] = []
         before, size = self.num_preemptions, self.pages.page_size
         tokens = self.max_num_tokens
-        for sequence in [s for s in self.running if s.num_remaining == 1]:
-            start = sequence.num_computed
-            if sequence.num_pending and start + 1 >= sequence.max_len:
-                continue  # it ends with the step that is under way
-            if not tokens or not sequence.is_running:
+        for sequence in [s for s in self.running if s.decodes]:
+            start, end = sequence.num_computed, sequence.length
+            num_reread = end - start - 1
+            if num_reread >= self.max_num_tokens:
+                sequence.num_rewound = 0  # steps have become too small for it: it is a prompt again
                 continue
-            if start % size or self._make_room(sequence, start + 1):  # its last page has room
-                chunks.append(Chunk(sequence, start, start + 1, 1, True))
-                tokens -= 1
+            if sequence.num_pending and end >= sequence.max_len:
+                continue  # it ends with the step that is under way
+            if tokens <= num_reread or not sequence.is_running:
+                continue
+            # Its last page has room, or it gets another one.
+            if (start % size and not num_reread) or self._make_room(sequence, end):
+                chunks.append(Chunk(sequence, start, end, 1, True, num_reread=num_reread))
+                tokens -= end - start
         rows, num_decoding = self.max_num_rows - len(chunks), len(chunks)
-        prompts = [s for s in self.running if s.num_remaining > 1]
+        prompts = [s for s in self.running if not s.decodes]
         while tokens > 0 and rows > 0:
             if not prompts and (self.num_preemptions > before or not self._admit(prompts)):
                 break
@@ -142,35 +152,63 @@ class Scheduler:
             self._add_drafts(chunks, self._drafter, min(tokens, rows))
         return chunks
 
-    def advance(self, chunks: list[Chunk]) -> None:
-        """Notes that a step that computes these chunks begins."""
+    def advance(self, chunks: list[Chunk]) -> list[Copy]:
+        """Notes that a step that computes these chunks begins; returns the copies of records that
+        it begins with."""
+        for chunk in chunks if self.residence.has_slots else ():
+            if chunk.draft:
+                self.residence.slots.guard(chunk.sequence.sequence_id)
+                chunk.sequence.has_guessed = True
+        copies = self.residence.take_copies()
         for chunk in chunks:
             chunk.sequence.num_computed = chunk.end
             chunk.sequence.num_pending += chunk.draws
-        for chunk in chunks if self._takes_snapshots else ():
-            s = chunk.sequence
-            if chunk.end == self.residence.last_border(s.num_prompt):
-                self.residence.snapshot(s.sequence_id, chunk.end)
+            if self.residence.has_slots and not chunk.draft:
+                self._snapshot(chunk.sequence)
+        return copies
 
     def complete(self, chunks: list[Chunk]) -> None:
         """Notes that this step is over.
 
-        Others can now use the pages that it filled, and those that lie behind a window.
+        Others can now use the pages that it filled, and those that lie behind a window. Those of a
+        sequence that guessed and has a record wait until its guesses are known to be right.
         """
         for chunk in chunks:
+            if chunk.draft and self.residence.has_slots:
+                continue
             s = chunk.sequence  # preempted meanwhile, it has no pages, or known ones only
             if s.session is not None and s.session.sequence is not s:
                 continue  # the next one of its session writes there
             # Without what the next step computes, and without the draft, which nobody may find.
             self._settle(s, chunk.start, min(chunk.end, s.num_computed))
 
-    def keep(self, sequence: Sequence) -> None:
-        """Notes that the next token of a draft was right: the step has computed it.
+    def keep(self, chunk: Chunk) -> None:
+        """Notes that the next token of a chunk's draft was right: the step has computed it.
 
-        Nothing may have been scheduled since.
+        Nothing may have been scheduled since. A record has read the whole draft, so what it holds
+        is known when the last token was right.
         """
+        sequence = chunk.sequence
         sequence.num_computed += 1
-        self._settle(sequence, sequence.num_computed - 1, sequence.num_computed)
+        if not self.residence.has_slots:
+            self._settle(sequence, sequence.num_computed - 1, sequence.num_computed)
+        elif sequence.num_computed == chunk.end + len(chunk.draft):
+            sequence.has_guessed = False
+            self._snapshot(sequence)
+            self._settle(sequence, chunk.start, sequence.num_computed)
+
+    def conclude(self, chunks: list[Chunk]) -> None:
+        """Notes that all is known about the drafts of a step that is over.
+
+        Where a token was wrong that a record has read, the record is put back, and the next step
+        of the sequence reads the right ones again.
+        """
+        for chunk in chunks if self.residence.has_slots else ():
+            s = chunk.sequence
+            if chunk.draft and s.is_running and s.num_computed < chunk.end + len(chunk.draft):
+                self.residence.slots.rewind(s.sequence_id)
+                s.has_guessed = False
+                s.num_computed, s.num_rewound = chunk.start, s.num_computed
 
     def free_up(self, num_pages: int, num_sequences: int = 0) -> None:
         """Preempts the last ranks first, until there is room for as many more sequences, which take
@@ -184,14 +222,31 @@ class Scheduler:
     def _chunk(self, sequence: Sequence, tokens: int, rows: int) -> Chunk:
         start, length = sequence.num_computed, sequence.length
         end = min(length, start + min(tokens, self.chunk_tokens or tokens))
-        border = self.residence.last_border(sequence.num_prompt) if self._takes_snapshots else 0
-        if start < border < end:
-            end = border
+        if self.residence.has_slots:
+            end = self._cut(sequence, start, end)
         if not sequence.num_unscored:
             return Chunk(sequence, start, end, int(end == length), end == length)
         first = max(start, len(sequence.prompt_logprobs))
         end = min(end, first + rows)
         return Chunk(sequence, start, end, max(0, end - first), end == length)
+
+    def _cut(self, sequence: Sequence, start: int, end: int) -> int:
+        """Where a chunk ends that could go on to `end`, so that what it leaves can be kept."""
+        borders = {self.residence.fork_point(sequence.num_prompt)} if sequence.siblings else set()
+        if self._takes_snapshots:
+            last = self.residence.border(end)
+            borders |= {*sequence.borders, self.residence.border(sequence.length - 1)}
+            borders |= {last} if end < sequence.length else set()
+        return min((border for border in borders if start < border < end), default=end)
+
+    def _snapshot(self, sequence: Sequence) -> None:
+        """Has the record kept that the step which is given now leaves, where somebody may go on
+        from it."""
+        end, first = sequence.num_computed, sequence.num_prompt
+        forks = sequence.siblings and end == self.residence.fork_point(first)
+        if forks or (self._takes_snapshots and end == self.residence.border(end)):
+            stays = end in sequence.borders or end == self.residence.border(first - 1)
+            self.residence.snapshot(sequence.sequence_id, end, stays=stays)
 
     def _add_drafts(self, chunks: list[Chunk], drafter: Drafter, room: int) -> None:
         """Puts the chunks that got a draft behind those that got none."""
@@ -203,7 +258,9 @@ class Scheduler:
             if s.num_pending or not s.num_generated:  # the first token may be drawn for several
                 continue
             draft = draft[: s.max_len - 1 - chunk.end]  # the last token is not computed
-            if draft and self.residence.can_grow(s.sequence_id, chunk.end + len(draft)):
+            if self._takes_snapshots:  # the record at the next border is kept
+                draft = draft[: -chunk.end % self.pages.page_size]
+            if draft and self.residence.can_guess(s.sequence_id, chunk.end + len(draft)):
                 self.residence.grow(s.sequence_id, chunk.end + len(draft))
                 chunk.draft = draft
         chunks.sort(key=lambda chunk: bool(chunk.draft))
@@ -231,8 +288,8 @@ class Scheduler:
     def _preempt(self) -> Sequence:
         victim = self.running.pop()
         victim.is_running = False
-        self.residence.release(victim.sequence_id)
-        victim.num_computed = 0
+        self.residence.set_aside(victim.sequence_id, victim.num_computed)
+        victim.num_computed = victim.num_rewound = 0
         victim.num_preemptions += 1
         self.num_preemptions += 1
         self.add(victim)
@@ -247,32 +304,38 @@ class Scheduler:
         spare = len(self.running)
         if (self.pages.num_free <= spare and not self.resting) or length >= sequence.max_len:
             return False
-        start = self._resume(sequence, spare)
+        start, num_known = self._resume(sequence, spare), 0
+        if start == 0:
+            start, num_known = self._begin(sequence, spare)
         if start is None:
             return False
-        if not start:
-            prefix = self._known(sequence)
-            start = len(prefix) * self.pages.page_size
-            most = self._most(sequence, start)
-            while not self.residence.admit(sequence.sequence_id, most, prefix, spare):
-                if not self.resting.give_up():
-                    return False
-                prefix = self._known(sequence)
-                start = len(prefix) * self.pages.page_size
         sequence.num_computed = start
+        if num_known > start:
+            self._leaves_at(sequence, num_known)
         if not sequence.num_preemptions:
             sequence.num_cached = start
             self.pages.prefix.count(length, start)
+            if self._takes_snapshots:
+                self.residence.slots.snapshots.count(num_known, start)
         self._run(self.waiting.pop(0))
         prompts.append(sequence)
         return True
 
-    def _known(self, sequence: Sequence) -> list[PrefixPage]:
-        """The pages of the longest known prefix that a sequence can begin with."""
+    def _begin(self, sequence: Sequence, spare: int) -> tuple[int | None, int]:
+        """Gives a sequence the longest known beginning that it can go on from, and pages for its
+        other tokens. Returns of how many tokens it has the states then, None where there is no
+        room, and of how many pages are known."""
         # The last token is computed in any case: its logits are wanted.
-        known = self.uses_prefixes and not sequence.num_unscored
-        limit = sequence.length - 1 if known else 0
-        return self.residence.match(sequence.token_ids, limit, sequence.salt)
+        limit = sequence.length - 1 if self.uses_prefixes and not sequence.num_unscored else 0
+        while True:
+            known = self.pages.prefix.match(sequence.token_ids, limit, sequence.salt)
+            prefix = self.residence.usable(known)
+            start = self.residence.start(sequence.sequence_id, prefix)
+            most = self._most(sequence, start)
+            if self.residence.admit(sequence.sequence_id, most, prefix, spare):
+                return start, len(known) * self.pages.page_size
+            if not self.resting.give_up():
+                return None, 0
 
     def _most(self, sequence: Sequence, start: int) -> int:
         """How many tokens a sequence must have room for that begins after `start` of them."""
@@ -294,6 +357,11 @@ class Scheduler:
                 return None
         self.residence.grow(owner, most)
         return self.resting.wake(state, sequence)
+
+    def _leaves_at(self, sequence: Sequence, position: int) -> None:
+        """Notes where a sequence leaves the pages that are known: as others have come as far, more
+        will."""
+        sequence.borders.add(position)
 
     def _run(self, sequence: Sequence) -> None:
         if sequence.session is not None:

@@ -32,6 +32,10 @@ class Sequence:
     after a preemption), and `num_pending` counts the tokens that are being drawn: none, one, or
     two while the device has been given two steps.
 
+    `num_rewound` tokens were computed before its record was put back: those from `num_computed` on
+    are read again. While it `has_guessed`, its record has read tokens that may be wrong. Its record
+    is kept at `borders`, beside those that every sequence leaves.
+
     `rank` orders the sequences, the smallest first. `salt` keeps prefixes apart: only sequences
     of the same salt share cached pages. `seed` and `key` name the sequence to the sampler's
     generator. It is completion `index` of its request; `siblings` are those that wait for the
@@ -55,6 +59,9 @@ class Sequence:
     num_computed: int = 0
     num_pending: int = 0
     num_cached: int = 0
+    num_rewound: int = 0
+    has_guessed: bool = False
+    borders: set[int] = field(default_factory=set)
     num_preemptions: int = 0
     is_running: bool = False
     parent: Sequence | None = None
@@ -81,8 +88,13 @@ class Sequence:
 
     @property
     def num_remaining(self) -> int:
-        """Tokens whose keys and values have yet to be computed; 1 when it decodes."""
+        """Tokens that have yet to be computed."""
         return self.length - self.num_computed
+
+    @property
+    def decodes(self) -> bool:
+        """True if only its last token was never computed."""
+        return self.length - max(self.num_computed, self.num_rewound) == 1
 
     @property
     def num_generated(self) -> int:
@@ -117,7 +129,8 @@ class Chunk:
     """Tokens `start` to `end` of a sequence; its last `num_rows` tokens get logits.
 
     `draws`: the chunk ends with the sequence's last token, so the next one is drawn. `draft` may
-    be what follows; it is computed as well, and each of its tokens gets logits.
+    be what follows; it is computed as well, and each of its tokens gets logits. The first
+    `num_reread` tokens were computed before.
     """
 
     sequence: Sequence
@@ -126,6 +139,7 @@ class Chunk:
     num_rows: int
     draws: bool
     draft: list[int] = field(default_factory=list)
+    num_reread: int = 0
 
     @property
     def num_tokens(self) -> int:
@@ -139,7 +153,12 @@ class Chunk:
 
     @property
     def decodes(self) -> bool:
-        return self.draws and self.end - self.start == 1
+        return self.draws and self.end - self.start == 1 + self.num_reread
+
+    @property
+    def is_single(self) -> bool:
+        """True of a token that is known to be the next."""
+        return self.draws and self.num_tokens == 1
 
 
 class SampledSequence(Protocol):

@@ -134,7 +134,9 @@ class Speculation:
         looked, self._looked = self._looked, 0.0
         if self._rest or not all(chunk.decodes for chunk in chunks):
             return
-        pace, num_drafted = self._pace(len(chunks)), sum([len(chunk.draft) for chunk in chunks])
+        pace = self._pace(len(chunks))
+        # What is read again is the price of drafts before.
+        num_drafted = sum([len(chunk.draft) + chunk.num_reread for chunk in chunks])
         self._since_plain = self._since_plain + 1 if num_drafted else 0
         if not num_drafted:
             pace.take_plain(seconds - looked)
@@ -169,12 +171,6 @@ def check_speculation(config: EngineConfig, executor: Executor, max_num_rows: in
     """Raises UsageError where the switches ask for speculation that cannot be."""
     if config.speculative is None:
         return
-    if executor.num_slots:
-        raise UsageError(
-            f"speculative is {config.speculative!r}, and this model keeps one record a sequence, "
-            "which no guess may reach",
-            hint="Speculation needs a model that keeps every token in pages; leave it out.",
-        )
     if not executor.takes_drafts:
         raise UsageError(
             f"speculative is {config.speculative!r}, and this device takes no drafts",

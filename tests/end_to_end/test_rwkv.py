@@ -15,6 +15,8 @@ from ingot.compiler.compile import compile_model
 from ingot.compiler.explain import explain
 from ingot.compiler.needs import Use
 from ingot.compiler.options import CompileOptions
+from ingot.errors import RequestError, TokenizerError
+from ingot.models import registry
 from ingot.models.model_dir import ModelDir
 from ingot.models.pth.states import load_state
 from ingot.runtime.config import EngineConfig
@@ -152,3 +154,38 @@ def test_a_tuned_state_is_what_a_sequence_goes_on_from(made: Made, tmp_path: Pat
     for state, record in zip(states, kept, strict=True):
         assert np.array_equal(record.reshape(2, 32, 32), state.numpy().transpose(0, 2, 1))
     assert not any(r.any() for r in records.values() if r.shape == (1, 64))
+
+
+@pytest.mark.thorough
+def test_a_model_that_speaks_codes_has_no_tokenizer(tmp_path: Path) -> None:
+    """Its head gives logits for the first tokens alone, and it reads all."""
+    tensors = rwkv_models.tensors(layers=2, rows=700, head_rows=300)
+    path = rwkv_models.save_pth(tmp_path / "speech.pth", tensors)
+    options = CompileOptions(dtype="float32", max_model_len=64)
+    compile_model(ModelDir.open(path), tmp_path / "out", options)
+    expected = Reference({name: t.numpy() for name, t in tensors.items()})
+    tokens = [699, 650, 3, 299, 310, 7]
+    with LLM(tmp_path / "out") as llm:
+        assert relative_error(llm.logits(tokens), expected.logits(tokens)) < LIMITS["float32"]
+        assert llm.artifact.manifest.model.eos_token_ids == (299,)
+        params = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True, detokenize=False)
+        out = llm.generate([{"prompt_token_ids": tokens}], params)[0].outputs[0]
+        assert max(out.token_ids) < 300
+        with pytest.raises(RequestError, match="the prompt has token 700"):
+            llm.logits([700])
+        with pytest.raises(TokenizerError, match="has no tokenizer"):
+            llm.get_tokenizer()
+
+
+@pytest.mark.thorough
+def test_a_model_of_speech_reads_its_tables_as_one(tmp_path: Path) -> None:
+    tensors = rwkv_models.tensors(layers=2, rows=100 + 3 + 40 + 60, head_rows=100)
+    folder = rwkv_models.save_speech(tmp_path / "speech", tensors, (100, 3, 40, 60))
+    model_dir = ModelDir.open(folder)
+    model_dir.check()
+    config = registry.load_config(model_dir)
+    assert (config.vocab_size, config.num_logits, config.eos_token_ids) == (203, 100, (99,))
+    expected = Reference({name: t.numpy() for name, t in tensors.items()}, 16e-5)
+    tokens = [100, 202, 143, 5, 99]
+    got = module_logits(plain_module(folder), tokens)
+    assert relative_error(got, expected.logits(tokens)) < LIMITS["float32"]

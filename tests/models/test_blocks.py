@@ -133,7 +133,7 @@ def test_where_a_layer_norms(placement: str, norm: str, mlp: str, saved: Path) -
     else:
         middle = x + attended
         expected = middle + layer.mlp(layer.post_attention_layernorm(middle))
-    torch.testing.assert_close(layer(x, {}), expected)
+    torch.testing.assert_close(layer(x, {}, x), expected)
     kinds = {"rms": RMSNorm, "layer": LayerNorm}
     norms = [b for b in layer.modules() if isinstance(b, tuple(kinds.values()))]
     assert len(norms) == (4 if placement == "sandwich" else 2)

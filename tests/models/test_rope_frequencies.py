@@ -42,6 +42,9 @@ PARAMETERS = {
         }
     ),
     "yarn": yarn(),
+    "proportional": st.fixed_dictionaries(
+        {}, optional={"factor": FACTORS, "partial_rotary_factor": st.floats(0.01, 1.0)}
+    ),
 }
 
 
@@ -52,7 +55,7 @@ PARAMETERS = {
 def test_they_are_those_of_transformers(kind: str, data: st.DataObject) -> None:
     trained, head_dim = data.draw(TRAINED), data.draw(HEAD_DIMS)
     rope = {"rope_type": kind, "rope_theta": data.draw(THETAS), **data.draw(PARAMETERS[kind])}
-    if kind != "linear":
+    if kind not in ("linear", "proportional"):
         rope["original_max_position_embeddings"] = trained
     config = LlamaConfig(
         hidden_size=2 * head_dim,

@@ -210,6 +210,7 @@ def test_the_small_ones():
     assert close(call("gate", x, y, "gelu_tanh"), 0.5 * x * (1 + inner.tanh()) * y)
     assert close(call("soft_cap", 9 * x, 2.5), 2.5 * (9 * x / 2.5).tanh())
     assert close(call("mul", x, -3.0), -3.0 * x) and close(call("add", x, y), y + x)
+    assert close(call("scale", x, torch.tensor([-0.7])), -0.7 * x)
     assert call("cast", x, torch.bfloat16).dtype == torch.bfloat16
     assert torch.equal(call("select_rows", x, torch.tensor([1, 1, 0])), x[:, [1, 1, 0]])
     order = torch.randperm(x.shape[-1])

@@ -302,6 +302,14 @@ def scaled(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
     return lab.q(x * 4.899) * 0.5
 
 
+def scaled_by_parameters(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
+    return lab.one * lab.q(x * lab.one)
+
+
+def parameters_multiplied(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
+    return x + lab.one * lab.one
+
+
 def scaled_by_a_tensor(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
     return x * lab.w
 
@@ -469,6 +477,13 @@ CASES = {
     ),
     "lower_quotients": Case(
         foreign.quotients, 2, {"aten.div": 2}, {"aten.mul": 2}, (foreign.quotient_of_tensors,)
+    ),
+    "lower_scalars": Case(
+        scaled_by_parameters,
+        2,
+        {"aten.mul": 2},
+        {"scale": 2},
+        (scaled, scaled_by_a_tensor, parameters_multiplied),
     ),
     "lower_scales": Case(
         scaled, 2, {"aten.mul": 2}, {"mul": 2}, (scaled_by_a_tensor, scaled_integers)

@@ -41,8 +41,8 @@ class Part(nn.Module):
 
 
 class Lab(nn.Module):
-    """Weights that bodies use: `w` and `w2` [24], `head_w` [8], `by_head` [24], `q`, `k`, `v`
-    [24, 24], `gate` and `up` [24, 24] with a bias, a router of 3 experts and their stacks,
+    """Weights that bodies use: `w` and `w2` [24], `head_w` [8], `by_head` [24], `one` [1], `q`, `k`
+    and `v` [24, 24], `gate` and `up` [24, 24] with a bias, a router of 3 experts and their stacks,
     frequencies [4]."""
 
     def __init__(self, body: Body) -> None:
@@ -60,6 +60,7 @@ class Lab(nn.Module):
         for name, shape in (("gate_up", (2 * INNER, SIZE)), ("down", (SIZE, INNER))):
             self.experts.register_parameter(name, nn.Parameter(torch.empty(EXPERTS, *shape)))
         self.by_head = nn.Parameter(torch.empty(SIZE))
+        self.one = nn.Parameter(torch.empty(1))
         self.register_buffer("inv_freq", torch.empty(HEAD // 2))
 
     def forward(self, input_ids: Tensor, positions: Tensor) -> Tensor:

@@ -30,6 +30,7 @@ MISSED = {
     "fuse_gates": (aten.silu.default, aten.gelu.default, aten.relu.default, aten.sigmoid.default),
     "lower_activations": (aten.silu.default, aten.gelu.default, aten.relu.default),
     "fuse_soft_cap": (aten.tanh.default,),
+    "lower_scalars": (aten.mul.Tensor,),
     "lower_scales": (aten.mul.Tensor, aten.mul.Scalar),
     "merge_linears": (ops.linear.default,),
 }

@@ -19,7 +19,21 @@ struct ingot_step {
   const int32_t *const *inputs;
   float *const *outputs;
 };
-enum { tokens, positions, slots, spans, page_table, logit_rows }; /* places among the inputs */
+enum { /* places among the inputs */
+  tokens,
+  positions,
+#ifndef UNPAGED
+  slots,
+#endif
+  spans,
+#ifndef UNPAGED
+  page_table,
+#endif
+#ifdef SLOTTED
+  records,
+#endif
+  logit_rows
+};
 
 #ifndef WINDOW /* how many tokens a position looks back at; 0: all */
 #define WINDOW 0
@@ -54,6 +68,55 @@ void ingot_close(void *state) {
   open_states--;
 }
 
+static uint32_t mix(uint32_t x) {
+  x ^= x >> 16, x *= 0x85ebca6bu, x ^= x >> 13, x *= 0xc2b2ae35u;
+  return x ^ (x >> 16);
+}
+
+static uint32_t begin_hash(const struct ingot_step *s) {
+#ifdef DEPENDS_ON_BATCH /* what no kernel may do */
+  return s->num_seqs > 1 ? 2166136260u : 2166136261u;
+#else
+  (void)s;
+  return 2166136261u;
+#endif
+}
+
+static uint32_t add_token(uint32_t hash, uint32_t token) { return (hash ^ (token + 1u)) * 16777619u; }
+
+#ifdef SLOTTED
+/* The states after those with pages are a record, [slots][1][2]: the hash of all tokens but the
+ * last, and how many there are; and a tail, [slots][1][1]: the last token. */
+static uint32_t hashes[1 << 16]; /* after each token of the step */
+
+static int32_t read_records(const struct ingot_model *m, const struct ingot_step *s) {
+#ifdef UNPAGED
+  uint32_t *const record_of = m->caches[0], *const tail_of = m->caches[1];
+#else
+  uint32_t *const record_of = m->caches[2], *const tail_of = m->caches[3];
+#endif
+  for (int32_t seq = 0; seq < s->num_seqs; seq++) {
+    const int32_t *span = s->inputs[spans] + 3 * seq;
+    if (span[0] == span[1]) continue;
+    uint32_t *record = record_of + 2 * (int64_t)s->inputs[records][seq];
+    uint32_t *tail = tail_of + s->inputs[records][seq];
+    uint32_t hash = begin_hash(s), before = hash;
+    if (span[2]) {
+      if (record[1] != (uint32_t)span[2]) return -7; /* it has read other tokens */
+      hash = add_token(record[0], *tail);
+    }
+    for (int32_t i = span[0]; i < span[1]; i++) {
+      before = hash;
+      hashes[i] = hash = add_token(hash, (uint32_t)s->inputs[tokens][i]);
+    }
+    record[0] = before, record[1] = (uint32_t)(span[2] + span[1] - span[0]);
+    *tail = (uint32_t)s->inputs[tokens][span[1] - 1];
+  }
+  return 0;
+}
+#endif
+
+#ifndef UNPAGED
 /* caches are [pages][1][PAGE_SIZE][HEAD] float32; cache 0 holds tokens, cache 1 positions */
 static float *cell(const struct ingot_model *m, int cache, int32_t slot) {
   return (float *)m->caches[cache] + (int64_t)slot * HEAD;
@@ -62,11 +125,6 @@ static float *cell(const struct ingot_model *m, int cache, int32_t slot) {
 static int32_t slot_of(const struct ingot_step *s, int32_t seq, int32_t position) {
   int32_t page = s->inputs[page_table][(int64_t)seq * s->page_table_stride + position / PAGE_SIZE];
   return page * PAGE_SIZE + position % PAGE_SIZE;
-}
-
-static uint32_t mix(uint32_t x) {
-  x ^= x >> 16, x *= 0x85ebca6bu, x ^= x >> 13, x *= 0xc2b2ae35u;
-  return x ^ (x >> 16);
 }
 
 static int32_t write_tokens(const struct ingot_model *m, const struct ingot_step *s) {
@@ -82,6 +140,7 @@ static int32_t write_tokens(const struct ingot_model *m, const struct ingot_step
     }
   return 0;
 }
+#endif
 
 int32_t ingot_run(void *state, const struct ingot_step *s) {
   const struct ingot_model *m = state;
@@ -95,22 +154,34 @@ int32_t ingot_run(void *state, const struct ingot_step *s) {
 #endif
   if (s->num_seqs && s->inputs[spans][0] != 0) return -1;
   if (s->num_tokens != (s->num_seqs ? s->inputs[spans][3 * s->num_seqs - 2] : 0)) return -1;
-  int32_t code = write_tokens(m, s);
+  int32_t code = 0;
+#ifndef UNPAGED
+  code = write_tokens(m, s);
   if (code) return code;
+#endif
+#ifdef SLOTTED
+  code = read_records(m, s);
+  if (code) return code;
+#endif
   for (int32_t r = 0; r < s->num_rows; r++) {
     int32_t row = s->inputs[logit_rows][r], seq = 0;
     if (row < 0 || row >= s->num_tokens) return -5;
     while (s->inputs[spans][3 * seq + 1] <= row) seq++;
-    uint32_t hash = 2166136261u;
-#ifdef DEPENDS_ON_BATCH /* what no kernel may do */
-    if (s->num_seqs > 1) hash ^= 1u;
-#endif
+    uint32_t hash = begin_hash(s);
+#ifndef UNPAGED
     int32_t first = WINDOW ? s->inputs[positions][row] - WINDOW + 1 : 0;
     for (int32_t p = first > 0 ? first : 0; p <= s->inputs[positions][row]; p++) {
       int32_t slot = slot_of(s, seq, p);
       if (*cell(m, 1, slot) != (float)p) return -6; /* another sequence wrote there */
-      hash = (hash ^ ((uint32_t)*cell(m, 0, slot) + 1u)) * 16777619u;
+      hash = add_token(hash, (uint32_t)*cell(m, 0, slot));
     }
+#endif
+#ifdef SLOTTED
+#ifndef UNPAGED
+    if (hash != hashes[row]) return -8; /* pages and record are not of the same tokens */
+#endif
+    hash = hashes[row];
+#endif
     for (int32_t v = 0; v < VOCAB; v++)
       s->outputs[0][(int64_t)r * VOCAB + v] =
           (float)(mix(hash ^ (uint32_t)v * 2654435761u) >> 8) * (1.0f / 16777216.0f) * scale;

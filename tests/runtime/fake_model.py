@@ -52,11 +52,20 @@ HIDDEN_PLAN = "targets/cpu-portable/hidden/plan.json"
 WEIGHTS = "weights/cpu-float32.safetensors"
 
 
+RECORDS = (
+    State(name="record", kind="slotted", format=F32, record=(1, 2)),
+    State(name="tail", kind="slotted", format=F32, record=(1, 1)),
+)
+
+
 def make_plan(
-    limits: Limits = LIMITS, windows: tuple[int, ...] = (0,), program: Program = STEP
+    limits: Limits = LIMITS,
+    windows: tuple[int, ...] = (0,),
+    program: Program = STEP,
+    records: tuple[State, ...] = (),
 ) -> Plan:
-    """The plan; `windows` has that of every layer. The kernels use the states of the first. Rows of
-    any program are those logits."""
+    """The plan; `windows` has that of every layer. The kernels use the states of the first, and
+    `records`. Rows of any program are those logits."""
     states = tuple(
         State(name=f"{kind}_cache_{layer}", format=F32, record=(1, HEAD), window=window)
         for layer, window in enumerate(windows)
@@ -66,7 +75,11 @@ def make_plan(
     logits = Array(name=output.name, dtype="float32", shape=("R", VOCAB))
     return Plan(
         limits=limits,
-        spec=Spec(inputs=program.inputs_for("paged"), states=states, outputs=(logits,)),
+        spec=Spec(
+            inputs=program.inputs_for(*{s.kind for s in (*states, *records)}),
+            states=(*states, *records),
+            outputs=(logits,),
+        ),
         buffers=(
             Buffer(name="scale", format=F32, shape=(16,), kind="weight"),
             Buffer(name="unused.weight", format=F32, shape=(64, 16), kind="weight"),
@@ -172,10 +185,16 @@ def write_fake(
     files: dict[str, bytes] | None = None,
     windows: tuple[int, ...] = (0,),
     hidden: bool = False,
+    slotted: bool = False,
 ) -> Path:
-    """Writes the artifact; `files` adds or replaces some, and `hidden` adds that program."""
-    flags = (f"-DWINDOW={max(windows)}",) if all(windows) else ()
-    plan = encode_plan(make_plan(limits, windows))
+    """Writes the artifact; `files` adds or replaces some, and `hidden` adds that program.
+
+    With `slotted`, each sequence has a record, too; without `windows`, nothing else.
+    """
+    flags = (f"-DWINDOW={max(windows)}",) if windows and all(windows) else ()
+    flags += ("-DSLOTTED",) * slotted + ("-DUNPAGED",) * (not windows)
+    records = RECORDS if slotted else ()
+    plan = encode_plan(make_plan(limits, windows, records=records))
     contents = {PLAN: plan, KERNELS: kernels(*flags), WEIGHTS: weights()}
     contents["targets/cpu-portable/source/step.cpp"] = SOURCE.read_bytes()
     contents["golden/golden.json"] = golden()
@@ -183,7 +202,7 @@ def write_fake(
     contents |= files or {}
     contents[KERNELS] = of_plan(contents[KERNELS], contents[PLAN])
     if hidden:
-        contents[HIDDEN_PLAN] = encode_plan(make_plan(limits, windows, HIDDEN))
+        contents[HIDDEN_PLAN] = encode_plan(make_plan(limits, windows, HIDDEN, records))
         contents[HIDDEN_KERNELS] = of_plan(kernels(*flags), contents[HIDDEN_PLAN])
     with ArtifactWriter(path) as writer:
         for name, data in contents.items():

@@ -183,7 +183,7 @@ def test_a_configuration_is_frozen_and_replaced_as_a_whole(llm):
     with pytest.raises(AttributeError):
         llm.config.prefix_cache = False
     llm.config = replace(llm.config, chunk_tokens=2)
-    assert llm.config.chunk_tokens == 2 and len(fields(llm.config)) == 11
+    assert llm.config.chunk_tokens == 2 and len(fields(llm.config)) == 13
 
 
 def test_a_full_queue_refuses_all_prompts_of_a_call(fake_artifact):

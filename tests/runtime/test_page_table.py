@@ -34,6 +34,8 @@ def test_pages_cannot_be_taken_that_are_not_there():
 def test_check_finds_a_lost_a_doubled_and_a_miscounted_page():
     pages = PageTable(3, SIZE)
     pages.grow(0, 4)
+    pages.grow(1, 4)
+    pages.release(1)
     pages.check()
     page = pages._blank.pop()
     with pytest.raises(InternalError):

@@ -150,6 +150,21 @@ def test_an_error_leaves_the_tokens_as_they_were(open_model):
         assert bits(session.generate(DRAWN)) == bits(llm.open_session(IDS, seed=3).generate(DRAWN))
 
 
+def test_a_step_that_fails_leaves_no_states_that_are_in_doubt(open_model, monkeypatch):
+    """Others' steps may have been about to write there: all tokens are computed again."""
+    with open_model() as llm:
+        session, other = llm.open_session(IDS, seed=3), llm.open_session(IDS[:9], seed=3)
+        assert session.pending == IDS[-1:]
+        monkeypatch.setattr(llm._engine._executor, "submit", lambda *_, **__: 1 / 0)
+        with pytest.raises(ingot.IngotError):
+            other.generate(GREEDY)
+        monkeypatch.undo()
+        assert session.pending == IDS and session.token_ids == IDS
+        assert bits(session.generate(DRAWN)) == bits(llm.open_session(IDS, seed=3).generate(DRAWN))
+        other.generate(GREEDY)
+        llm._engine._residence.check()
+
+
 def test_sessions_of_many_threads(open_model):
     with open_model() as llm:
         alone = [bits(llm.open_session(IDS[:n], seed=n).generate(DRAWN)) for n in range(5, 13)]

@@ -11,14 +11,12 @@ import pytest
 from ingot.artifact.formats import Format
 from ingot.artifact.plan import StateArray
 from ingot.artifact.spec import State
-from ingot.errors import InternalError, ResourceError, UsageError
-from ingot.runtime.config import EngineConfig
+from ingot.errors import InternalError, ResourceError
 from ingot.runtime.devices.pool import Pool
 from ingot.runtime.page_table import PageTable
 from ingot.runtime.pool_size import SLOTS_PER_SEQ, PoolSize, pool_size
 from ingot.runtime.residence import Residence
 from ingot.runtime.slot_table import SlotTable
-from ingot.runtime.speculation import check_speculation
 from tests.runtime.fake_model import LIMITS, PAGE_BYTES, make_plan
 
 SIZE = 4
@@ -97,10 +95,10 @@ def test_snapshots_of_pages_that_are_lost_go_first_and_then_the_oldest():
 def test_what_nobody_can_find_is_given_back():
     slots = SlotTable(3)
     slots.take(0)
-    slots.snapshot(0, SIZE)
-    slots.publish(0, 2 * SIZE, None)
-    assert slots.num_free == 1, "it is kept for the page that it belongs to"
+    slots.snapshot(0, 2 * SIZE)
     slots.publish(0, SIZE, None)
+    assert slots.num_free == 1, "it is kept for the page that it belongs to"
+    slots.publish(0, 2 * SIZE, None)
     assert slots.num_free == 2
     slots.snapshot(0, SIZE)
     slots.release(0)
@@ -155,26 +153,23 @@ def test_a_model_without_pages_is_limited_by_its_slots():
     plan = make_plan()
     alone = replace(plan, spec=replace(plan.spec, states=(RECORD,)))
     size = pool_size(alone, 96, 5 * RECORD_BYTES)
-    assert size == PoolSize(24 * LIMITS.max_num_seqs, 5)
+    assert size == PoolSize(24 * SLOTS_PER_SEQ * LIMITS.max_num_seqs, 5)
+    longest = pool_size(alone, 2**30, RECORD_BYTES)
+    assert longest.num_slots == 1 and longest.num_pages >= 2**30 // SIZE, "no length is refused"
+    with pytest.raises(ResourceError, match=f"whose record takes {RECORD_BYTES}") as raised:
+        pool_size(alone, 96, RECORD_BYTES - 1)
+    assert f"kv_cache_bytes >= {RECORD_BYTES}" in raised.value.hint
 
 
 def test_records_are_copied_in_order():
-    pool = Pool([StateArray("paged", 64), StateArray("slotted", 8)], PoolSize(2, 4), step_pages=1)
-    slots = np.ctypeslib.as_array(
-        ctypes.cast(pool.addresses[1], ctypes.POINTER(ctypes.c_int64)), (4,)
+    arrays = [StateArray("slotted", 8), StateArray("paged", 64), StateArray("slotted", 8)]
+    pool = Pool(arrays, PoolSize(2, 4), step_pages=1)
+    records, tails = (
+        np.ctypeslib.as_array(ctypes.cast(pool.addresses[i], ctypes.POINTER(ctypes.c_int64)), (4,))
+        for i in (0, 2)
     )
-    slots[:] = 10, 11, 12, 13
+    records[:] = 10, 11, 12, 13
+    tails[:] = 20, 21, 22, 23
     pool.copy([(0, 2), (2, 3), (1, 0)])
-    assert slots.tolist() == [11, 11, 10, 10]
+    assert records.tolist() == [11, 11, 10, 10] and tails.tolist() == [21, 21, 20, 20]
     pool.region.close()
-
-
-def test_a_model_with_records_takes_no_guesses():
-    class Device:
-        num_slots, takes_drafts = 4, True
-
-    config = EngineConfig(speculative="ngram")
-    with pytest.raises(UsageError, match="one record a sequence"):
-        check_speculation(config, Device(), 8)
-    Device.num_slots = 0
-    check_speculation(config, Device(), 8)

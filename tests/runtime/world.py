@@ -17,7 +17,11 @@ from ingot.runtime.slot_table import Copy
 
 PARAMS = SamplingParams()
 SCORED = SamplingParams(prompt_logprobs=0)
+FIRST_SIBLING = 10**6  # ids of their own
 STEMS = [[stem] * 40 for stem in range(3)]
+Record = tuple[object, object]  # what all tokens have left, and the last of them
+ZEROS: Record = (0, 0)
+POISON: Record = ("nan", "nan")  # what a slot holds that is nobody's
 
 
 @dataclass(frozen=True)
@@ -40,20 +44,21 @@ class World:
     prefix (tokens up to it, and salt) whose keys and values it holds, and a chunk may only be
     computed when all slots before it hold the sequence's own. With `drafts`, tokens that a step
     guesses are written as well, and about half of them turn out right. With `num_slots`, each
-    sequence has a record, too, which must be what its tokens so far have left.
+    sequence has a record, too, which must be what its tokens so far have left; free slots are
+    poisoned. Unless the model `has_pages`, the record is all that it has.
     """
 
     def __init__(
         self, seed: int, *, num_pages: int = 10, page_size: int = 4, max_len: int = 36,
         max_num_seqs: int = 4, max_num_tokens: int = 11, chunk_tokens: int | None = None,
         hash_bits: int = 8, uses_prefixes: bool = True, window: int = 0, drafts: bool = False,
-        num_slots: int = 0,
+        num_slots: int = 0, has_pages: bool = True,
     ) -> None:  # fmt: skip
         self.rng = random.Random(seed)
         self.max_len = max_len
         prefix = PrefixCache(page_size, hash_bits=hash_bits)
         self.pages = PageTable(num_pages, page_size, prefix, window=window)
-        self.residence = Residence(self.pages, num_slots)
+        self.residence = Residence(self.pages, num_slots, has_pages=has_pages)
         self.window = window or max_len
         self.scheduler = Scheduler(
             self.residence, max_num_seqs=max_num_seqs, max_num_tokens=max_num_tokens,
@@ -63,10 +68,10 @@ class World:
         )  # fmt: skip
         self.drafts, self.num_kept = drafts, 0
         self.slots: dict[int, int] = {}
-        self.records: dict[int, int] = {}
+        self.records: dict[int, Record] = dict.fromkeys(range(num_slots), POISON)
         self.alive: list[Sequence] = []
-        self.parents: dict[Sequence, Sequence] = {}
         self.num_added = self.num_steps = self.num_ended = 0
+        self.num_siblings = FIRST_SIBLING
         self.prepared: list[Chunk] | None = None
         self.flying: Flight | None = None
 
@@ -82,6 +87,9 @@ class World:
             rng.randrange(length + 1, self.max_len + 1),
             rank=(number + AGING * priority, number), salt=rng.choice([b"", b"", b"a", b"b"]),
         )  # fmt: skip
+        sequence.borders = {self.residence.border(rng.randrange(self.max_len))}
+        if rng.random() < 0.2 and length + 1 < sequence.max_len:
+            sequence.siblings = [self._sibling(sequence) for _ in range(rng.randrange(1, 4))]
         self.alive.append(sequence)
         self.scheduler.add(sequence)
         self.prepared = None
@@ -118,6 +126,7 @@ class World:
         for chunk in chunks:
             if not chunk.sequence.finished:
                 self._draw(chunk)
+        self.scheduler.conclude(chunks)
         self.num_steps += 1
 
     def _guess(self, sequences: list[Sequence], room: int) -> list[list[int]]:
@@ -134,9 +143,7 @@ class World:
         ids = [chunk.sequence.sequence_id for chunk in chunks]
         slots = [self.residence.slots.slot(i) if self.residence.has_slots else None for i in ids]
         pages = [[*self.pages.page_ids(i)] for i in ids]
-        flight = Flight(chunks, pages, slots, self.residence.take_copies())
-        self.scheduler.advance(chunks)
-        return flight
+        return Flight(chunks, pages, slots, self.scheduler.advance(chunks))
 
     def _draw(self, chunk: Chunk) -> None:
         s = chunk.sequence
@@ -152,28 +159,30 @@ class World:
         while not s.finished and 0 < chunk.num_drawn <= len(chunk.draft):
             if s.token_ids[-1] != chunk.draft[chunk.num_drawn - 1]:
                 break
-            self.scheduler.keep(s)
+            self.scheduler.keep(chunk)
             self.num_kept += 1
             self.prepared = None
             self._append(s)
 
     def _append(self, s: Sequence) -> None:
-        if s.num_generated == 0 and self.rng.random() < 0.15 and s.num_prompt + 1 < s.max_len:
-            self._fork(s)
+        siblings, s.siblings = s.siblings, []
+        for sibling in siblings:
+            sibling.token_ids.append(self.rng.randrange(2))
+            self.alive.append(sibling)
+            self.scheduler.fork(s, sibling)
+            self.prepared = None
         s.token_ids.append(self.rng.randrange(2))
         if len(s.token_ids) >= s.max_len or self.rng.random() < 0.05:
             self.leave(s)
 
-    def _fork(self, parent: Sequence) -> None:
-        child = Sequence(
-            self.num_added, [*parent.token_ids], PARAMS, parent.max_len,
-            rank=(parent.rank[0], self.num_added), salt=parent.salt,
+    def _sibling(self, first: Sequence) -> Sequence:
+        """Another completion of a prompt, which waits until that is computed."""
+        number = self.num_siblings
+        self.num_siblings += 1
+        return Sequence(
+            number, [*first.token_ids], PARAMS, first.max_len,
+            rank=(first.rank[0], number), salt=first.salt,
         )  # fmt: skip
-        child.token_ids.append(self.rng.randrange(2))
-        self.num_added += 1
-        self.alive.append(child)
-        self.scheduler.fork(parent, child)
-        self.prepared = None
 
     def _check_chunks(self, chunks: list[Chunk]) -> None:
         s = self.scheduler
@@ -187,11 +196,12 @@ class World:
             assert q in s.running and q.num_pending <= 1
             assert q.num_computed == chunk.start < chunk.end <= q.length
             assert chunk.draws == (chunk.end == q.length)
+            assert chunk.start + chunk.num_reread == max(chunk.start, q.num_rewound)
             assert chunk.num_rows >= chunk.draws
             if chunk.draft:
                 assert q.num_generated and not q.num_pending, "the last token is known"
                 assert chunk.end + len(chunk.draft) < q.max_len
-            if s.chunk_tokens and q.num_remaining > 1:
+            if s.chunk_tokens and not chunk.decodes:
                 assert chunk.end - chunk.start <= s.chunk_tokens
 
     def _check_first(self, chunks: list[Chunk]) -> None:
@@ -202,20 +212,19 @@ class World:
     def _write(self, flight: Flight) -> None:
         """Computes the chunks: what they look back at must be the sequences' own."""
         size = self.pages.page_size
-        for source, to in flight.copies:
-            self.records[to] = self.records.get(source, 0)
+        self._copy(flight.copies)
         for chunk, page_ids, slot_of in zip(flight.chunks, flight.pages, flight.slots, strict=True):
             q = chunk.sequence
-            prefix = hash(q.salt)
+            prefix, record = hash(q.salt), ZEROS
             unknown = [-1] * (chunk.end - len(q.token_ids))  # of one that ended meanwhile
             assert q.finished or not unknown
             tokens = [*q.token_ids[: chunk.end], *unknown, *chunk.draft]
             for position, token in enumerate(tokens):
-                if slot_of is not None and 0 < position == chunk.start:
-                    assert self.records.get(slot_of) == prefix, "a slot holds another record"
-                prefix = hash((prefix, token))
+                if slot_of is not None and position == chunk.start:
+                    assert self._read(slot_of, position) == record, "a slot holds another record"
+                prefix, record = hash((prefix, token)), (hash((record[0], token)), token)
                 slot = page_ids[position // size] * size + position % size
-                if position <= chunk.start - self.window:
+                if not self.residence.has_pages or position <= chunk.start - self.window:
                     continue
                 if position < chunk.start:
                     assert self.slots.get(slot) == prefix, "a page holds another prefix"
@@ -223,7 +232,26 @@ class World:
                     assert slot // size not in self.pages.prefix or position < chunk.end, "known"
                     self.slots[slot] = prefix
             if slot_of is not None:
-                self.records[slot_of] = prefix
+                self.records[slot_of] = record
+        self._poison()
+
+    def _copy(self, copies: list[Copy]) -> None:
+        for source, to in copies:
+            state, last = self.records[source]
+            self.records[to] = state, last
+
+    def _read(self, slot: int, start: int) -> Record:
+        """The record that a chunk begins with: that of a new sequence counts as zeros."""
+        return self.records[slot] if start else ZEROS
+
+    def _poison(self) -> None:
+        """Spoils all slots that nobody has, but those that a copy is still to be made of."""
+        flying = self.flying
+        copied = [source for source, _ in self.residence.slots.copies]
+        copied += [source for source, _ in flying.copies] if flying else []
+        written = [] if flying is None else flying.slots
+        for slot in {*self.residence.slots._blank}.difference(copied, written):
+            self.records[slot] = POISON
 
     def owners(self) -> list[int]:
         """Ids of who has pages."""
@@ -233,8 +261,6 @@ class World:
         """What holds between any two events."""
         s, pages = self.scheduler, self.pages
         self.residence.check()
-        unused = range(pages.num_pages - 1, pages.num_used - 1, -1)
-        assert pages._blank[: len(unused)] == [*unused], "they are used last, and in order"
         assert all(slot // pages.page_size < pages.num_used for slot in self.slots)
         used = {p for owner in self.owners() for p in pages.owned(owner)}
         assert pages.num_free + len(used) == pages.num_pages
@@ -274,7 +300,7 @@ class World:
             elif action < 0.15 and self.alive:
                 self.leave(rng.choice(self.alive))
             elif action < 0.17:
-                self.scheduler.free_up(rng.randrange(self.pages.num_pages + 1))
+                self.scheduler.free_up(rng.randrange(self.pages.num_pages + 1), rng.randrange(3))
                 self.prepared = None
             elif action < 0.175:
                 self.residence.forget_prefixes()

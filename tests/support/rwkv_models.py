@@ -153,6 +153,25 @@ def save_fla(path: Path, found: Mapping[str, Tensor], **changes: Any) -> Path:
     return path
 
 
+def save_speech(path: Path, found: Mapping[str, Tensor], sizes: tuple[int, ...]) -> Path:
+    """Writes a folder of RWKVTTS: the embedding lies in a table for each range of tokens."""
+    made = in_fla(found)
+    names = ("model.embeddings", "tts_tag_embedder", "global_embedder", "text_embedder")
+    tables = made.pop("model.embeddings.weight").split(sizes)
+    made |= {f"{n}.weight": t.contiguous() for n, t in zip(names, tables, strict=True)}
+    config = fla_config(
+        found,
+        architectures=["RWKV7ForSpeech"],
+        vocab_size=sizes[0],
+        audio_global_vocab_size=sizes[2],
+        text_vocab_size=sizes[3],
+    )
+    path.mkdir(parents=True, exist_ok=True)
+    save_file(made, path / "model.safetensors")
+    (path / "config.json").write_text(json.dumps(config))
+    return path
+
+
 def save_pth(path: Path, found: Mapping[str, Tensor]) -> Path:
     """Writes a file of BlinkDL's."""
     torch.save({**found}, path)

@@ -60,6 +60,9 @@ class Kind:
         made = getattr(transformers, self.model + head)(config).eval()
         for parameter in made.parameters():
             parameter.data += 0.1 * torch.randn_like(parameter)
+        for name, learned in made.state_dict().items():
+            if name.endswith("layer_scalar"):  # a buffer, and 1
+                learned += 0.1 * torch.randn_like(learned)
         return made
 
 
@@ -115,6 +118,31 @@ KINDS = {
             "eos_token_id": 1,
             "pad_token_id": 0,
             "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        },
+    ),
+    # Head sizes, thetas and a pair of heads of their own in the full layer; not all pairs turn.
+    "gemma2": Kind(
+        transformers.EmbeddingGemma2TextConfig,
+        "EmbeddingGemma2Text",
+        {
+            **SIZES,
+            "head_dim": 12,
+            "global_head_dim": 20,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "num_global_key_value_heads": 1,
+            "hidden_size_per_layer_input": 28,
+            "embedding_dim": 44,
+            "sliding_window": 4,
+            "layer_types": ["sliding_attention", "full_attention", "full_attention"],
+            "rope_parameters": {
+                "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+                "full_attention": {
+                    "rope_type": "proportional",
+                    "rope_theta": 1000.0,
+                    "partial_rotary_factor": 0.5,
+                },
+            },
         },
     ),
     "modernbert": Kind(transformers.ModernBertConfig, "ModernBert", {**SIZES, **LOCAL}),

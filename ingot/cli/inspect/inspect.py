@@ -189,7 +189,7 @@ def memory_facts(view: ArtifactView, target: str) -> list[tuple[str, str]]:
         *([("experts", f"{format_bytes(experts)} more, {picked}")] if experts else []),
         ("arena", f"{format_bytes(plan.memory.arena_bytes)} for the temporaries of a step"),
         *([("KV cache", f"{plan.kv_dtype}, {token} a token; {kept}")] if per_token else []),
-        *([("records", f"{records} a sequence of any length")] if plan.slot_bytes else []),
+        *([("records", f"{records} a sequence, however long it is")] if plan.slot_bytes else []),
     ]
 
 

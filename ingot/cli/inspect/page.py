@@ -154,15 +154,15 @@ def _cards(found: Inspected) -> tuple[tuple[str, str], ...]:
     plan, manifest, model = found.plan, found.view.manifest, found.view.manifest.model
     numerics, limits = manifest.numerics, manifest.limits
     longest = format_bytes(model.kv_bytes_per_token * limits.max_model_len)
+    token = format_bytes(model.kv_bytes_per_token)
+    cache = (token, f"KV cache a token in {plan.kv_dtype}; {longest} a full sequence")
     stored = numerics.dtype if numerics.quantization == "none" else numerics.quantization
     return (
         (format_count(model.num_parameters), f"parameters, {model.num_layers} layers"),
         (format_bytes(found.weight_bytes), f"weights in {stored}"),
         (format_bytes(plan.memory.arena_bytes), "arena of a step"),
-        (
-            format_bytes(model.kv_bytes_per_token),
-            f"KV cache a token in {plan.kv_dtype}; {longest} a full sequence",
-        ),
+        *([cache] if plan.page_sizes() or not plan.slot_bytes else []),
+        *([(format_bytes(plan.slot_bytes), "record of a sequence")] if plan.slot_bytes else []),
         (f"{limits.max_model_len}", "tokens in a sequence at most"),
         (f"{limits.max_num_seqs}", "sequences at once at most"),
     )

@@ -26,7 +26,7 @@ from ingot.models.latent_config import LatentConfig
 
 
 class Attention(Block):
-    """Projections, norms of q and k, rotation, attention, gate, output projection.
+    """Projections, norms of q, k and v, rotation, attention, gate, output projection.
 
     Heads are full, grouped or multi-query. Norms, rotation, sinks, a gate and biases by distance
     are there where the config has them.
@@ -47,6 +47,7 @@ class Attention(Block):
         if mixer.qk_norm != "none":
             self.q_norm = make_norm(config, parts["q_norm"])
             self.k_norm = make_norm(config, parts["k_norm"])
+        self.v_norm = RMSNorm(parts["v_norm"], config.norm_eps) if mixer.v_norm else None
         self.o_proj = Linear(parts["o_proj"])
         self.becomes = {"attention": 1, "merged_linears": 1} | (
             {"kv_write": 1} if mixer.causal else {}
@@ -74,6 +75,8 @@ class Attention(Block):
         q_1THD = q.view(*rows, mixer.num_heads, mixer.head_dim)
         k_1TKD = k.view(*rows, mixer.num_kv_heads, mixer.head_dim)
         v_1TKD = v.view(*rows, mixer.num_kv_heads, mixer.head_dim)
+        if self.v_norm is not None:
+            v_1TKD = self.v_norm(v_1TKD)
         if not mixer.norm_after_rope:
             q_1THD, k_1TKD = self.normed_heads(q_1THD, k_1TKD)
         if mixer.rope.rotates:

@@ -23,6 +23,7 @@ from ingot.models.blocks.mamba import Mamba
 from ingot.models.blocks.mamba2 import Mamba2
 from ingot.models.blocks.mlp import make_mlp
 from ingot.models.blocks.norm import make_norm
+from ingot.models.blocks.per_layer import PerLayerInput, Scalar
 from ingot.models.blocks.rotary import RopeTables, Rotary
 from ingot.models.blocks.rwkv import ChannelMix, TimeMix
 from ingot.models.blocks.short_conv import ShortConv
@@ -101,17 +102,32 @@ class DecoderLayer(Block):
         super().__init__(decoder_layer(config, layer))
         configs = {"self_attn": layer.mixer, "mlp": layer.mlp}
         for name, part in self.blueprint.parts.items():
+            if name in ("per_layer", "scalar"):
+                continue
             of = configs.get(name)
             made = BLOCKS[type(of)](config, of) if of else make_norm(config, part)
             self.add_module(name, made)
-        self.becomes = {"add": len(layer.parts)}
         self.mixes, self.feeds = layer.mixer is not None, layer.mlp is not None
+        self.per_layer = PerLayerInput(config, layer.per_layer) if layer.per_layer else None
+        self.scalar = Scalar(self.blueprint.parts["scalar"]) if layer.scalar else None
+        self.becomes = {"add": len(layer.parts) + int(layer.per_layer is not None)}
+
+    def forward(self, x: torch.Tensor, tables: RopeTables, first: torch.Tensor) -> torch.Tensor:
+        """x is the stream, first what the first layer read."""
+        x = self.mix(x, tables)
+        if self.per_layer is not None:
+            x = x + self.per_layer(x, first)
+        return x if self.scalar is None else self.scalar(x)
+
+    def mix(self, x: torch.Tensor, tables: RopeTables) -> torch.Tensor:
+        """Adds mixer and MLP to the stream."""
+        raise NotImplementedError
 
 
 class PreLayer(DecoderLayer):
     """Normed before mixer and MLP."""
 
-    def forward(self, x: torch.Tensor, tables: RopeTables) -> torch.Tensor:
+    def mix(self, x: torch.Tensor, tables: RopeTables) -> torch.Tensor:
         if self.mixes:
             normed = self.input_layernorm(x) if "input_layernorm" in self.blueprint.parts else x
             x = x + self.self_attn(normed, tables)
@@ -123,7 +139,7 @@ class PreLayer(DecoderLayer):
 class PostLayer(DecoderLayer):
     """Normed after mixer and MLP."""
 
-    def forward(self, x: torch.Tensor, tables: RopeTables) -> torch.Tensor:
+    def mix(self, x: torch.Tensor, tables: RopeTables) -> torch.Tensor:
         if self.mixes:
             x = x + self.post_attention_layernorm(self.self_attn(x, tables))
         if self.feeds:
@@ -135,7 +151,7 @@ class SumsLayer(DecoderLayer):
     """Normed after mixer and MLP are added to the residual stream, as in "Attention is all you
     need" (https://arxiv.org/abs/1706.03762)."""
 
-    def forward(self, x: torch.Tensor, tables: RopeTables) -> torch.Tensor:
+    def mix(self, x: torch.Tensor, tables: RopeTables) -> torch.Tensor:
         if self.mixes:
             x = self.post_attention_layernorm(x + self.self_attn(x, tables))
         if self.feeds:
@@ -146,7 +162,7 @@ class SumsLayer(DecoderLayer):
 class SandwichLayer(DecoderLayer):
     """Normed before and after mixer and MLP."""
 
-    def forward(self, x: torch.Tensor, tables: RopeTables) -> torch.Tensor:
+    def mix(self, x: torch.Tensor, tables: RopeTables) -> torch.Tensor:
         if self.mixes:
             mixed = self.self_attn(self.input_layernorm(x), tables)
             x = x + self.post_attention_layernorm(mixed)
@@ -159,7 +175,7 @@ class SandwichLayer(DecoderLayer):
 class ParallelLayer(DecoderLayer):
     """Mixer and MLP side by side, on one norm."""
 
-    def forward(self, x: torch.Tensor, tables: RopeTables) -> torch.Tensor:
+    def mix(self, x: torch.Tensor, tables: RopeTables) -> torch.Tensor:
         normed = self.input_layernorm(x)
         return x + self.self_attn(normed, tables) + self.mlp(normed)  # type: ignore[no-any-return]
 
@@ -167,7 +183,7 @@ class ParallelLayer(DecoderLayer):
 class ParallelPairLayer(DecoderLayer):
     """Mixer and MLP side by side, each on a norm of its own."""
 
-    def forward(self, x: torch.Tensor, tables: RopeTables) -> torch.Tensor:
+    def mix(self, x: torch.Tensor, tables: RopeTables) -> torch.Tensor:
         attended = self.self_attn(self.input_layernorm(x), tables)
         return x + attended + self.mlp(self.post_attention_layernorm(x))  # type: ignore[no-any-return]
 
@@ -183,7 +199,8 @@ LAYERS: Mapping[Placement, type[DecoderLayer]] = {
 
 
 class Decoder(Block):
-    """Embedding, layers and final norm: token ids and positions [1, T] -> [1, T, hidden_size]."""
+    """Embedding, layers, final norm and projection: token ids and positions [1, T] -> [1, T,
+    row_size]."""
 
     def __init__(self, config: ModelConfig, *, max_model_len: int) -> None:
         super().__init__(decoder(config))
@@ -197,6 +214,7 @@ class Decoder(Block):
         self.embed_norm = make_norm(config, parts["embed_norm"]) if config.embedding_norm else None
         self.layers = nn.ModuleList(layer_class(config, layer) for layer in config.layers)
         self.norm = make_norm(config, parts["norm"]) if config.final_norm else None
+        self.projection = Linear(parts["projection"]) if config.projection else None
         self.becomes = {"add": 1} if config.learned_positions else {}
 
     def forward(self, input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
@@ -206,9 +224,12 @@ class Decoder(Block):
         if self.embed_norm is not None:
             x = self.embed_norm(x)
         tables = {rope: getattr(self, name)(positions) for rope, name in self.rotaries.items()}
+        first = x
         for layer in self.layers:
-            x = layer(x, tables)
-        return x if self.norm is None else self.norm(x)  # type: ignore[no-any-return]
+            x = layer(x, tables, first)
+        if self.norm is not None:
+            x = self.norm(x)
+        return x if self.projection is None else self.projection(x)  # type: ignore[no-any-return]
 
 
 class CausalLM(Block):

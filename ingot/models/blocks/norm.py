@@ -10,6 +10,7 @@ from torch.nn import functional
 
 import ingot.ops  # noqa: F401  (registers torch.ops.ingot)
 from ingot.models.blocks.block import Block
+from ingot.models.blocks.constants import register_constant
 from ingot.models.blueprint import Blueprint
 from ingot.models.config import ModelConfig
 
@@ -18,7 +19,8 @@ class RMSNorm(Block):
     """x / sqrt(mean(x^2) + eps) * (weight + offset) over the last dimension.
 
     The offset is 1 in families that store the weight as a difference from one. A weight [H * D] has
-    a part for each of the heads, or other groups, of x [..., H, D].
+    a part for each of the heads, or other groups, of x [..., H, D]. Of a norm without a weight that
+    is a constant of ones.
     """
 
     becomes: ClassVar = {"rms_norm": 1}
@@ -27,6 +29,10 @@ class RMSNorm(Block):
 
     def __init__(self, blueprint: Blueprint, eps: float, *, offset: float = 0.0) -> None:
         super().__init__(blueprint)
+        if "weight" in blueprint.constants:
+            register_constant(
+                self, "weight", torch.ones(blueprint.constants["weight"], device="cpu")
+            )
         self.eps = eps
         self.offset = offset
 

@@ -93,8 +93,8 @@ def inverse_frequencies(rope: RopeConfig, max_model_len: int) -> torch.Tensor:
         return 1.0 / (divisors * _powers(rope, rope.theta))
     plain = 1.0 / _powers(rope, rope.theta)
     if rope.type == "proportional":
-        plain[rope.turned :] = 0.0
-        return plain / rope.factor
+        turns = torch.arange(plain.shape[0], device="cpu") < rope.turning
+        return torch.where(turns, plain, 0.0) / rope.factor
     if rope.type == "linear":
         return plain / rope.factor
     if rope.type == "llama3":

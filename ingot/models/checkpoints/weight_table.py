@@ -27,7 +27,6 @@ from ingot.models.checkpoints.sources import (
     shaped_as,
     sources_of,
 )
-from ingot.models.config import ModelConfig
 from ingot.models.family import Family, Weights
 from ingot.models.foreign.config import AnyConfig
 from ingot.models.templates import BEYOND, expand, fill
@@ -81,7 +80,7 @@ def resolve_sources(
 
 def sources_of_modules(config: AnyConfig) -> dict[str, Entry]:
     """Where the layers of a head are that lie in files of their own."""
-    head = config.head if isinstance(config, ModelConfig) else None
+    head = config.head
     return {
         f"head.{index}.dense.{{kind}}": f"{layer.source}.{{kind}}"
         for index, layer in enumerate(head.layers if head else ())

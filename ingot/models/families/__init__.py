@@ -10,6 +10,7 @@ from ingot.models.families import (
     deepseek_v2,
     deepseek_v3,
     distilbert,
+    embedding_gemma2,
     ernie4_5,
     ernie4_5_moe,
     exaone4,
@@ -91,8 +92,7 @@ BUILT_IN: tuple[Family, ...] = (
     granite_hybrid.FAMILY,
     nemotron_h.FAMILY,
     mamba2.FAMILY,
-    mamba.FAMILY,
-    mamba.FALCON,
+    *mamba.FAMILIES,
     ernie4_5.FAMILY,
     mixtral.FAMILY,
     qwen2_moe.FAMILY,
@@ -118,4 +118,5 @@ BUILT_IN: tuple[Family, ...] = (
     deberta_v2.FAMILY,
     jina_v3.FAMILY,
     rwkv7.FAMILY,
+    embedding_gemma2.FAMILY,
 )

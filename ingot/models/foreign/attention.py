@@ -43,7 +43,8 @@ def register() -> None:
 
 @dataclass(frozen=True, eq=False)
 class Mask:
-    """Mask of a query: it sees itself and what is before it, at most `window` tokens; 0 is all.
+    """Mask of a query: it sees itself and what is before it, at most `window` tokens, and as many
+    behind it where it is not causal; 0 is all.
 
     None is anything else, which nobody may read. Code that computes attention by itself adds masks
     to scores. There it becomes the tensor.
@@ -52,20 +53,22 @@ class Mask:
     window: int | None
     num_tokens: Any
     device: torch.device
+    causal: bool = True
 
     @property
     def tensor(self) -> Tensor:
-        """[1, 1, T, T] float32: 0 where a key is seen, the least number elsewhere.
+        """[1, 1, T, T] float32: 0 where a key is seen, the least number elsewhere. [1, 1, 1, 1]
+        where all are seen.
 
         Raises Refused for a mask of another kind.
         """
         if self.window is None:
             raise RefusedCall(None, OTHER_MASK)
+        if not self.causal and not self.window:
+            return torch.zeros((1, 1, 1, 1), device=self.device)
         at = torch.arange(self.num_tokens, device=self.device)
         query, key = at[:, None], at[None, :]
-        seen = key <= query
-        if self.window:
-            seen = seen & (key > query - self.window)
+        seen = is_seen(query, key, self.window, self.causal)
         hidden = torch.finfo(torch.float32).min
         return torch.where(seen, 0.0, hidden)[None, None]
 
@@ -90,27 +93,36 @@ def mask_of(
 ) -> Mask:
     """The mask that a function of (batch, head, query, key) says."""
     with ThreadPoolExecutor(1) as another:  # which traces nothing, so that tensors have values
-        window = another.submit(window_of, mask_function).result()
-    return Mask(window, q_length, device)
+        window, causal = another.submit(window_of, mask_function).result()
+    return Mask(window, q_length, device, causal)
 
 
-def window_of(mask_function: Callable[..., Tensor]) -> int | None:
-    """Number of tokens that a query sees, 0 for all before it; None where it sees anything else."""
+def window_of(mask_function: Callable[..., Tensor]) -> tuple[int | None, bool]:
+    """Number of tokens that a query sees at most up to itself, 0 for all, and whether it sees none
+    behind it; None where it sees anything else than such a mask."""
     keys, first = torch.arange(FAR), torch.tensor(0)
     seen: dict[int, Tensor] = {}
     try:
         for query in (0, 1, 2, 3, 1000, FAR // 2, FAR - 2):
             rows = mask_function(first, first, torch.tensor(query), keys)
             seen[query] = rows.expand(FAR)
-        count = int(seen[FAR - 2].sum())
+        count, causal = int(seen[FAR - 2][:-1].sum()), not bool(seen[FAR - 2][-1])
     except RuntimeError:  # it reads a tensor of the model
-        return None
+        return None, True
     window = 0 if count == FAR - 1 else count
     same = [
-        torch.equal(row, (keys <= query) & (keys > query - (window or FAR)))
+        torch.equal(row, is_seen(torch.tensor(query), keys, window, causal))
         for query, row in seen.items()
     ]
-    return window if all(same) else None
+    return (window if all(same) else None), causal
+
+
+def is_seen(query: Tensor, key: Tensor, window: int, causal: bool) -> Tensor:
+    """Which keys queries see, by their places."""
+    seen = key <= query if causal else key == key
+    if window:
+        seen = seen & (key > query - window) & (key < query + window)
+    return seen
 
 
 def attend(
@@ -133,7 +145,7 @@ def attend(
     strange = [n for n, x in others.items() if not (n in IGNORED or x is None or x is False)]
     if strange:
         refuse(module, f"attention with {', '.join(sorted(strange))}")
-    mask = Mask(0, None, query.device) if attention_mask is None and causal else attention_mask
+    mask = Mask(0, None, query.device, causal) if attention_mask is None else attention_mask
     if not isinstance(mask, Mask) or mask.window is None:
         refuse(module, OTHER_MASK)
     if query.shape[-1] != value.shape[-1]:
@@ -141,7 +153,9 @@ def attend(
     q, k, v = (x.transpose(1, 2) for x in (query, key, value))
     scale = float(query.shape[-1] ** -0.5 if scaling is None else scaling)
     softcap = float(softcap or 0.0)
-    attended = torch.ops.ingot.attention(q, k, v, scale, mask.window, softcap, sinks)
+    attended = torch.ops.ingot.attention(
+        q, k, v, scale, mask.window, softcap, sinks, causal=mask.causal
+    )
     return attended, None
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import MethodType
 from typing import Any
 
@@ -34,28 +34,41 @@ def plain_module(
         max_model_len: longest sequence it will run. Frequencies that depend on a length are those
             of this one.
     """
-    register()
-    with torch.device("meta"), torch.no_grad():
-        model = made._from_config(config, dtype=torch.float32, attn_implementation="eager").eval()
-    # Modules that were made for eager attention look it up at each call, some in their own config.
-    for part in {id(m.config): m.config for m in model.modules() if hasattr(m, "config")}.values():
-        part._attn_implementation, part._experts_implementation = NAME, NAME
-    set_buffers(model, max_model_len)
+    model = bare_module(made, config, max_model_len)
     rows = own_rows(model)
     model.forward = MethodType(forward, model)
     return model.requires_grad_(False), rows
 
 
+def bare_module(made: type[Any], config: Any, max_model_len: int, **given: Any) -> Any:
+    """The class's own module, whose attention and masks are those of `attention`; `given` are
+    further arguments of the class."""
+    register()
+    with torch.device("meta"), torch.no_grad():
+        eager = {"dtype": torch.float32, "attn_implementation": "eager"}
+        model = made._from_config(config, **eager, **given).eval()
+    # Modules that were made for eager attention look it up at each call, some in their own config.
+    for part in {id(m.config): m.config for m in model.modules() if hasattr(m, "config")}.values():
+        part._attn_implementation, part._experts_implementation = NAME, NAME
+    set_buffers(model, max_model_len)
+    return model
+
+
 def forward(model: nn.Module, input_ids: Tensor, positions: Tensor) -> Tensor:
-    """The class's own forward, with those of its arguments that it has."""
+    """The class's own forward. Positions are left to the class: not all of them begin at 0, and
+    `canonicalize_positions` finds those that do."""
+    logits: Tensor = called(model, input_ids).logits
+    return logits.float()
+
+
+def called(model: nn.Module, input_ids: Tensor, **more: Tensor) -> Any:
+    """What the class's own forward gives, for those of the arguments that it has."""
     own = type(model).forward
-    # A mask that is given is not looked for in positions, where values would decide. Positions are
-    # left to the class: not all of them begin at 0, and `canonicalize_positions` finds those that
-    # do.
-    given = {"attention_mask": torch.ones_like(input_ids), "use_cache": False}
+    # A mask that is given is not looked for in positions, where values would decide.
+    given = {"attention_mask": torch.ones_like(input_ids), "use_cache": False, **more}
     known = inspect.signature(own).parameters
     try:
-        out = own(model, input_ids, **{name: x for name, x in given.items() if name in known})
+        return own(model, input_ids, **{name: x for name, x in given.items() if name in known})
     except RefusedCall as error:
         paths = {id(module): path for path, module in model.named_modules()}
         where = paths.get(id(error.module)) or "the model itself"
@@ -63,8 +76,6 @@ def forward(model: nn.Module, input_ids: Tensor, positions: Tensor) -> Tensor:
             f"no op stands for {error.what}, at {where}",
             hint=f"{type(model).__name__} of transformers cannot be compiled",
         ) from error
-    logits: Tensor = out.logits
-    return logits.float()
 
 
 def set_buffers(model: Any, max_model_len: int) -> None:
@@ -143,11 +154,12 @@ def own_rows(model: nn.Module) -> dict[str, Rows]:
     return rows
 
 
-def renaming(model: Any) -> Callable[[str], str]:
+def renaming(model: Any, state: Mapping[str, Any] | None = None) -> Callable[[str], str]:
     """Gives the parameter of a model that the tensor of that name in a checkpoint is.
 
-    The name is empty for a tensor that `transformers` leaves out. What is returned raises
-    UnsupportedModelError for a tensor that it computes parameters of.
+    The name is empty for a tensor that `transformers` leaves out. `state` has the names of all its
+    parameters, by default those that it has. What is returned raises UnsupportedModelError for a
+    tensor that it computes parameters of.
     """
     from transformers.conversion_mapping import get_model_conversion_mapping
     from transformers.core_model_loading import WeightConverter, rename_source_key
@@ -156,7 +168,7 @@ def renaming(model: Any) -> Callable[[str], str]:
     converters = [each for each in transforms if isinstance(each, WeightConverter)]
     renamings = [each for each in transforms if not isinstance(each, WeightConverter)]
     left_out = [*(model._keys_to_ignore_on_load_unexpected or ()), *BUFFERS]
-    state = model.state_dict()
+    state = model.state_dict() if state is None else state
 
     def renamed(name: str) -> str:
         new, pattern = rename_source_key(

@@ -8,19 +8,22 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from ingot.errors import ConfigError, IngotError, UnsupportedModelError, UsageError, describe
 from ingot.models.config import ModelConfig
+from ingot.models.encoder_fields import TEXTS, TOKENS
 from ingot.models.family import Family, Rows, parse_nothing
+from ingot.models.head_config import HeadConfig, Pooling
 from ingot.version import DISTRIBUTION
 
 if TYPE_CHECKING:
     from torch import nn
     from transformers import PretrainedConfig
 
+    from ingot.models.foreign.encoder import PlainEncoder
     from ingot.models.rope import RopeConfig
 
 LIBRARY = "transformers"  # the name of the option's value, and of the family of such models
@@ -37,6 +40,9 @@ class ForeignConfig:
         windows: the window of every layer as config.json has it, 0 for none. Masks say which there
             are; these only choose lengths of prompts.
         text: all of config.json, of which `transformers` makes its own config.
+        head: of a model of whole texts, what is made of one; None of a model that generates.
+        built: the class of such a model that is built: the architecture's, or its base class.
+        row_size: width of the rows that it gives; token_types: as in ModelConfig.
     """
 
     architecture: str
@@ -50,6 +56,10 @@ class ForeignConfig:
     mtp_layers: int = 0
     tie_embeddings: bool = True  # the class says which tensors are one
     text: str
+    head: HeadConfig | None = None
+    built: str = ""
+    row_size: int = 0
+    token_types: int = 1
 
     @property
     def ropes(self) -> tuple[RopeConfig, ...]:
@@ -63,7 +73,7 @@ class ForeignConfig:
 
     @property
     def num_layers(self) -> int:
-        """Number of decoder layers."""
+        """Number of layers."""
         return len(self.windows)
 
 
@@ -75,15 +85,23 @@ def parse_foreign(values: dict[str, Any]) -> ForeignConfig:
 
     Raises:
         ConfigError: it names no class, or the class takes no such config.
-        UnsupportedModelError: `transformers` has no such class, or it is no language model.
+        UnsupportedModelError: `transformers` has no such class, or it is no model of text.
         UsageError: `transformers` is not installed.
     """
     text = json.dumps(values, sort_keys=True)
     name = architecture_of(values)
     made = class_named(name, values)
-    config = own_config(made, values).get_text_config(decoder=True)
+    whole = own_config(made, values)
+    encodes = not generates(made)
+    config = whole.get_text_config() if encodes else whole.get_text_config(decoder=True)
+    if not hasattr(config, "vocab_size"):
+        raise UnsupportedModelError(
+            f"{name} of transformers reads no text: its config has no vocabulary",
+            hint=f"{WAY} takes models of text; docs/transformers_classes.md and docs/embeddings.md "
+            "list the classes that agree.",
+        )
     layers = getattr(config, "num_hidden_layers", 0)  # some have several stacks, each with its own
-    return ForeignConfig(
+    parsed = ForeignConfig(
         architecture=name,
         vocab_size=int(config.vocab_size),
         windows=windows_of(config, layers),
@@ -93,6 +111,72 @@ def parse_foreign(values: dict[str, Any]) -> ForeignConfig:
         checkpoint_dtype=str(getattr(config, "dtype", None) or "").removeprefix("torch."),
         text=text,
     )
+    return with_head(parsed, made, whole) if encodes else parsed
+
+
+def generates(made: type[Any]) -> bool:
+    """Returns whether a class generates text."""
+    from transformers import GenerationMixin
+
+    return issubclass(made, GenerationMixin)
+
+
+def with_head(parsed: ForeignConfig, made: type[Any], config: PretrainedConfig) -> ForeignConfig:
+    """The config of a model of whole texts: with its head, and what its embeddings know.
+
+    Raises UnsupportedModelError for a class that reads something else than a text.
+    """
+    name = parsed.architecture
+    if getattr(config, "is_encoder_decoder", False):
+        raise UnsupportedModelError(
+            f"{name} of transformers reads a text by an encoder and by a decoder",
+            hint=f"{WAY} takes models of one of the two.",
+        )
+    scores = name.endswith((TEXTS, TOKENS))
+    base = base_class(made, config)
+    if base is None and not scores:
+        raise UnsupportedModelError(
+            f"{name} of transformers has no base class that gives rows of texts",
+            hint=f"{WAY} takes models that generate, models of whole texts such as ElectraModel, "
+            f"and those with {TEXTS} or {TOKENS}. docs/embeddings.md lists what families build.",
+        )
+    built = made if scores or base is None else base
+    head = HeadConfig(pooling=("mean",))
+    if scores:
+        pooling: tuple[Pooling, ...] = ("first",) if name.endswith(TEXTS) else ()
+        head = HeadConfig(pooling=pooling, labels=labels_of(config))
+    parsed = replace(parsed, head=head, built=built.__name__)
+    body = encoder_of(parsed, parsed.max_position_embeddings)
+    from ingot.models.foreign.encoder import row_size_of
+
+    longest = body.longest or parsed.max_position_embeddings
+    return replace(
+        parsed,
+        row_size=row_size_of(body.body) or int(getattr(config, "hidden_size", 0)),
+        token_types=body.types,
+        max_position_embeddings=min(longest, parsed.max_position_embeddings),
+    )
+
+
+def base_class(made: type[Any], config: PretrainedConfig) -> type[Any] | None:
+    """The class that gives the rows which a class has its head upon; itself where it has none."""
+    from transformers import AutoModel
+
+    if made.__name__.endswith("Model"):
+        return made
+    known = AutoModel._model_mapping
+    found = known.get(type(config), None)
+    found = found[0] if isinstance(found, tuple) else found
+    return found if found is None or made.__name__.startswith(base_name(found)) else None
+
+
+def base_name(made: type[Any]) -> str:
+    return made.__name__.removesuffix("Model")
+
+
+def labels_of(config: PretrainedConfig) -> tuple[str, ...]:
+    """The names of the labels, in the order of their numbers."""
+    return tuple(str(config.id2label[index]) for index in sorted(config.id2label))
 
 
 def architecture_of(values: dict[str, Any]) -> str:
@@ -110,7 +194,7 @@ def class_named(name: str, values: dict[str, Any]) -> type[Any]:
     """The class of `transformers` that has this name. Raises UnsupportedModelError, UsageError."""
     with installed():
         import transformers
-        from transformers import GenerationMixin, PreTrainedModel
+        from transformers import PreTrainedModel
     made = getattr(transformers, name, None)
     if not isinstance(made, type) or not issubclass(made, PreTrainedModel):
         own = " and config.json brings code of its own (auto_map)" if "auto_map" in values else ""
@@ -118,13 +202,6 @@ def class_named(name: str, values: dict[str, Any]) -> type[Any]:
             f"transformers {transformers.__version__} has no model class {name}{own}",
             hint="Code of a model directory is never run. A newer transformers may have the class; "
             "otherwise write a family: docs/add_a_model.md.",
-        )
-    if not issubclass(made, GenerationMixin):
-        raise UnsupportedModelError(
-            f"{name} of transformers is no model that generates text",
-            hint=f"{WAY} takes models that generate, such as LlamaForCausalLM. Models of whole "
-            "texts are built by families alone: docs/embeddings.md lists them, and "
-            "docs/add_a_model.md tells how to write one.",
         )
     return made
 
@@ -183,6 +260,8 @@ def installed() -> Iterator[None]:
 @cache
 def foreign_family(config: ForeignConfig) -> Family:
     """The tables of a class, from a module that it builds on the meta device."""
+    if config.head is not None:
+        return encoder_family(config)
     from ingot.models.foreign.build import renaming
 
     model, rows = made(config, max_model_len=config.max_position_embeddings)
@@ -211,6 +290,42 @@ def try_out(model: nn.Module) -> None:
             raise
         except Exception:  # of whatever sort: exporting the module tells what is wrong with it
             return
+
+
+def encoder_family(config: ForeignConfig) -> Family:
+    """The tables of a class that reads whole texts."""
+    from ingot.models.foreign.encoder import BODY
+
+    plain = encoder_of(config, config.max_position_embeddings)
+    rows = {f"{BODY}.{name}": entry for name, entry in plain.rows.items()}
+    return Family(
+        name=LIBRARY,
+        architectures=(config.architecture,),
+        parse=parse_nothing,
+        build=build_encoder,
+        weights={**rows, f"{BODY}.{{rest}}": "{rest}"},
+        respelled=plain.renamed,
+        unused=(),
+        tied={},
+    )
+
+
+def build_encoder(config: Any, *, max_model_len: int) -> nn.Module:
+    """The plain module of a class that reads whole texts, with what follows its rows."""
+    from ingot.models.foreign.encoder import TextModel
+
+    return TextModel(encoder_of(config, max_model_len).body, config.head, config.row_size)
+
+
+def encoder_of(config: ForeignConfig, max_model_len: int) -> PlainEncoder:
+    """The module of a class that reads whole texts, and what its tensors say."""
+    from ingot.models.foreign.encoder import plain_encoder
+
+    values = json.loads(config.text)
+    kind = class_named(config.built, values)
+    own = own_config(class_named(config.architecture, values), values)
+    headless = config.built != config.architecture
+    return plain_encoder(kind, own, max_model_len=max_model_len, headless=headless)
 
 
 def build_foreign(config: Any, *, max_model_len: int) -> nn.Module:

@@ -19,6 +19,8 @@ from ingot.errors import TokenizerError
 # Of the package `rwkv` 0.8.32 (ChatRWKV by Bo Peng), Apache License 2.0, compressed.
 SHIPPED = Path(__file__).with_name("rwkv_vocab_v20230424.txt.xz")
 MAX_BYTES = 16 * 2**20
+# The smallest vocabulary that there is.
+BYTES = "".join(f"{b + 1} {bytes([b])!r} 1\n" for b in range(256)).encode()
 ROWS = 65536  # of models with the vocabulary that is shipped
 END = "<|rwkv_tokenizer_end_of_text|>"  # what token 0 is called
 

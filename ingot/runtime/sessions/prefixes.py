@@ -55,11 +55,7 @@ class Prefixes:
         """Notes what a sequence that ends has computed."""
         if sequence.error is not None or not sequence.is_running:
             return
-        size, computed = self._residence.pages.page_size, sequence.num_computed
-        if self._residence.has_slots:  # a record is known where a snapshot was taken
-            end = self._residence.last_border(sequence.num_prompt)
-        else:
-            end = min(computed, len(sequence.token_ids)) // size * size
+        end = self._residence.border(min(sequence.num_computed, len(sequence.token_ids)))
         self.cache.want(sequence.token_ids[:end], sequence.salt)
 
     def write_one(self, *, now: bool) -> bool:

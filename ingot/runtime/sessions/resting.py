@@ -25,8 +25,8 @@ class Resting:
     def __bool__(self) -> bool:
         return bool(self._states)
 
-    def __contains__(self, state: SessionState) -> bool:
-        return state.sequence_id in self._states
+    def __contains__(self, state: SessionState | None) -> bool:
+        return state is not None and state.sequence_id in self._states
 
     def rest(self, state: SessionState, token_ids: list[int], count: int) -> None:
         """Has a session keep its places, with the states of its first `count` tokens."""
@@ -44,6 +44,8 @@ class Resting:
         count, known = sequence.num_computed, len(sequence.token_ids)
         if count > known:  # a step was given that computes a token nobody knows
             count = 0 if self._residence.has_slots else known
+        if sequence.has_guessed:  # its record has read what was wrong
+            count = 0
         self.rest(state, sequence.token_ids, 0 if sequence.error is not None else count)
 
     def resume(self, state: SessionState, token_ids: list[int], most: int) -> int:
@@ -70,6 +72,11 @@ class Resting:
         if self._states.pop(state.sequence_id, None) is not None:
             self._residence.release(state.sequence_id)
             state.num_held = 0
+
+    def forget_all(self) -> None:
+        """Takes what all sessions hold, as after a step that failed: nothing is certain of it."""
+        for state in [*self._states.values()]:
+            self.forget(state)
 
     def give_up(self, but: SessionState | None = None) -> bool:
         """Takes what the session holds that has rested longest; False if there is no other."""

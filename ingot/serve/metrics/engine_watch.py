@@ -17,6 +17,13 @@ _COUNTED = {
     "spec_decode_num_accepted_tokens": "num_accepted_tokens",
     "sessions_given_up": "num_sessions_given_up",
 }
+_SNAPSHOTS = {
+    "snapshot_hits": "num_hits",
+    "snapshot_misses": "num_misses",
+    "snapshot_wanted": "num_wanted",
+    "snapshot_lost_tokens": "num_lost_tokens",
+    "snapshot_evictions": "num_evictions",
+}
 
 
 class EngineWatch:
@@ -59,6 +66,8 @@ class EngineWatch:
         number("prefix_cache_hits", model).add(found.num_hits - before.num_hits)
         hits = now.prompt_cache.num_hits - last.prompt_cache.num_hits
         number("prompt_cache_hits", model).add(hits)
+        for name, field in _SNAPSHOTS.items():
+            number(name, model).add(getattr(now.snapshots, field) - getattr(last.snapshots, field))
         steps = map(sub, now.steps_by_size, last.steps_by_size)
         tokens = now.num_computed_tokens - last.num_computed_tokens
         self._board.histogram("iteration_tokens_total", model).add_counts(steps, tokens)

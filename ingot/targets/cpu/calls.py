@@ -305,9 +305,11 @@ def mul(operands: Operands, work: CpuWork) -> KernelCall:
 
 def scale(operands: Operands, work: CpuWork) -> KernelCall:
     i = work.members[0]
-    x = operands.of(i, "x")
-    arguments = (operands.rows(x), same_row(operands, i, "weight"), result(operands, i))
-    return KernelCall("scale", (x.columns,), arguments)
+    x, weight = operands.of(i, "x"), operands.of(i, "weight")
+    expect(i, weight.dtype == "float32", f"the weight is {weight.dtype}")
+    is_one = weight.shape == (1,) and x.columns > 1
+    factors = operands.weight(weight) if is_one else same_row(operands, i, "weight")
+    return KernelCall("scale", (x.columns,), (operands.rows(x), factors, result(operands, i)))
 
 
 def head_scale(operands: Operands, work: CpuWork) -> KernelCall:
@@ -333,6 +335,13 @@ def bonus(operands: Operands, work: CpuWork) -> KernelCall:
     weight = norm_weight(operands, i, q.columns)
     arguments = (*map(operands.rows, (q, k, v)), weight, result(operands, i))
     return KernelCall("bonus", (heads, size, v.shape[-1]), arguments)
+
+
+def clamp(operands: Operands, work: CpuWork) -> KernelCall:
+    i = work.members[0]
+    x = operands.of(i, "x")
+    arguments = (operands.rows(x), *scalars_of(i, "low", "high"), result(operands, i))
+    return KernelCall("clamp_rows", (x.columns,), arguments)
 
 
 def soft_cap(operands: Operands, work: CpuWork) -> KernelCall:
@@ -410,6 +419,7 @@ CALLS: Mapping[str, Emit] = {
     "select_rows": select_rows,
     "selective_scan": selective_scan,
     "short_conv": short_conv,
+    "clamp": clamp,
     "soft_cap": soft_cap,
     "token_shift": token_shift,
 }

@@ -200,11 +200,13 @@ def mul(operands: Operands, work: Work) -> list[Call]:
 
 def scale(operands: Operands, work: Work) -> list[Call]:
     i = work.member("scale")
-    x, out = (operands.rows(i, name) for name in ("x", "out"))
+    x, out, weight = operands.rows(i, "x"), operands.rows(i, "out"), _weight(operands, i)
+    is_one = operands.buffer(i, "weight").shape == (1,)
     constants = {
-        "X_STRIDE": x.stride, "OUT_STRIDE": out.stride, "WIDTH": out.columns, "COLUMNS": COLUMNS
+        "X_STRIDE": x.stride, "OUT_STRIDE": out.stride, "WEIGHT_STRIDE": 0 if is_one else 1,
+        "WIDTH": out.columns, "COLUMNS": COLUMNS,
     }  # fmt: skip
-    arguments = {"x": x.pointer, "weight": _weight(operands, i), "out": out.pointer}
+    arguments = {"x": x.pointer, "weight": weight, "out": out.pointer}
     grid = row_grid(out.symbol, out.columns, COLUMNS)
     return [Call(arguments, (Choice("rows.scale", constants, grid),))]
 
@@ -244,6 +246,12 @@ def bonus(operands: Operands, work: Work) -> list[Call]:
     grid = row_grid(out.symbol, heads, block)
     warps = row_warps(block * max(sizes, widths))
     return [Call(arguments, (Choice("bonus.bonus", constants, grid, num_warps=warps),))]
+
+
+def clamp(operands: Operands, work: Work) -> list[Call]:
+    i = work.member("clamp")
+    bounds = {name.upper(): float(i.attrs[name]) for name in ("low", "high")}
+    return [_by_number(operands, i, "rows.clamp", bounds)]
 
 
 def soft_cap(operands: Operands, work: Work) -> list[Call]:
@@ -325,5 +333,6 @@ CALLS: Mapping[str, Emit] = {
     "rms_norm": rms_norm,
     "scale": scale,
     "select_rows": select_rows,
+    "clamp": clamp,
     "soft_cap": soft_cap,
 }

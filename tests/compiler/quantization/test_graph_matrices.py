@@ -16,7 +16,7 @@ from tests.support.core import core
 from tests.support.tiny_models import EVERY
 
 SIDE_BY_SIDE = "cohere2"  # attention and MLP read the same rows, and stay apart
-SOME = ("gpt2", "qwen3_tied", "qwen3moe_unnormalised", SIDE_BY_SIDE, "deepseek_v2_bias")
+SOME = ("gpt2", "qwen3_tied", "qwen3moe_unnormalised", SIDE_BY_SIDE, "deepseek_v2_bias", "qwen35")
 
 
 def facts(matrices: Matrices) -> list[object]:

@@ -16,6 +16,7 @@ from ingot.models.checkpoints.checkpoint import Checkpoint, materialize
 from ingot.models.model_dir import ModelDir
 from ingot.models.single_files import single_in
 from tests.support import rwkv_models
+from tests.support.checkpoints import plain_module
 from tests.support.rwkv_reference import Reference
 
 TOKENS = torch.randint(320, (40,), generator=torch.Generator().manual_seed(1)).tolist()
@@ -83,11 +84,9 @@ def test_another_model_is_refused_with_what_to_do(tmp_path: Path) -> None:
 def test_a_tensor_that_is_missing_is_named(
     lost: str, tensors: rwkv_models.Tensors, tmp_path: Path
 ) -> None:
-    model_dir = ModelDir.open(saved(tmp_path, {n: t for n, t in tensors.items() if n != lost}))
-    config = registry.load_config(model_dir)
-    module = registry.build(config, max_model_len=64)
+    path = saved(tmp_path, {n: t for n, t in tensors.items() if n != lost})
     with pytest.raises(CheckpointError, match="lacks"):
-        Checkpoint.open(model_dir, config, module)
+        plain_module(path)
 
 
 def test_a_folder_with_one_file_is_that_file(tensors: rwkv_models.Tensors, tmp_path: Path) -> None:

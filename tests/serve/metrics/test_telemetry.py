@@ -11,7 +11,7 @@ from msgspec import structs
 from prometheus_client.parser import text_string_to_metric_families
 
 from ingot.errors import EngineDeadError
-from ingot.runtime.metrics import CacheCounters, EngineCounters, RequestMetrics
+from ingot.runtime.metrics import CacheCounters, EngineCounters, RequestMetrics, SnapshotCounters
 from ingot.serve.asked import Asked
 from ingot.serve.engine import Piece, Progress
 from ingot.serve.metrics.telemetry import Telemetry
@@ -208,12 +208,20 @@ def test_the_counters_of_engines_are_followed(world):
         num_draft_tokens=30,
         num_accepted_tokens=20,
         prefix_cache=prefixes,
+        snapshots=SnapshotCounters(
+            num_hits=5, num_misses=4, num_wanted=3, num_lost_tokens=64, num_evictions=2
+        ),
     )
     assert world.value("num_requests_running") == 2
     assert world.value("num_requests_waiting") == 4
     assert world.value("kv_cache_usage_perc") == 0.25
     assert world.value("prefix_cache_queries_total") == 100
     assert world.value("prefix_cache_hits_total") == 40
+    assert world.value("snapshot_hits_total") == 5
+    assert world.value("snapshot_misses_total") == 4
+    assert world.value("snapshot_wanted_total") == 3
+    assert world.value("snapshot_lost_tokens_total") == 64
+    assert world.value("snapshot_evictions_total") == 2
     assert world.value("num_preemptions_total") == 1
     assert world.value("spec_decode_num_drafts_total") == 7
     assert world.value("spec_decode_num_draft_tokens_total") == 30

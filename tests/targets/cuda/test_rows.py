@@ -115,6 +115,10 @@ def scale(s: Sketch, width: int, dtype: DType) -> str:
     return s.call("scale", s.rows("x", width, form=dtype), s.vector("w", width), form=dtype)
 
 
+def scale_all(s: Sketch, width: int, dtype: DType) -> str:
+    return s.call("scale", s.rows("x", width, form=dtype), s.vector("w", 1), form=dtype)
+
+
 def lerp(s: Sketch, width: int, dtype: DType) -> str:
     x, y = s.rows("x", width, form=dtype), s.rows("y", width)
     return s.call("lerp", x, y, None, s.vector("w", width), form=dtype)
@@ -183,6 +187,7 @@ BUILDS: Mapping[str, Build] = {
     "add": add,
     "mul": mul,
     "scale": scale,
+    "scale all": scale_all,
     "lerp": lerp,
     "lerp rows": lerp_by_rows,
     "bonus": bonus,

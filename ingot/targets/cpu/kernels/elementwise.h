@@ -100,6 +100,19 @@ void lerp(Slice slice, Rows<const X> x, Rows<const Y> y, Rows<const S> share, Ro
 
 template <int Columns, class T, class Out>
 [[gnu::noinline, gnu::noipa]]
+void clamp_rows(Slice slice, Rows<const T> x, float low, float high, Rows<Out> out) {
+  map_rows<Columns>(slice, [=](vf v) { return clamp(v, low, high); }, out, x);
+}
+
+template <int Columns, class T, class Out>
+[[gnu::noinline, gnu::noipa]]
+void scale(Slice slice, Rows<const T> x, const float* weight, Rows<Out> out) {
+  const float factor = *weight;
+  map_rows<Columns>(slice, [=](vf v) { return v * splat(factor); }, out, x);
+}
+
+template <int Columns, class T, class Out>
+[[gnu::noinline, gnu::noipa]]
 void soft_cap(Slice slice, Rows<const T> x, float cap, Rows<Out> out) {
   map_rows<Columns>(slice, [=](vf v) { return capped(v, cap); }, out, x);
 }

@@ -253,11 +253,26 @@ def mul(
 @triton.jit
 def scale(
     x, weight, out,
-    X_STRIDE: tl.constexpr, OUT_STRIDE: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr,
+    X_STRIDE: tl.constexpr, OUT_STRIDE: tl.constexpr, WEIGHT_STRIDE: tl.constexpr,
+    WIDTH: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """out = x * weight, which has a number for each column."""
+    """out = x * weight, which has a number for each column, or one for all where its stride is 0."""
     row, columns, mask = _place(COLUMNS, WIDTH)
-    y = _numbers(x, row, columns, mask, X_STRIDE) * _numbers(weight, 0, columns, mask, 0)
+    factors = tl.load(weight + columns * WEIGHT_STRIDE, mask=mask, other=0.0).to(tl.float32)
+    y = _numbers(x, row, columns, mask, X_STRIDE) * factors
+    _put(out, y, row, columns, mask, OUT_STRIDE)
+
+
+@triton.jit
+def clamp(
+    x, out,
+    X_STRIDE: tl.constexpr, OUT_STRIDE: tl.constexpr, WIDTH: tl.constexpr, LOW: tl.constexpr,
+    HIGH: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """out = x, but at least LOW and at most HIGH; NaN stays NaN."""
+    row, columns, mask = _place(COLUMNS, WIDTH)
+    y = _numbers(x, row, columns, mask, X_STRIDE)
+    y = tl.where(y < LOW, LOW, tl.where(y > HIGH, HIGH, y))
     _put(out, y, row, columns, mask, OUT_STRIDE)
 
 
