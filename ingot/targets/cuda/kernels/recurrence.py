@@ -1,10 +1,10 @@
 """Matrices of heads that decay, take up rows and are read, a cell of GRID tokens at a time.
 
 See `ingot/ops/cells.py` for the arithmetic, and `ingot/artifact/cells.py` for the records. A
-program has some value columns of a head, and does the cells of a sequence in order. A cell is always
-computed whole: the record gives the rows that earlier steps brought, and rows that no step has
-brought yet are zeros, which later rows alone would read. So a token has the same arithmetic in any
-step.
+program has some value columns of a head, and does the cells of a sequence in order. A cell is
+always computed whole: the record gives the rows that earlier steps brought, and rows that no step
+has brought yet are zeros, which later rows alone would read. So a token has the same arithmetic in
+any step.
 
 All of it is float32; products have its digits (three products of tf32), and no exponential is above
 1.
