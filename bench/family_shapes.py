@@ -8,6 +8,7 @@ from typing import Any
 import transformers
 
 from bench.expert_shapes import EXPERT_SHAPES
+from bench.record_shapes import RECORD_SHAPES
 
 MISTRAL = {"num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128}
 
@@ -130,8 +131,8 @@ SPECIAL = {"bos_token_id": 256, "eos_token_id": 257, "pad_token_id": 0}
 
 
 def family_config(name: str) -> transformers.PreTrainedConfig:
-    """The configuration of one of `FAMILY_SHAPES` or `EXPERT_SHAPES`."""
-    prefix, options = (FAMILY_SHAPES | EXPERT_SHAPES)[name]
+    """The configuration of one of `FAMILY_SHAPES`, `EXPERT_SHAPES` or `RECORD_SHAPES`."""
+    prefix, options = (FAMILY_SHAPES | EXPERT_SHAPES | RECORD_SHAPES)[name]
     config: transformers.PreTrainedConfig = getattr(transformers, f"{prefix}Config")(
         **{"max_position_embeddings": 4096, **SPECIAL, **options}
     )

@@ -24,6 +24,7 @@ import transformers
 
 from bench.expert_shapes import EXPERT_SHAPES
 from bench.family_shapes import FAMILY_SHAPES, family_config
+from bench.record_shapes import RECORD_SHAPES
 from bench.rwkv_shapes import RWKV_SHAPES, rwkv_config, rwkv_weights
 
 SHARD_BYTES = 4 * 10**9
@@ -194,7 +195,10 @@ SHAPES: dict[str, Callable[[], Config]] = {
     "mistral-7b": _mistral_7b,
     "bge-m3": _bge_m3,
     "deepseek-v2-lite-4": lambda: _deepseek_v2_lite(4),
-    **{name: partial(family_config, name) for name in (*FAMILY_SHAPES, *EXPERT_SHAPES)},
+    **{
+        name: partial(family_config, name)
+        for name in (*FAMILY_SHAPES, *EXPERT_SHAPES, *RECORD_SHAPES)
+    },
 }
 
 

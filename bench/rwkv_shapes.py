@@ -12,6 +12,7 @@ Shapes = dict[str, tuple[int, ...]]
 RWKV_SHAPES: Mapping[str, tuple[int, int, tuple[int, int, int, int]]] = {
     "rwkv7-0.4b": (1024, 24, (64, 64, 32, 128)),
     "rwkv7-1.5b": (2048, 24, (96, 96, 64, 256)),
+    "rwkv7-small": (512, 2, (64, 64, 32, 128)),
 }
 LOW = ("w", "a", "v", "g")
 VOCABULARY, HEAD = 65536, 64

@@ -60,6 +60,13 @@ def _recipes() -> dict[str, Recipe]:
             )
     for name, shape in (("experts", "small-experts"), ("latent", "small-latent")):
         found |= {f"{name}-{each}": Recipe(shape, formats[each], disk_gb=0.1) for each in formats}
+    for name, shape in (
+        ("delta", "small-delta"), ("mamba2", "small-mamba2"), ("rwkv", "rwkv7-small"),
+    ):  # fmt: skip
+        found |= {
+            f"{name}-{each}": Recipe(shape, options, (CUDA, CPU), disk_gb=0.2)
+            for each, options in (("bf16", {}), ("f32", {"dtype": "float32"}))
+        }
     for name in ("shakespeare-bf16", "qwen3-0.6b-bf16"):
         found[f"{name}-dependent"] = replace(found[name], dependent=True)
     return found

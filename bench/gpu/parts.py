@@ -9,6 +9,9 @@ from bench.gpu.places import LIMITS
 BUNDLED = ("shakespeare-bf16", "shakespeare-int8", "shakespeare-int4", "shakespeare-kv8")
 FLOATS = ("shakespeare-f32", "shakespeare-f16")
 MIXED = ("experts-bf16", "experts-int4", "latent-bf16", "latent-kv8")
+# Records of sequences: matrices in cells of 16 tokens, that decay by heads and by key channels.
+RECORDS = ("delta-bf16", "mamba2-bf16", "rwkv-bf16")
+RECORDS_IN_FULL = ("delta-f32", "rwkv-f32")  # products of three tf32 have the digits of float32
 SMALL, LARGE = "qwen3-0.6b", "llama-3.1-8b"
 SMALL_ARTIFACTS = (f"{SMALL}-bf16", f"{SMALL}-int4")
 # With launches that begin before the one before them ends, beside the same models without.
@@ -68,6 +71,12 @@ PARTS = (
     *of_each("first token", "separate:first_token", 45, SMALL_ARTIFACTS[:1]),
     *of_each("verify", "parity:verify", 40, SMALL_ARTIFACTS),
     *of_each("sanitizer", "separate:sanitizer", 60, BUNDLED[:1]),
+    Part("compile records", "artifacts:build", 120, 1, (*RECORDS, *RECORDS_IN_FULL), makes=True),
+    *of_each("rows", "rows:rows", 40, (*RECORDS, *RECORDS_IN_FULL)),
+    *of_each("ways", "ways:ways", 40, RECORDS),
+    *of_each("verify", "parity:verify", 30, (*RECORDS, *RECORDS_IN_FULL)),
+    *of_each("cpu", "parity:beside_cpu", 30, RECORDS_IN_FULL),
+    *of_each("requests", "requests:requests", 45, RECORDS[:1]),
     Part("compile dependent", "artifacts:build", 60, 1, DEPENDENT, makes=True),
     *of_each("ways", "ways:ways", 40, DEPENDENT[:1]),
     *of_each("verify", "parity:verify", 30, DEPENDENT[:1]),

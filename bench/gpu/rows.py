@@ -79,15 +79,20 @@ def traced(
 
 
 def fill(inputs: StepInputs, tokens: Any, start: int, page_size: int) -> None:
-    """A step of one sequence, whose pages are the first ones in order; its last token's logits."""
+    """A step of one sequence, whose pages are the first ones in order, and its record the first;
+    its last token's logits."""
     inputs.clear()
     count = len(tokens)
     places = np.arange(start, start + count)
-    pages = -(-(start + count) // page_size)
     inputs["tokens"][:count] = tokens
-    inputs["positions"][:count] = inputs["slots"][:count] = places
+    inputs["positions"][:count] = places
     inputs["spans"][0] = 0, count, start
-    inputs["page_table"][0, :pages] = np.arange(pages)
+    if "slots" in inputs:
+        pages = -(-(start + count) // page_size)
+        inputs["slots"][:count] = places
+        inputs["page_table"][0, :pages] = np.arange(pages)
+    if "records" in inputs:
+        inputs["records"][0] = 0
     inputs["logit_rows"][0] = count - 1
     inputs.num_tokens, inputs.num_seqs, inputs.num_rows = count, 1, 1
 

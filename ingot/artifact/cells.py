@@ -1,8 +1,8 @@
 """Cells: tokens that a recurrence takes up together, on a grid that begins where a sequence does.
 
 A record holds the matrices as they were where the cell of the next token begins, and behind them a
-row for each token of that cell: what the tokens bring, as it is. So a cell can be computed again and
-again from the same numbers, however steps cut it; and a record goes on from any of its tokens.
+row for each token of that cell: what the tokens bring, as it is. So a cell can be computed again
+and again from the same numbers, however steps cut it; and a record goes on from any of its tokens.
 """
 
 from __future__ import annotations

@@ -175,7 +175,7 @@ _PASSES = {"add": 2.5, "delta": 3.5, "low_rank": 4.5}
 
 def recurrence(instruction: Instruction, operands: Operands, shape: StepShape) -> Cost:
     """A recurrence: reads and writes the record of each sequence, and passes over its matrices for
-    every token. In cells it writes these where a cell is complete, and reads half a cell of rows."""
+    every token. In cells it writes these where one is complete, and reads half a cell of rows."""
     state, grid = operands["state"], int(instruction.attrs.get("grid", 0))
     matrices = int(operands["k"].shape[-1]) * operands["v"].columns
     rows = math.prod(map(int, state.shape[1:])) - matrices

@@ -5,8 +5,8 @@ that their cell began with is a product for all of them at once, and so is what 
 other; S moves where a cell is complete. The grid is the sequence's own, so that the numbers that a
 token is computed from do not depend on where steps begin.
 
-Decays are factors exp(w + w' + ...) of the tokens in between. Their sums are taken term by term, and
-none is divided by another: a factor is at most 1, and small ones become 0.
+Decays are factors exp(w + w' + ...) of the tokens in between. Their sums are taken term by term,
+and none is divided by another: a factor is at most 1, and small ones become 0.
 """
 
 from __future__ import annotations

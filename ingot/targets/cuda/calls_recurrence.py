@@ -78,8 +78,12 @@ class Recurrence:
 
 
 def recurrence(operands: Operands, work: Work) -> list[Call]:
-    """All cells of a step, and then the rows of cells that begin in it: these take the place of rows
-    that programs of the first launch read. A sequence with one row has none."""
+    """All cells of a step, and then the rows of cells that begin in it: these take the place of
+    rows that programs of the first launch read. A sequence with one row has none.
+
+    Raises:
+        CodegenError: no kernel takes its operands.
+    """
     of = Recurrence(operands, work.member("recurrence"))
     of.check()
     return [advanced(of), kept(of)]

@@ -58,7 +58,8 @@ def in_cells(plan: Plan) -> Plan:
             (state,) = written_by(instruction)
             given = instruction.inputs.items()
             shapes = {name: plan.buffer(each).shape[1:] for name, each in given if name in KEPT}
-            records[state] = Cells(shapes, GRID).record
+            sizes = {name: tuple(map(int, shape)) for name, shape in shapes.items()}
+            records[state] = Cells(sizes, GRID).record
             instruction = replace(instruction, attrs=instruction.attrs | {"grid": GRID})
         instructions.append(instruction)
     states = [

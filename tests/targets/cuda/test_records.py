@@ -231,6 +231,6 @@ def test_recurrences_that_no_kernel_takes_are_refused(
 
 
 def test_cuts_meet_all_places_of_a_cell() -> None:
-    """Steps begin in a cell and end in it, in the next one, or in one after that, or at a border."""
+    """Steps that begin in a cell end in it, in the next one, or at the border of both."""
     kinds = {(end // GRID - begin // GRID, end % GRID == 0) for begin, end in pairwise((0, *CUTS))}
     assert {(0, False), (1, False), (1, True)} <= kinds

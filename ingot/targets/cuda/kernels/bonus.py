@@ -12,7 +12,7 @@ def bonus(
     HEADS: tl.constexpr, SIZE: tl.constexpr, WIDTH: tl.constexpr,
     BLOCK_HEADS: tl.constexpr, SIZES: tl.constexpr, WIDTHS: tl.constexpr,
 ):  # fmt: skip
-    """out [rows, HEADS, WIDTH] = v * sum(q * k * weight), over the SIZE columns of a head of q and k.
+    """out [rows, HEADS, WIDTH] = v * sum(q * k * weight), over the SIZE columns of a head of q.
 
     Grid (rows, HEADS / BLOCK_HEADS).
     """

@@ -1,12 +1,13 @@
 """Matrices of heads that decay, take up rows and are read, a cell of GRID tokens at a time.
 
-See `ingot/ops/cells.py` for the arithmetic, and `ingot/artifact/cells.py` for the records. A program
-has some value columns of a head, and does the cells of a sequence in order. A cell is always computed
-whole: the record gives the rows that earlier steps brought, and rows that no step has brought yet are
-zeros, which later rows alone would read. So a token has the same arithmetic in any step.
+See `ingot/ops/cells.py` for the arithmetic, and `ingot/artifact/cells.py` for the records. A
+program has some value columns of a head, and does the cells of a sequence in order. A cell is
+always computed whole: the record gives the rows that earlier steps brought, and rows that no step
+has brought yet are zeros, which later rows alone would read. So a token has the same arithmetic in
+any step.
 
-All of it is float32; products have its digits (three products of tf32), and so has every exponential,
-which is at most 1.
+All of it is float32; products have its digits (three products of tf32), and no exponential is above
+1.
 """
 
 from typing import NamedTuple
@@ -117,7 +118,7 @@ def solved(weights, values, places):
 
 @triton.jit
 def sums_to(decay, places, THROUGH: tl.constexpr):
-    """exp of the sums of decays [GRID] from the first to each row, [GRID, 1], or to that before it."""
+    """exp of the sums of decays [GRID] up to each row, [GRID, 1], or up to the one before it."""
     i, m = places[:, None], places[None, :]
     there = m <= i if THROUGH else m < i
     return tl.exp(tl.sum(tl.where(there, decay[None, :], 0.0), 1))[:, None]
@@ -125,7 +126,7 @@ def sums_to(decay, places, THROUGH: tl.constexpr):
 
 @triton.jit
 def sums_between(decay, places, THROUGH: tl.constexpr):
-    """exp of the sums of decays [GRID] after row j up to row i, or to the one before that: [GRID, GRID]."""
+    """exp of the sums of decays [GRID] after row j up to row i, or to the one before that."""
     i, j, m = places[:, None, None], places[None, :, None], places[None, None, :]
     there = (m > j) & (m <= i if THROUGH else m < i)
     return tl.exp(tl.sum(tl.where(there, decay[None, None, :], 0.0), 2))

@@ -256,7 +256,7 @@ def scale(
     X_STRIDE: tl.constexpr, OUT_STRIDE: tl.constexpr, WEIGHT_STRIDE: tl.constexpr,
     WIDTH: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """out = x * weight, which has a number for each column, or one for all where its stride is 0."""
+    """out = x * weight: a number for each column, or one for all where its stride is 0."""
     row, columns, mask = _place(COLUMNS, WIDTH)
     factors = tl.load(weight + columns * WEIGHT_STRIDE, mask=mask, other=0.0).to(tl.float32)
     y = _numbers(x, row, columns, mask, X_STRIDE) * factors
