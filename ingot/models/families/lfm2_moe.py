@@ -5,10 +5,10 @@ from __future__ import annotations
 from ingot.models.config import ModelConfig
 from ingot.models.decoder_config import parse_decoder
 from ingot.models.families import lfm2
-from ingot.models.families.lfm2 import assume_defaults, read_mixers
 from ingot.models.family import Family, Rows, Stack
 from ingot.models.fields import Fields
 from ingot.models.layer_fields import read_attention, read_mlp, read_num_layers
+from ingot.models.lfm_fields import assume_defaults, read_mixers
 from ingot.models.moe_fields import DOWN, GATE_UP, MLP, read_moe, sparse
 from ingot.models.record_fields import FULL
 

@@ -83,7 +83,15 @@ OFTEN = (
     *("table-13", "rope-80", "rope-16", "rope-write-20", "rope-write-64-i8", "write-20"),
     *("write-20-i8", "heads-64-i8", "heads-128", "attention-12", "attention-80"),
     *("attention-80-i8", "attention-quantize-64", "gate-silu-37", "gelu-37", "add-37", "mul-37"),
-    *("gate-sigmoid-37", "softplus-37", "scale-37", "lerp-37", "bonus-37", "head_scale-37"),
+    *(
+        "gate-sigmoid-37",
+        "softplus-37",
+        "scale-37",
+        "lerp-37",
+        "bonus-37",
+        "head_scale-37",
+        "clamp-37",
+    ),
     *("attention-80-sinks", "attention-quantize-64-sinks", "attention-128"),
     *("head-linear-20x27", "concat-20-37", "latent-36", "latent-20", "latent-window"),
     *("latent-quantize", "latent-20-i8", "latent-window-i8", "route-groups-24"),
@@ -460,6 +468,9 @@ def elementwise(dtype: DType) -> Iterator[tuple[str, Case]]:
     def head_scale(s: Sketch, size: int) -> None:
         s.call("head_scale", s.rows("x", 3, size), s.rows("share", 3), form=dtype)
 
+    def clamp(s: Sketch, size: int) -> None:
+        s.call("clamp", s.rows("x", size), low=-0.3, high=0.7, form=dtype)
+
     def soft_cap(s: Sketch, size: int) -> None:
         s.call("soft_cap", s.rows("x", size), cap=0.75, form=dtype)
 
@@ -470,7 +481,7 @@ def elementwise(dtype: DType) -> Iterator[tuple[str, Case]]:
         for kind in KINDS:
             yield f"gate-{kind}-{size}", partial(gate, size=size, kind=kind)
             yield f"{kind}-{size}", partial(activation, size=size, kind=kind)
-        for each in (add, mul, scale, head_scale, lerp, bonus, soft_cap, cast):
+        for each in (add, mul, scale, head_scale, lerp, bonus, clamp, soft_cap, cast):
             yield f"{each.__name__}-{size}", partial(each, size=size)
 
 
