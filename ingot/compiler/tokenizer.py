@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from ingot.artifact.longest_match import longest_match
+from ingot.artifact.longest_match import LongestMatch, longest_match
 from ingot.artifact.tokenizer_config import configure, parsed_config
 from ingot.compiler.golden_text import TEXT
 from ingot.compiler.tokenizer_files import tokenizer_files
@@ -61,12 +62,18 @@ def encode(
     tokenizer: Tokenizer, text: str, where: str, *, add_special_tokens: bool = False
 ) -> list[int]:
     """Token ids of a text, which messages call `where`. Raises TokenizerError."""
-    if (longest := longest_match(tokenizer)) is not None:
+    if (longest := _longest(tokenizer)) is not None:
         return longest.encode(text, add_special_tokens)
     hint = "Check the tokenizer with the `tokenizers` library: it must encode any text in UTF-8."
     with _refusing(f"the tokenizer cannot encode {where}", hint):
         ids: list[int] = tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
     return ids
+
+
+@lru_cache(maxsize=1)
+def _longest(tokenizer: Tokenizer) -> LongestMatch | None:
+    """Its tables take a while to make, and a compile reads many texts."""
+    return longest_match(tokenizer)
 
 
 def copy_tokenizer(model_dir: ModelDir, out: Path, vocab_size: int | None) -> None:
