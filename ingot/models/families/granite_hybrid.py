@@ -29,7 +29,7 @@ def read_attending(fields: Fields) -> AttentionConfig:
         scale=scale,
         bias=bias,
         o_bias=bias,
-        **({} if rotates(fields) else {"rope": NO_ROPE}),
+        rope=None if rotates(fields) else NO_ROPE,
     )
     for key in ("rope_theta", "rope_scaling", "rope_parameters"):  # of models that do not rotate
         fields.raw(key, None)
