@@ -113,6 +113,20 @@ def test_sizes_are_those_of_the_files(name: str, way: str, kv: str, tmp_path: Pa
     check_way(model_dir, told_of(model_dir, way), tmp_path / "a.ingot", kv_dtype=kv)
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("name", "way", "kv"),
+    [("qwen35", "int4", "auto"), ("qwen3next", "bfloat16", "auto"), ("qwen35_odd", "int8", "int8")],
+)
+def test_sizes_of_models_that_keep_states(name: str, way: str, kv: str, tmp_path: Path) -> None:
+    model_dir = save_random(name, tmp_path / "model", "bfloat16", tokenizer=True)
+    told = told_of(model_dir, way)
+    check_way(model_dir, told, tmp_path / "a.ingot", kv_dtype=kv)
+    artifact = Artifact.open(tmp_path / "a.ingot")
+    plan = artifact.plan_of(artifact.manifest.targets[0])
+    assert plan.slot_bytes == told.caches[0].bytes_per_sequence > 0
+
+
 @pytest.mark.parametrize(
     "rule, refused", [("down_proj=none", ""), ("q_proj=none", "is one matrix")]
 )

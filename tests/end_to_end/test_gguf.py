@@ -53,7 +53,9 @@ def test_the_artifact_is_that_of_the_original(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["mixtral", "qwen3moe", "deepseek_v2_experts", "gptoss"])
+@pytest.mark.parametrize(
+    "name", ["mixtral", "qwen3moe", "deepseek_v2_experts", "gptoss", "qwen35moe"]
+)
 def test_experts_say_what_those_of_the_original_do(name: str, tmp_path: Path) -> None:
     """Bit for bit: from the file, as from the directory that it was made from."""
     model_dir = save_random(name, tmp_path / "model", "bfloat16", tokenizer=True)
