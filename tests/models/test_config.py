@@ -224,8 +224,8 @@ def test_how_a_checkpoint_is_quantized_changes_no_other_field(key: str) -> None:
 
 
 def test_unknown_architecture_names_the_nearest_and_what_differs() -> None:
-    with pytest.raises(UnsupportedModelError, match="Qwen3NextForCausalLM") as caught:
-        parse("Qwen3Next", head_dim=16, linear_num_value_heads=8)
+    with pytest.raises(UnsupportedModelError, match="Qwen3OtherForCausalLM") as caught:
+        parse("Qwen3Other", head_dim=16, linear_num_value_heads=8)
     assert "nearest: Qwen3ForCausalLM, which differs in linear_num_value_heads" in (
         caught.value.hint
     )

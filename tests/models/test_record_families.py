@@ -227,7 +227,7 @@ def test_published_keys() -> None:
     full, sliding = registry.parse_config(PUBLISHED[LFM3]).ropes
     if full.type != "proportional":
         full, sliding = sliding, full
-    assert (full.rotary_dim, full.turned, full.theta) == (128, 32, 1e6)
+    assert (full.rotary_dim, full.turning, full.theta) == (128, 32, 1e6)
     assert (sliding.type, sliding.theta) == ("default", 1e4)
     granite = registry.parse_config(PUBLISHED[GRANITE])
     assert granite.ropes == () and granite.kv_bytes_per_token(2) == 4 * 2 * 4 * 128 * 2

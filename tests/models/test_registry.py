@@ -45,7 +45,7 @@ def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_file_of_a_family_keeps_to_its_budget() -> None:
-    files = sorted(Path(llama.__file__).parent.glob("*.py"))
+    files = sorted(Path(llama.__file__).parent.glob("[!_]*.py"))
     lines = {path.name: len(path.read_text().splitlines()) for path in files}
     assert len(lines) > 30
     assert {name: count for name, count in lines.items() if count > 120} == {}

@@ -679,7 +679,7 @@ def pool(rng: torch.Generator) -> list[Kwargs]:
 
 def clamp(rng: torch.Generator) -> list[Kwargs]:
     return [
-        {"x": samples.normal(rng, 5, 37, dtype=dtype), "low": -0.3, "high": high}
+        {"x": samples.normal(rng, 1, 5, 37, dtype=dtype), "low": -0.3, "high": high}
         for dtype in samples.DTYPES
         for high in (0.7, 3e38)
     ]

@@ -18,6 +18,7 @@ PACKAGE = Path(__file__).resolve().parents[2] / "ingot"
 HOMES = {
     "torch._dispatch": ["compiler/export_fault.py"],
     "torch._dynamo": ["passes/torch_symbols.py"],
+    "torch._higher_order_ops": ["onnx/records.py"],
     "torch._ops": ["compiler/graph_data.py", "ops/registry.py", "passes/dump.py"],
     "torch._subclasses": ["compiler/export_fault.py", "onnx/program.py"],
 }

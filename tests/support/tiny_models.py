@@ -285,7 +285,8 @@ def randomise(model: torch.nn.Module, experts: float = 1.0) -> None:
 
 def _biases(model: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
     """Buffers that are learned all the same: those that correct the scores of experts."""
-    return [(name, b) for name, b in model.named_buffers() if name.endswith("correction_bias")]
+    ends = ("correction_bias", "expert_bias")
+    return [(name, b) for name, b in model.named_buffers() if name.endswith(ends)]
 
 
 def spell_rope_old(directory: Path) -> None:

@@ -398,11 +398,12 @@ def _info_of(piece: SourcePiece, info: TensorInfo) -> TensorInfo:
 
 
 def shaped_as(info: TensorInfo, whole: Shape, *, flat: bool) -> TensorInfo:
-    """A tensor that should have that shape: as one vector where it is flat, or else without
-    dimensions of 1 where it has more dimensions."""
+    """A tensor that should have that shape: as one vector where it is flat, or else without the
+    dimensions of 1 that it has beyond those, before its last one."""
     if flat:
         return replace(info, shape=(math.prod(info.shape),))
-    if len(info.shape) > len(whole) and _but_ones(info.shape) == _but_ones(whole):
+    longer = len(info.shape) > len(whole) and info.shape[-1:] == whole[-1:]
+    if longer and _but_ones(info.shape) == _but_ones(whole):
         return replace(info, shape=whole)
     return info
 
