@@ -41,7 +41,7 @@ def programs(tmp_path_factory, wheel) -> Path:
 
 def test_the_wheel_holds_every_source_and_kernel(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
-    patterns = ("*.py", "*.h", "py.typed")
+    patterns = ("*.py", "*.h", "*.xz", "py.typed")
     sources = [path for pattern in patterns for path in (ROOT / "ingot").rglob(pattern)]
     assert any(path.suffix == ".h" for path in sources)
     assert {path.relative_to(ROOT).as_posix() for path in sources} <= names

@@ -95,6 +95,13 @@ class ModelConfig:
         for layer in dict.fromkeys(self.layers):
             layer.check()
             self._check_norms(layer)
+        if self.head is not None and self.record_bytes:
+            raise ContradictionError(
+                f"{self.architecture} gives a row for whole texts, and its layers keep records of "
+                "sequences",
+                hint="supported: models that generate, whose hidden states --programs step,hidden "
+                "gives",
+            )
         for name in ("bos_token_ids", "eos_token_ids"):
             for token in getattr(self, name):
                 if not 0 <= token < self.vocab_size:

@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from ingot.errors import CheckpointError, ConfigError
+from ingot.errors import CheckpointError, ConfigError, ContradictionError
 from ingot.models import registry
 from ingot.models.config import ModelConfig
 from ingot.models.model_dir import ModelDir
@@ -223,3 +223,10 @@ def test_a_folder_with_the_vocabulary_has_a_tokenizer(folder: Path) -> None:
 def test_a_world_model_ends_at_token_0(folder: Path) -> None:
     change_config(folder, vocab_size=65536)
     assert config_of(folder).eos_token_ids == (2, 0)
+
+
+def test_a_head_of_labels_is_refused(folder: Path) -> None:
+    """Programs of whole texts keep no records."""
+    change_config(folder, architectures=["RWKV7ForSequenceClassification"], num_labels=2)
+    with pytest.raises(ContradictionError, match="keep records of sequences"):
+        config_of(folder)
