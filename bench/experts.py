@@ -163,7 +163,7 @@ class RandomWeights:
 
 
 class Layers:
-    """The kernels of a plan, opened, with so many pages. A context manager."""
+    """The kernels of a plan, opened, with so many pages or records. A context manager."""
 
     def __init__(self, plan: Plan, folder: Path, threads: int, num_pages: int = 1) -> None:
         self.plan, self.threads = plan, threads
@@ -179,7 +179,7 @@ class Layers:
         base = map_address(self.map)
         offsets = [base + offset for offset in weight_offsets(plan, header, "weights")]
         weights = np.array(offsets, np.int64)
-        self.pages = [Region(size * num_pages, "pages") for size in plan.page_sizes()]
+        self.pages = [Region(a.nbytes * num_pages, "states") for a in plan.state_arrays()]
         caches = np.array([region.address for region in self.pages], np.int64)
         model = ModelStruct(
             weights=weights.ctypes.data, caches=caches.ctypes.data, arena=self.arena.address,

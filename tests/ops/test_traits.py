@@ -17,7 +17,10 @@ from tests.ops.sample_inputs import SAMPLES
 
 # Rows lie along the second dimension of what has the plain module's batch of one; a bare input of
 # the step has them along the first.
-STEP_ARRAYS = ("rows", "slots", "spans", "page_table")
+STEP_ARRAYS = ("rows", "slots", "spans", "page_table", "records")
+BY_RECORDS = ("token_shift", "short_conv", "recurrence", "selective_scan")
+# Vectors with a row for each column: of a tap, and of an element of a record.
+ROWS_OF_COLUMNS = (("short_conv", "weight"), ("selective_scan", "rate"))
 
 
 def every(*roles: Role) -> list[Any]:
@@ -40,8 +43,8 @@ def calls(op: Op, argument: str) -> list[dict[str, Any]]:
     """The samples that give this argument and have several rows."""
     found = []
     for kwargs in SAMPLES[op.name](torch.Generator().manual_seed(1)):
-        own = kwargs[op.traits.arguments(Role.OWN)[0]]
-        if kwargs.get(argument) is not None and num_rows(op.traits.arguments(Role.OWN)[0], own) > 1:
+        own = op.traits.multiplied
+        if kwargs.get(argument) is not None and num_rows(own, kwargs[own]) > 1:
             found.append(kwargs)
     assert found, "a sample of several rows"
     return found
@@ -96,7 +99,7 @@ def test_results_and_arguments_have_different_names(op):
 @pytest.mark.parametrize("op", OPS.values(), ids=OPS)
 def test_the_rows_of_a_result_are_those_of_its_own_arguments(op):
     """Lowering and targets take the number of rows from the first of them."""
-    own = op.traits.arguments(Role.OWN)
+    own = op.traits.arguments(Role.OWN, Role.PRECEDING)
     assert own
     for kwargs in SAMPLES[op.name](torch.Generator().manual_seed(1)):
         given = {name: kwargs.get(name) for name in own}
@@ -116,6 +119,64 @@ def test_a_row_of_an_own_argument_reaches_that_row_alone(op, argument):
                 assert moved <= {row}
             else:
                 assert len(moved) <= 2  # where the row went, and where it goes now
+
+
+def sequences_of(kwargs: dict[str, Any], rows: int) -> list[tuple[range, int | None]]:
+    """The rows of each sequence of a call, and where its record lies, if it has one."""
+    if kwargs.get("records") is None:
+        return [(range(rows), None)]
+    places = zip(kwargs["spans"].tolist(), kwargs["records"].tolist(), strict=True)
+    return [(range(begin, end), slot) for (begin, end, _), slot in places]
+
+
+@pytest.mark.parametrize("op, argument", every(Role.PRECEDING))
+def test_a_row_of_a_preceding_argument_reaches_no_row_before_it_and_no_other_sequence(op, argument):
+    """Of every argument some row reaches another: such an op is no op of rows."""
+    further = 0
+    for kwargs in calls(op, argument):
+        value = kwargs[argument]
+        for rows, slot in sequences_of(kwargs, num_rows(argument, value)):
+            for row in rows:
+                other = with_row(argument, value, row)
+                moved = changed_rows(op, kwargs, argument, other)
+                assert moved <= {r for r in rows if r >= row}
+                assert changed_records(op, kwargs, argument, other) <= {slot}
+                further += len(moved - {row})
+    alone = (op.name, argument) == ("recurrence", "q")  # what a token reads with, it does not leave
+    alone |= (op.name, argument) == ("selective_scan", "c")
+    assert (further == 0) == alone
+
+
+def changed_records(op: Op, kwargs: dict[str, Any], argument: str, changed: Tensor) -> set[int]:
+    """The slots where a call leaves other records if an argument is another."""
+    left = []
+    for given in (kwargs, kwargs | {argument: changed}):
+        given = copy.deepcopy(given)
+        op.reference(**given)
+        left.append([given[name] for name in op.traits.mutates if given.get(name) is not None])
+    return {
+        slot
+        for before, after in zip(*left, strict=True)
+        for slot in (before != after).flatten(1).any(1).nonzero().flatten().tolist()
+    }
+
+
+@pytest.mark.parametrize("name", BY_RECORDS)
+def test_a_record_reaches_the_rows_of_its_sequence_where_that_goes_on(name):
+    op = OPS[name]
+    (state,) = op.traits.mutates
+    reached = set()
+    for kwargs in calls(op, state):
+        goes_on = kwargs["spans"][:, 2] > 0
+        sequences = sequences_of(kwargs, int(kwargs["spans"][:, 1].max()))
+        for (rows, slot), later in zip(sequences, goes_on.tolist(), strict=True):
+            changed = kwargs[state].clone()
+            changed[slot] += 1.0
+            moved = changed_rows(op, kwargs, state, changed)
+            assert moved <= {*rows} and (later or not moved)
+            assert bool(moved) == (later and len(rows) > 0)
+            reached |= moved
+    assert len(reached) > 1
 
 
 @pytest.mark.parametrize("op, argument", every(Role.OWN))
@@ -141,7 +202,7 @@ def test_a_row_of_a_chosen_argument_reaches_rows_that_name_it(op, argument):
 
 
 @pytest.mark.parametrize(
-    "op", [op for op in OPS.values() if op.traits.meets_tokens], ids=lambda o: o.name
+    "op", [op for op in OPS.values() if op.traits.attends], ids=lambda o: o.name
 )
 def test_what_a_sequence_has_left_reaches_rows_of_other_tokens(op):
     """Some argument of the role does; the tables only say where."""
@@ -165,19 +226,25 @@ def test_weights_are_shared_by_all_rows(op, argument):
         value = kwargs[argument]
         role = op.traits.roles[argument]
         rows_of_it = op.traits.stacked or (op.traits.attends and argument == "bias")
+        rows_of_it |= (op.name, argument) in ROWS_OF_COLUMNS
         dims = {Role.VECTOR: 2 if rows_of_it else 1, Role.STACK: 3}.get(role, 2)
         assert value.dim() == dims
         other = value.flip(0) if argument == "order" else value * 1.5 + 0.5
         moved = changed_rows(op, kwargs, argument, other)
         rows = set(range(result(op, kwargs).shape[0]))
-        assert moved == rows or (op.name == "rope_table" and len(moved) >= len(rows) - 1)
+        # Position 0 turns by no angle, and a record of zeros decays to zeros.
+        but_one = op.name in ("rope_table", "selective_scan")
+        assert moved == rows or (but_one and len(moved) >= len(rows) - 1)
 
 
 @pytest.mark.parametrize("op, argument", read_by_all(Role.MATRIX, Role.VECTOR))
 def test_a_weight_that_is_read_whole_has_no_row_of_its_own_for_each_token(op, argument):
     for kwargs in calls(op, argument):
         changed = kwargs[argument].clone()
-        changed[0] = changed[-1] if argument == "order" else changed[0] * -1.5 + 1.0
+        if op.name == "short_conv":  # the last tap is that of the row itself
+            changed[-1] += 1.0
+        else:
+            changed[0] = changed[-1] if argument == "order" else changed[0] * -1.5 + 1.0
         moved = changed_rows(op, kwargs, argument, changed)
         # Position 0 turns by no angle; of experts' weights only some rows read the first.
         some = 1 if op.traits.stacked else result(op, kwargs).shape[0] - 1
@@ -215,8 +282,9 @@ def test_a_row_of_a_segment_reaches_all_rows_of_it_and_no_other(op, argument):
 def test_what_follows_from_the_roles():
     mixers = {"attention", "paged_attention", "segment_attention"}
     by_rows = {name for name, traits in TRAITS.items() if traits.by_rows}
-    assert by_rows == TRAITS.keys() - {"select_rows", "pool", "kv_write", *mixers}
-    assert {name for name, traits in TRAITS.items() if traits.meets_tokens} == mixers
+    assert by_rows == TRAITS.keys() - {"select_rows", "pool", "kv_write", *mixers, *BY_RECORDS}
+    assert {n for n, traits in TRAITS.items() if traits.meets_tokens} == mixers | {*BY_RECORDS}
+    assert {name for name, traits in TRAITS.items() if traits.attends} == mixers
     assert {name: traits.matrix for name, traits in TRAITS.items() if traits.matrix} == {
         "linear": "weight",
         "experts": "gate_up",
@@ -229,7 +297,9 @@ def test_what_follows_from_the_roles():
     integers = {name for name, traits in TRAITS.items() if traits.integers}
     assert integers == {"linear", "head_linear", "embedding", *stacked}
     assert TRAITS["kv_write"].mutates == ("k_cache", "v_cache")
-    assert not any(t.mutates for name, t in TRAITS.items() if name != "kv_write")
+    written = {name: t.mutates for name, t in TRAITS.items() if t.mutates}
+    assert written.keys() == {"kv_write", *BY_RECORDS}
+    assert all(len(written[name]) == 1 for name in BY_RECORDS)
     assert not TRAITS["kv_write"].outputs
 
 

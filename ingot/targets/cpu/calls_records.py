@@ -43,6 +43,7 @@ def recurrence(operands: Operands, work: CpuWork) -> KernelCall:
 def selective_scan(operands: Operands, work: CpuWork) -> KernelCall:
     i = work.member("selective_scan")
     x, b = operands.of(i, "x"), operands.of(i, "b")
+    check_matrices(operands.of(i, "state"), b.columns, x.columns)
     rows = (_float_rows(operands, i, name) for name in ("x", "dt", "b", "c"))
     vectors = (_vector(operands, i, name) for name in ("rate", "skip"))
     given = f"ScanRows{{{', '.join((*rows, *vectors))}}}"

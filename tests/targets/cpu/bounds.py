@@ -21,8 +21,8 @@ from tests.targets.cpu.units import Unit
 class End:
     """The end of an operand in a job's buffer of that number.
 
-    last: its last part, which a step surely touches: a byte, or a page or record of a state. until: where
-    what belongs to nobody ends.
+    last: its last part, which a step surely touches: a byte, or a page or record of a state.
+    until: where what belongs to nobody ends.
     """
 
     name: str

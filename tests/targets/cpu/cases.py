@@ -39,7 +39,7 @@ BEST = tuple((kind, targets[0]) for kind, targets in TARGETS_OF.items())
 # Attention over segments, which knows no earlier steps: not all tests of steps are for it. The
 # order of columns is beside it.
 SEGMENTS = ("segments", TARGETS[0])
-# Mixers that keep one record of a sequence: other tests of steps than those over pages are for them.
+# Mixers that keep one record of a sequence. Tests of steps over pages are not for them.
 RECORDS = ("records", TARGETS[0])
 # The other cases, which take twice as long to compile.
 MORE = "more "

@@ -16,7 +16,7 @@ from ingot.targets.cpu.calls import CALLS
 from ingot.targets.cpu.generate import generate, weight_layouts
 from ingot.targets.cpu.weights import WeightLayout
 from ingot.targets.target import target_named
-from tests.targets.cpu.cases import BEST, SEGMENTS, every_case, unit
+from tests.targets.cpu.cases import BEST, RECORDS, SEGMENTS, every_case, unit
 from tests.targets.cpu.matrices import MATRICES
 from tests.targets.cpu.units import Unit, apart
 from tests.targets.sketch import STEP, Sketch, normal
@@ -203,6 +203,6 @@ def test_weights_in_integers_keep_their_parts_together() -> None:
 
 
 def test_every_kernel_has_a_case() -> None:
-    units = (unit(kind, target) for kind, target in (*BEST, SEGMENTS))
+    units = (unit(kind, target) for kind, target in (*BEST, SEGMENTS, RECORDS))
     kernels = {work.kernel for each in units for work in each.work}
     assert kernels == CALLS.keys()

@@ -56,6 +56,10 @@ def test_activations(kind: str, target: str, x: Tensor) -> None:
         "relu": F.relu(x.double()),
         "relu2": F.relu(x.double()).square(),
         "log1p_relu": F.relu(x.double()).log1p(),
+        "sigmoid": F.sigmoid(x.double()),
+        "tanh": F.tanh(x.double()),
+        "softplus": F.softplus(x.double()),
+        "identity": x.double(),
     }
     error = {
         name: (got[f"{name}-{COLUMNS}.out"].flatten().double() - reference).abs()
@@ -68,6 +72,10 @@ def test_activations(kind: str, target: str, x: Tensor) -> None:
     assert (error["silu"] <= 1e-6 * x.double().abs()).all()
     assert (error["relu"] == 0).all()
     assert (error["log1p_relu"] <= 1e-6 * exact["log1p_relu"]).all()
+    for name in ("sigmoid", "softplus"):
+        assert (error[name] <= 5e-7 * exact[name] + 1e-37).all(), name
+    assert (error["tanh"] <= 5e-7 * exact["tanh"].abs()).all()
+    assert (error["identity"] == 0).all()
     assert (error["relu2"][ordinary] <= 1e-7 * exact["relu2"][ordinary]).all()
 
 

@@ -11,7 +11,7 @@ import pytest
 from ingot.targets.cpu.calls import CALLS
 from ingot.targets.cpu.toolchain import KERNELS
 from tests.support.core import core
-from tests.targets.cpu.cases import BEST, PROGRAMS, SEGMENTS, unit
+from tests.targets.cpu.cases import BEST, PROGRAMS, RECORDS, SEGMENTS, unit
 from tests.targets.cpu.programs import program
 from tests.targets.cpu.sanitized import ACCESSES
 
@@ -22,7 +22,9 @@ WIDE = [(1, 7), (261, 276)]  # more rows than a block
 SHORT = re.compile(r"AddressSanitizer: (use-after-poison|heap-buffer-overflow)")
 
 
-@pytest.mark.parametrize("kind, target", core(BEST[1], SEGMENTS, further=BEST, slow=PROGRAMS))
+@pytest.mark.parametrize(
+    "kind, target", core(BEST[1], SEGMENTS, RECORDS, further=BEST, slow=PROGRAMS)
+)
 @pytest.mark.parametrize("sequences", [SINGLE, FEW, WIDE], ids=["single", "few", "wide"])
 def test_no_read_or_write_is_out_of_bounds(
     kind: str, target: str, sequences: list[tuple[int, int]]
@@ -35,7 +37,7 @@ def test_no_read_or_write_is_out_of_bounds(
 
 
 @pytest.mark.cases(thorough=1)
-@pytest.mark.parametrize("kind, target", core(further=(*BEST, SEGMENTS), slow=PROGRAMS))
+@pytest.mark.parametrize("kind, target", core(further=(*BEST, SEGMENTS, RECORDS), slow=PROGRAMS))
 def test_an_operand_that_ends_sooner_is_noticed(kind: str, target: str) -> None:
     """The control, for each: all that a kernel is handed, one after the other."""
     kernels = program(kind, target)
@@ -68,7 +70,7 @@ def test_the_compiler_has_no_say_in_the_bits(kind: str, target: str) -> None:
 
 
 def test_every_kernel_is_among_them() -> None:
-    units = (unit(kind, target) for kind, target in (*BEST, SEGMENTS))
+    units = (unit(kind, target) for kind, target in (*BEST, SEGMENTS, RECORDS))
     kernels = {work.kernel for each in units for work in each.work}
     assert kernels == CALLS.keys()
 

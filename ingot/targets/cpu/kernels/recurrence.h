@@ -8,8 +8,8 @@
 // alone. So a token has the same bits whatever other tokens a step has and whoever computes a block.
 #pragma once
 
-#include "math.h"
 #include "records.h"
+#include "recurrence_block.h"
 
 namespace ingot {
 
@@ -19,60 +19,6 @@ enum class Rule { add, delta, low_rank };
 struct RecurrenceRows {
   Rows<const float> q, k, v, decay, beta, a, b;
   const float* skip;
-};
-
-// Vectors side by side of a block of so many columns; the last one may be a part.
-template <int Columns>
-inline constexpr int vectors_of = (Columns + lanes - 1) / lanes;
-
-template <int Columns, class Body>
-inline void for_vectors(Body body) {
-  for (int i = 0; i < Columns / lanes; ++i) body(i, Full{});
-  if constexpr (Columns % lanes != 0) body(Columns / lanes, Part{Columns % lanes});
-}
-
-// How a matrix of D rows is divided into blocks, and its sums over rows into chains.
-template <int D>
-struct RecurrenceBlock {
-  static constexpr int most_vectors = 4, bytes = 16 << 10;  // half of a small first level
-  static constexpr int fitting = bytes / (D * lanes * static_cast<int>(sizeof(float)));
-  static constexpr int vectors = fitting < 1 ? 1 : fitting > most_vectors ? most_vectors : fitting;
-  static constexpr int columns = vectors * lanes;
-  static constexpr int chains = vectors >= 4 ? 1 : vectors >= 2 ? 2 : 4;
-};
-
-template <int Columns>
-struct Width {
-  static constexpr int value = Columns;
-};
-
-// Sums over the rows of a block: rows go to the chains in turn.
-template <int Vectors, int Chains>
-struct RowSums {
-  vf part[Chains][Vectors];
-
-  void clear() {
-    for (auto& chain : part)
-      for (vf& v : chain) v = zero();
-  }
-  void add(int row, int i, vf factor, vf v) {
-    vf& to = part[row % Chains][i];
-    to = fma(factor, v, to);
-  }
-  vf total(int i) const {
-    if constexpr (Chains == 4) return (part[0][i] + part[1][i]) + (part[2][i] + part[3][i]);
-    if constexpr (Chains == 2) return part[0][i] + part[1][i];
-    return part[0][i];
-  }
-};
-
-// Rows of a block in memory.
-template <class T>
-struct BlockRows {
-  T* data;
-  std::ptrdiff_t stride;
-
-  T* at(int row, int i) const { return data + row * stride + i * lanes; }
 };
 
 template <Rule rule, int Groups, int Heads, int D, int P, bool ByKey, class Out>
@@ -151,7 +97,7 @@ struct Recurrence {
     }
   }
 
-  // What the first token corrects; meanwhile half of the block that comes next is fetched.
+  // What the first token corrects; meanwhile the beginnings of the rows that come next are fetched.
   template <int Columns>
   static void correct(BlockRows<const float> from, const float* next, const float* factors,
                       RowSums<vectors_of<Columns>, chains>& sums) {
@@ -160,9 +106,15 @@ struct Recurrence {
       const vf factor = splat(factors[row]);
       for_vectors<Columns>(
           [&](int i, auto part) { sums.add(row, i, factor, load(from.at(row, i), part)); });
-      for (int c = 0; c < Columns / 2; c += 16) prefetch(next + row * P + c);
+      for (int c = 0; c < fetched_before<Columns>; c += 16) prefetch(next + row * P + c);
     }
   }
+
+  // Hardware foresees one pass over whole rows by itself.
+  template <int Columns>
+  static constexpr bool is_foreseen = !corrects && P <= Columns;
+  template <int Columns>
+  static constexpr int fetched_before = corrects && P > Columns ? Columns / 2 : 0;
 
   // A token: to = what it makes of the block. No token corrects what the last one leaves; it fetches
   // the rest of the block that comes next.
@@ -184,8 +136,8 @@ struct Recurrence {
       read.add(row, i, query, v);
       if constexpr (corrects && !Last) corrections.add(row, i, correction, v);
     });
-    if constexpr (Last)
-      for (int c = corrects ? Columns / 2 : 0; c < Columns; c += 16) prefetch(next + row * P + c);
+    if constexpr (Last && !is_foreseen<Columns>)
+      for (int c = fetched_before<Columns>; c < Columns; c += 16) prefetch(next + row * P + c);
   }
 
   template <int Columns, bool Last>
@@ -204,6 +156,36 @@ struct Recurrence {
       advance_row<Columns, Last>(row, from, to, next, by, taken, removed, read, corrections);
   }
 
+  // What a token brings to rows that it takes up, corrected, and what it removes.
+  template <int Columns>
+  void take(int token, int head, int column, float decay,
+            const RowSums<vectors_of<Columns>, chains>& corrections,
+            vf (&taken)[vectors_of<Columns>], vf (&removed)[vectors_of<Columns>]) const {
+    for_vectors<Columns>([&](int i, auto part) {
+      vf v = load(given.v[token] + head * P + column + i * lanes, part);
+      removed[i] = zero();
+      if constexpr (rule == Rule::delta) {
+        const vf there = corrections.total(i);
+        v = ByKey ? v - there : fma(splat(-decay), there, v);
+      }
+      if constexpr (rule == Rule::low_rank) removed[i] = zero() - corrections.total(i);
+      if (given.beta.data != nullptr) v = v * splat(given.beta[token][head]);
+      taken[i] = v;
+    });
+  }
+
+  template <int Columns>
+  void give(int token, int head, int column,
+            const RowSums<vectors_of<Columns>, chains>& read) const {
+    for_vectors<Columns>([&](int i, auto part) {
+      const int c = head * P + column + i * lanes;
+      vf v = read.total(i);
+      if (given.skip != nullptr)
+        v = fma(splat(given.skip[head]), load(given.v[token] + c, part), v);
+      store(out[token] + c, v, part);
+    });
+  }
+
   // Some tokens pass over a block of a sequence.
   template <int Columns>
   [[gnu::noinline]] void run(Workspace& work, Range tokens, int head, int column, bool begins,
@@ -213,28 +195,17 @@ struct Recurrence {
     BlockRows<const float> from{block, P};
     if (begins) from = {work.zeros, 0};
     RowSums<vectors, chains> read, corrections;
-    if constexpr (corrects) {
-      const bool alone = tokens.end - tokens.begin == 1;
+    const bool alone = tokens.end - tokens.begin == 1;
+    if constexpr (corrects)
       correct<Columns>(from, alone ? next : block, corrected(work, tokens.begin, 0, head),
                        corrections);
-    }
     for (int token = tokens.begin; token < tokens.end; ++token) {
-      if (fetches) fetch(token + ahead, head);
+      if (fetches && !alone) fetch(token + ahead, head);
       const int place = token - tokens.begin;
       const bool last = token + 1 == tokens.end;
       const float* decay = ByKey ? work.decay[place] : work.decay[0] + place;
       vf taken[vectors], removed[vectors];
-      for_vectors<Columns>([&](int i, auto part) {
-        vf v = load(given.v[token] + head * P + column + i * lanes, part);
-        removed[i] = zero();
-        if constexpr (rule == Rule::delta) {
-          const vf there = corrections.total(i);
-          v = ByKey ? v - there : fma(splat(-decay[0]), there, v);
-        }
-        if constexpr (rule == Rule::low_rank) removed[i] = zero() - corrections.total(i);
-        if (given.beta.data != nullptr) v = v * splat(given.beta[token][head]);
-        taken[i] = v;
-      });
+      take<Columns>(token, head, column, decay[0], corrections, taken, removed);
       Factors by{decay, key(token, head), nullptr, given.q[token] + group_of(head) * D, nullptr};
       if constexpr (rule == Rule::low_rank) by.b = given.b[token] + head * D;
       if (last) {
@@ -244,14 +215,13 @@ struct Recurrence {
         advance<Columns, false>(from, own, next, by, taken, removed, read, corrections);
         from = {own.data, own.stride};
       }
-      for_vectors<Columns>([&](int i, auto part) {
-        const int c = head * P + column + i * lanes;
-        vf v = read.total(i);
-        if (given.skip != nullptr)
-          v = fma(splat(given.skip[head]), load(given.v[token] + c, part), v);
-        store(out[token] + c, v, part);
-      });
+      give<Columns>(token, head, column, read);
     }
+  }
+
+  // A token that is alone waits for memory, which likes long rows.
+  static int blocks_at_once(int block, int end, bool alone) {
+    return alone && block + 2 <= end && (block + 2) * Block::columns <= P ? 2 : 1;
   }
 
   // Some blocks of a head, whose matrix lies at `whole`; `next` comes after them.
@@ -262,24 +232,20 @@ struct Recurrence {
     for (int token = records.first_row(s); token < end; token += most_tokens) {
       const Range tokens{token, token + most_tokens < end ? token + most_tokens : end};
       prepare(work, tokens, head);
-      const auto at = [&](auto width, int b, int after) {
-        const float* following = after < parts.end ? whole + after * columns : next;
-        run<width.value>(work, tokens, head, b * columns, begins, b == parts.begin,
-                         whole + b * columns, following);
-      };
-      for (int b = parts.begin; b < parts.end; ++b) {
-        constexpr int rest = P % columns;
+      for (int b = parts.begin; b < parts.end;) {
+        const int width = blocks_at_once(b, parts.end, end - records.first_row(s) == 1);
+        const float* following = b + width < parts.end ? whole + (b + width) * columns : next;
+        const auto over = [&](auto size) {
+          run<size.value>(work, tokens, head, b * columns, begins, b == parts.begin,
+                          whole + b * columns, following);
+        };
         if constexpr (P >= 2 * columns)
-          if (records.end(s) - records.first_row(s) == 1 && b + 2 <= parts.end &&
-              (b + 2) * columns <= P) {
-            at(Width<2 * columns>{}, b, b + 2);
-            ++b;
-            continue;
-          }
-        if (rest != 0 && b + 1 == blocks)
-          at(Width<rest == 0 ? columns : rest>{}, b, b + 1);
-        else if constexpr (P >= columns)
-          at(Width<columns>{}, b, b + 1);
+          if (width == 2) over(Width<2 * columns>{});
+        if constexpr (P >= columns)
+          if (width == 1 && (b + 1) * columns <= P) over(Width<columns>{});
+        if constexpr (P % columns != 0)
+          if ((b + 1) * columns > P) over(Width<P % columns>{});
+        b += width;
       }
       begins = false;
     }

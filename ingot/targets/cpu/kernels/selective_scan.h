@@ -5,8 +5,8 @@
 // goes into the exponentials, one for each element and token.
 #pragma once
 
-#include "math.h"
-#include "recurrence.h"
+#include "records.h"
+#include "recurrence_block.h"
 #include "short_conv.h"
 
 namespace ingot {
