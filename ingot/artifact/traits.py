@@ -156,6 +156,7 @@ TRAITS: Mapping[str, Traits] = {
     "head_scale": Traits(roles={"x": Role.OWN, "share": Role.OWN}),
     "lerp": Traits(roles=dict.fromkeys(("x", "y", "share"), Role.OWN) | {"weight": Role.VECTOR}),
     "bonus": Traits(roles=dict.fromkeys("qkv", Role.OWN) | {"weight": Role.VECTOR}),
+    "clamp": Traits(roles={"x": Role.OWN}),
     "soft_cap": Traits(roles={"x": Role.OWN}),
     "cast": Traits(roles={"x": Role.OWN}),
     # attention: one sequence over itself, many over their pages, and segments over themselves; if

@@ -39,6 +39,7 @@ from ingot.compiler.quantization.store import QuantizedWeights
 from ingot.compiler.tokenizer import write_tokenizer
 from ingot.compiler.torch_threads import torch_threads
 from ingot.compiler.verify import PlanChecker
+from ingot.models.file_names import TOKENIZER
 from ingot.models.model_dir import ModelDir
 from ingot.targets.compilers import Builder, raise_failed
 from ingot.targets.shared_weights import share_weights, with_all_weights
@@ -144,9 +145,10 @@ def write_parts(
             with clock.stage_over("golden", "float32 reference", sizes_of(model)) as began:
                 golden.wait(began)
         quality: Quality | VectorQuality | None = None
-        if conversation and model.options.quality and model.resolved.encodes:
+        is_asked = conversation and model.options.quality and TOKENIZER in model.tokenizer_files
+        if is_asked and model.resolved.encodes:
             quality = measured_vectors(model, front, parts, weights, clock)
-        elif conversation and model.options.quality:
+        elif conversation and is_asked:
             spoken = conversation(writer.directory / "tokenizer")
             quality = measured_quality(model, front, parts, weights, spoken, clock)
         model.checkpoint.forget()

@@ -194,7 +194,8 @@ def longest_sequence(config: AnyConfig) -> int:
     """The longest sequence that a model can be compiled for."""
     ropes = config.ropes
     is_dynamic = bool(ropes) and all(rope.type == "dynamic" for rope in ropes)
-    return LONGEST_DYNAMIC if is_dynamic else config.max_position_embeddings
+    is_free = is_dynamic or (isinstance(config, ModelConfig) and config.counts_no_tokens)
+    return LONGEST_DYNAMIC if is_free else config.max_position_embeddings
 
 
 def resolve_limits(options: CompileOptions, config: AnyConfig) -> Limits:

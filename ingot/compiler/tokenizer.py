@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from ingot.artifact.longest_match import longest_match
+from ingot.artifact.longest_match import LongestMatch, longest_match
 from ingot.artifact.tokenizer_config import configure, parsed_config
 from ingot.compiler.golden_text import TEXT
 from ingot.compiler.tokenizer_files import tokenizer_files
@@ -16,6 +17,7 @@ from ingot.compiler.vocabulary import beyond_vocabulary
 from ingot.errors import TokenizerError
 from ingot.models.file_names import TOKENIZER, TOKENIZER_CONFIG
 from ingot.models.model_dir import ModelDir
+from ingot.models.world.vocabulary import BYTES, tokenizer_json
 
 
 def load_tokenizer(model_dir: ModelDir, vocab_size: int | None) -> Tokenizer:
@@ -40,8 +42,10 @@ def checked_files(model_dir: ModelDir, vocab_size: int | None) -> dict[str, byte
 def parsed_tokenizer(
     model_dir: ModelDir, files: Mapping[str, bytes], vocab_size: int | None
 ) -> Tokenizer:
-    """The tokenizer that the files of a model directory make; as `load_tokenizer`."""
+    """The tokenizer that the files of a model directory make; as `load_tokenizer`. Where there is
+    none, bytes stand for codes, so that a compile can ask the model for something."""
     path = model_dir.path / TOKENIZER
+    files = files if TOKENIZER in files else {TOKENIZER: tokenizer_json(BYTES, "the bytes")}
     hint = "The file must be a tokenizer.json written by the `tokenizers` library."
     with _refusing(f"{path} cannot be read", hint):
         tokenizer = Tokenizer.from_str(files[TOKENIZER].decode())
@@ -58,12 +62,18 @@ def encode(
     tokenizer: Tokenizer, text: str, where: str, *, add_special_tokens: bool = False
 ) -> list[int]:
     """Token ids of a text, which messages call `where`. Raises TokenizerError."""
-    if (longest := longest_match(tokenizer)) is not None:
+    if (longest := _longest(tokenizer)) is not None:
         return longest.encode(text, add_special_tokens)
     hint = "Check the tokenizer with the `tokenizers` library: it must encode any text in UTF-8."
     with _refusing(f"the tokenizer cannot encode {where}", hint):
         ids: list[int] = tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
     return ids
+
+
+@lru_cache(maxsize=1)
+def _longest(tokenizer: Tokenizer) -> LongestMatch | None:
+    """Its tables take a while to make, and a compile reads many texts."""
+    return longest_match(tokenizer)
 
 
 def copy_tokenizer(model_dir: ModelDir, out: Path, vocab_size: int | None) -> None:

@@ -43,7 +43,11 @@ class ModelConfig:
         token_types: how many sorts of tokens there are, each with embeddings of positions of its
             own: type t at position p has row t * max_position_embeddings + p.
         embedding_scale: what the embeddings of tokens are multiplied by.
+        embedding_parts: rows of the tables that the embedding has one after the other in the
+            checkpoint; none where it is one table.
         tie_embeddings: the head is the embedding matrix.
+        head_rows: tokens that the head gives logits for, the first ones; 0: for all. A model with
+            fewer than all speaks in codes that it reads otherwise: it has no tokenizer.
         logit_scale: what logits are multiplied by; logit_softcap: their bound, 0 is none.
         head: what is made of a whole text, instead of logits for each token; None of a decoder.
         mtp_layers: layers of the checkpoint after these, which predict further tokens; unused.
@@ -72,7 +76,9 @@ class ModelConfig:
     learned_positions: bool = False
     token_types: int = 1
     embedding_scale: float = 1.0
+    embedding_parts: tuple[int, ...] = ()
     tie_embeddings: bool
+    head_rows: int = 0
     logit_scale: float = 1.0
     logit_softcap: float = 0.0
     head: HeadConfig | None = None
@@ -113,6 +119,11 @@ class ModelConfig:
     def num_layers(self) -> int:
         """Number of layers."""
         return len(self.layers)
+
+    @property
+    def num_logits(self) -> int:
+        """Number of tokens that the head gives logits for."""
+        return self.head_rows or self.vocab_size
 
     @property
     def mixers(self) -> tuple[Mixer, ...]:
@@ -158,6 +169,11 @@ class ModelConfig:
         """Bytes that one token takes in the KV cache of all layers."""
         cached = (heads * size for mixer in self.mixers for heads, size in mixer.cached)
         return sum(cached) * element_bytes
+
+    @property
+    def counts_no_tokens(self) -> bool:
+        """True if nothing in the model depends on how many tokens a sequence has."""
+        return not (self.learned_positions or any(mixer.cached for mixer in self.mixers))
 
     @property
     def record_bytes(self) -> int:

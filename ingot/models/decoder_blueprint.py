@@ -255,7 +255,7 @@ def causal_lm(config: ModelConfig) -> Blueprint:
     """Decoder and head. A tied head has no parameter of its own."""
     parts = {"model": decoder(config)}
     if not config.tie_embeddings:
-        parts["lm_head"] = linear(config.hidden_size, config.vocab_size, outer=True)
+        parts["lm_head"] = linear(config.hidden_size, config.num_logits, outer=True)
     return Blueprint(parts=parts)
 
 

@@ -68,6 +68,8 @@ class Family:
             empty name leaves the tensor out.
         unused: names or templates of source tensors that may be present and are not read;
             `{beyond}` stands for the numbers of the layers that `mtp_layers` of the config counts.
+        sized: a config with the sizes that the shapes of the checkpoint's tensors tell, for keys of
+            config.json that may be missing or wrong.
         tied: copy -> original: source tensors that a model with tie_embeddings may store although
             they repeat another one. The two are compared when the original is read.
     """
@@ -80,6 +82,7 @@ class Family:
     spellings: Mapping[str, str] = field(default_factory=dict)
     respelled: Callable[[str], str] | None = None
     unused: tuple[str, ...] = _ROTARY_BUFFERS
+    sized: Callable[[Any, Mapping[str, tuple[int, ...]]], Any] | None = None
     tied: Mapping[str, str] = field(
         default_factory=lambda: {"lm_head.weight": "model.embed_tokens.weight"}
     )

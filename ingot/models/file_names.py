@@ -29,6 +29,8 @@ MODULES = "modules.json"
 PROMPTS = "config_sentence_transformers.json"
 SENTENCE_CONFIG = "sentence_bert_config.json"
 MODULE_FOLDER = re.compile(r"\d+_\w+")
+# Key of a config.json: rows of a head that are not those of the embedding; see `ModelConfig`.
+HEAD_ROWS = "head_rows"
 GGUF, PTH = ".gguf", ".pth"  # end the names of files that are whole models
 # The vocabulary of RWKV models, of which tokenizer.json is made where there is none.
 WORLD = re.compile(r"rwkv_vocab_v\d+\.txt")

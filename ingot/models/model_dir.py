@@ -19,6 +19,7 @@ from ingot.files import read_regular
 from ingot.models.checkpoints.formats.settings import QuantizationKeys, settings_of
 from ingot.models.file_names import (
     CONFIG,
+    HEAD_ROWS,
     JINJA,
     MODULE_FOLDER,
     MODULES,
@@ -30,6 +31,8 @@ from ingot.models.other_formats import refuse_other_format
 from ingot.models.single_files import is_single, room_of
 from ingot.models.world.files import WorldFiles, needs_world
 
+# What speaks codes, and says nothing of it in config.json.
+SPEAK_CODES = (["RWKV7ForSpeech"],)
 MAX_JSON_BYTES = 64 * 2**20
 # Gets the name of a small file and how large it may be.
 Read = Callable[[str, int], bytes]
@@ -174,9 +177,16 @@ class ModelDir:
         self.json(CONFIG)
         self.check_tokenizer()
 
+    @property
+    def speaks_codes(self) -> bool:
+        """True if its head gives logits for other tokens than it reads: no tokenizer can have
+        both."""
+        values = self.config if self.has(CONFIG) else {}
+        return HEAD_ROWS in values or values.get("architectures") in SPEAK_CODES
+
     def check_tokenizer(self) -> None:
-        """Raises TokenizerError where there is no tokenizer."""
-        if not self.has(TOKENIZER):
+        """Raises TokenizerError where there is no tokenizer, and needs to be one."""
+        if not self.has(TOKENIZER) and not self.speaks_codes:
             raise no_tokenizer(str(self.path))
 
 

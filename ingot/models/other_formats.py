@@ -47,7 +47,7 @@ FORMATS = (
     ),
     ForeignFormat(
         ("rwkv*.pth", "RWKV*.pth"),
-        "more than one file of RWKV models",
+        "a folder of RWKV models",
         "Give the path of the one that is meant.",
     ),
     ForeignFormat(

@@ -19,7 +19,7 @@ from ingot.errors import (
 )
 from ingot.models import decoder_blueprint
 from ingot.models.blueprint import Blueprint
-from ingot.models.checkpoints.checkpoint_files import guess_dtype
+from ingot.models.checkpoints.checkpoint_files import guess_dtype, shapes_of
 from ingot.models.config import ModelConfig
 from ingot.models.encoder_fields import MASKED, TEXTS, TOKENS, classifying
 from ingot.models.families import BUILT_IN
@@ -147,6 +147,8 @@ def with_other_files(config: Config, model_dir: ModelDir) -> Config:
         config = replace(config, checkpoint_dtype=guess_dtype(model_dir) or "float32")
     if isinstance(config, ModelConfig):
         config = with_modules(config, model_dir)
+        if config.family.sized:
+            config = config.family.sized(config, shapes_of(model_dir))
     return replace(config, quantization=method_of(model_dir))
 
 

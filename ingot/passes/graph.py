@@ -115,7 +115,11 @@ def routes(node: Node) -> bool:
 
 def steers(node: Node) -> bool:
     """Tells whether the results of a linear say at which rates states decay and are corrected."""
-    through = (*_CASTS, aten.slice.Tensor, *(OPS[n].overload for n in ("activation", "scale")))
+    through = (
+        *_CASTS,
+        aten.slice.Tensor,
+        *(OPS[n].overload for n in ("activation", "clamp", "scale")),
+    )
     uses = final_users(node, *through)
     return any(
         is_op(user, "recurrence") and x in (arguments(user)["decay"], arguments(user)["beta"])

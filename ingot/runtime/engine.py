@@ -51,6 +51,7 @@ class Engine:
         config: the switches; `config` can be replaced between steps.
         receive: called with the sequences that got a token or ended together; it may end any of
             them with `finish`.
+        known_tokens: how many tokens the model reads; 0: as many as it gives logits for.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class Engine:
         seed: int = 0,
         config: EngineConfig | None = None,
         receive: Receive = lambda sequences: None,
+        known_tokens: int = 0,
     ) -> None:
         limits, most_tokens = executor.limits, executor.limits.max_num_batched_tokens
         self.eos_token_ids, self.seed = tuple(eos_token_ids), seed
@@ -71,7 +73,9 @@ class Engine:
         )
         self._residence = Residence(self.pages, executor.num_slots)
         self._checks = RequestChecks(
-            vocab_size=executor.vocab_size, max_model_len=max_model_len, pages=self.pages
+            vocab_size=known_tokens or executor.vocab_size,
+            max_model_len=max_model_len,
+            pages=self.pages,
         )
         self._executor = executor
         self._builders = [BatchBuilder(inputs, self._residence) for inputs in executor.inputs]

@@ -116,6 +116,7 @@ class Model(Refusals):
         make_engine = partial(
             Engine,
             executor,
+            known_tokens=self.artifact.manifest.model.vocab_size,
             max_model_len=self.max_model_len,
             eos_token_ids=self.artifact.manifest.model.eos_token_ids,
             seed=seed,

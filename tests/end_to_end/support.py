@@ -21,10 +21,9 @@ from ingot.runtime.llm import LLM
 from ingot.targets.cpu.levels import LEVELS
 from ingot.targets.target import requires, target_named
 from tests.end_to_end.picks import Routers, with_picks_of
-from tests.support import delta_models
 from tests.support.checkpoints import module_logits, plain_module
 from tests.support.text_models import KINDS, saved
-from tests.support.tiny_models import VOCAB_SIZE, save_random
+from tests.support.tiny_models import STATES, VOCAB_SIZE, save_random
 
 BUNDLED = Path(__file__).parents[2] / "golden" / "models" / "shakespeare"
 LIMITS = {"float32": 1e-4, "bfloat16": 3e-2}
@@ -37,7 +36,7 @@ STATE_LIMITS = {**LIMITS, "bfloat16": 4e-2, "int8": 1e-1}
 
 def limit_of(name: str, stored: str) -> float:
     """The limit of a case whose weights are stored so: in a dtype, or in integers."""
-    return (STATE_LIMITS if name in delta_models.CASES else {**LIMITS, **QUANTIZED_LIMITS})[stored]
+    return (STATE_LIMITS if name in STATES else {**LIMITS, **QUANTIZED_LIMITS})[stored]
 
 
 @dataclass(frozen=True)

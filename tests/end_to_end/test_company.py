@@ -16,8 +16,7 @@ from tests.runtime import test_speculation as speculation
 from tests.runtime.speculated import NO_TEXT, SPECULATIVE, requests
 from tests.runtime.test_company import NUM_TOKENS, compare, prompts_of, run
 from tests.support.core import core
-from tests.support.delta_models import CASES as DELTA
-from tests.support.tiny_models import FAMILIES, VOCAB_SIZE
+from tests.support.tiny_models import FAMILIES, STATES, VOCAB_SIZE
 
 pytestmark = pytest.mark.deterministic
 
@@ -51,7 +50,7 @@ CASES = core(
 )
 
 # A model that keeps states computes no drafts.
-DRAFTED = [case for case in CASES if named(case) not in DELTA]
+DRAFTED = [case for case in CASES if named(case) not in STATES]
 
 
 @pytest.mark.cases(thorough=1)

@@ -26,8 +26,7 @@ from tests.end_to_end.support import (
 )
 from tests.support import dense_models as dense
 from tests.support.core import core
-from tests.support.delta_models import CASES as DELTA
-from tests.support.tiny_models import CASES, FAMILIES, MOE, TRAINED
+from tests.support.tiny_models import CASES, FAMILIES, MOE, STATES, TRAINED
 from tests.targets.cpu.native import runnable
 
 # One token, two, around the page of 16, the first beyond the window of 24, and some beyond two
@@ -132,7 +131,7 @@ RUNS += core(
     slow=[runs(name, dtype) for name in (*MOE, *LATENT_EXPERTS) for dtype in LIMITS],
 )
 RUNS += core(
-    further=(), slow=[runs(name, dtype) for name in DELTA if name != "qwen35" for dtype in LIMITS]
+    further=(), slow=[runs(name, dtype) for name in STATES if name != "qwen35" for dtype in LIMITS]
 )
 # Four builds each: every model and both dtypes; the other pairs are with the slow tests.
 LEVELS = [
@@ -198,7 +197,7 @@ def test_families_compute_the_same_in_integers(cases: list[Compile], compiled: C
     (case,) = cases
     model_dir, artifact = compiled(case)
     with LLM(artifact) as llm:
-        states = {"limit": limit_of(case.name, "int8")} if case.name in DELTA else {}
+        states = {"limit": limit_of(case.name, "int8")} if case.name in STATES else {}
         integers.check_integers(llm, model_dir, (1, 17, 300), **states)
         if case.quantize == "int8":  # rounding hardly moves the weights
             check_logits(llm, model_dir, (1, 17, 300), limit_of(case.name, "int8"))

@@ -71,7 +71,7 @@ CLASSES |= FURTHER
 FLAG = st.booleans()
 NUMBER = st.sampled_from([0.5, 1, 30.0, 500])
 WINDOW = st.sampled_from([1, 7, 4096])
-ACTIVATIONS = ("silu", "swish", "gelu", "gelu_python", "gelu_new", "gelu_fast", "relu")
+ACTIVATIONS = (*("silu", "swish", "gelu", "gelu_python", "gelu_new", "gelu_fast", "relu", "relu2"),)
 COMMON = {
     "head_dim": st.sampled_from([4, 16, 32]),
     "hidden_act": st.sampled_from([*ACTIVATIONS, "gelu_pytorch_tanh"]),

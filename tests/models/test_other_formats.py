@@ -14,7 +14,6 @@ FILES = {
     "pytorch_model.bin": ("Python pickles", "safe_serialization=True"),
     "model.onnx": ("a model in ONNX", "by the path of the .onnx file"),
     "model.pt": ("Python pickles", "save_pretrained"),
-    "model.pth": ("Python pickles", "save_pretrained"),
     "model.ckpt": ("Python pickles", "save_pretrained"),
     "adapter_config.json": ("a LoRA adapter", "merge_and_unload"),
 }
@@ -47,6 +46,7 @@ def test_each_verb_says_what_it_is(name, verb, in_folder, tmp_path: Path, capsys
         (["pytorch_model-00001-of-00002.bin"], "of Python pickles: pytorch_model-00001-of"),
         (["pytorch_model.bin.index.json"], "of Python pickles: pytorch_model.bin.index.json"),
         (["consolidated.00.pth"], "of Python pickles"),
+        (["rwkv7-a.pth", "rwkv7-b.pth"], "a folder of RWKV models: rwkv7-a.pth, rwkv7-b.pth"),
         (["model.pkl"], "of Python pickles"),
         (["model.pt"], "of Python pickles"),
         (["last.ckpt"], "of Python pickles"),

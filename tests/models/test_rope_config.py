@@ -79,7 +79,7 @@ BOTH = {"full_attention": {"rope_theta": 1e6}, "sliding_attention": {"rope_theta
         ("differs between", {"rope_parameters": {**BOTH, "full_attention": {}}}),
         ("full_attention = 3", {"rope_parameters": {"full_attention": 3}}),
         ("type = 'linear'", {"rope_scaling": {"type": "linear", "rope_type": "yarn"}}),
-        ("rope_type = 'proportional'", {"rope_parameters": {"rope_type": "proportional"}}),
+        ("rope_type = 'axial'", {"rope_parameters": {"rope_type": "axial"}}),
         ("type = 'mrope'", {"rope_scaling": {"type": "mrope"}}),
         ("factor", {"rope_scaling": {"type": "dynamic"}}),
         ("low_freq_factor", {"rope_scaling": {**LLAMA3, "low_freq_factor": None}}),

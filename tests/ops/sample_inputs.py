@@ -677,6 +677,14 @@ def pool(rng: torch.Generator) -> list[Kwargs]:
     ]
 
 
+def clamp(rng: torch.Generator) -> list[Kwargs]:
+    return [
+        {"x": samples.normal(rng, 5, 37, dtype=dtype), "low": -0.3, "high": high}
+        for dtype in samples.DTYPES
+        for high in (0.7, 3e38)
+    ]
+
+
 def soft_cap(rng: torch.Generator) -> list[Kwargs]:
     return [
         {"x": 20 * samples.normal(rng, 1, n, size), "cap": cap, "out_dtype": out_dtype}
@@ -710,6 +718,7 @@ SAMPLES = {
     "route": route,
     "segment_attention": segment_attention,
     "select_rows": select_rows,
+    "clamp": clamp,
     "soft_cap": soft_cap,
     "scale": scale,
     "lerp": lerp,

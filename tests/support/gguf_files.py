@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import load_file
 
 from ingot.models.gguf.types import TYPES
-from tests.support import gguf_delta
+from tests.support import gguf_delta, gguf_lfm
 from tests.support.gguf_blocks import blocks_like
 from tests.support.gguf_experts import expert_tensors, write_expert_sizes
 from tests.support.gguf_latent import latent_tensors, write_latent_sizes
@@ -47,6 +47,7 @@ NAMES = {
     "minimax_m2": "minimax-m2",
     "qwen3_5_text": "qwen35",
     "qwen3_5_moe_text": "qwen35moe",
+    "lfm2_moe": "lfm2moe",
 }
 PERMUTED = ("llama", "granite", "granitemoe", "smollm3", "mistral3")
 TURNED = (".c_attn.weight", ".c_proj.weight", ".c_fc.weight")
@@ -107,6 +108,8 @@ def converted(name: str, config: Config, tensors: Tensors) -> Iterator[tuple[str
         tensors = latent_tensors(config, tensors)
     if name in gguf_delta.NAMES:
         tensors = gguf_delta.delta_tensors(config, tensors)
+    if name in gguf_lfm.NAMES:
+        tensors = gguf_lfm.lfm_tensors(tensors)
     tensors = expert_tensors(name, config, tensors)
     for theirs, tensor in stacked(tensors).items():
         new = names.get_name(theirs, try_suffixes=(".weight", ".bias"))
@@ -220,6 +223,8 @@ def write_sizes(writer: gguf.GGUFWriter, name: str, config: Config) -> None:
         write_latent_sizes(writer, config)
     if name in gguf_delta.NAMES:
         gguf_delta.write_delta_sizes(writer, config)
+    if name in gguf_lfm.NAMES:
+        gguf_lfm.write_lfm_sizes(writer, config)
     write_expert_sizes(writer, config)
     if name == "gptneox":
         writer.add_parallel_residual(config["use_parallel_residual"])

@@ -134,6 +134,7 @@ CASES: dict[str, Case] = {
                                   use_conv_bias=False, conv_kernel=3, moe_latent_size=28,
                                   hidden_size=36, num_attention_heads=3, num_key_value_heads=1),
     "mamba2": _mamba2(),
+    "mamba2_bounds": _mamba2(time_step_limit=(0.4, 0.9)),
     "mamba2_odd": _mamba2(hidden_size=36, num_heads=6, head_dim=12, n_groups=3, state_size=20,
                           conv_kernel=3, use_conv_bias=False, use_bias=True,
                           tie_word_embeddings=True),

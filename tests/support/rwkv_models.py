@@ -6,7 +6,7 @@ Decays are near 1, so that the first token still moves the logits of the last.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -153,7 +153,40 @@ def save_fla(path: Path, found: Mapping[str, Tensor], **changes: Any) -> Path:
     return path
 
 
+def save_speech(path: Path, found: Mapping[str, Tensor], sizes: tuple[int, ...]) -> Path:
+    """Writes a folder of RWKVTTS: the embedding lies in a table for each range of tokens."""
+    made = in_fla(found)
+    names = ("model.embeddings", "tts_tag_embedder", "global_embedder", "text_embedder")
+    tables = made.pop("model.embeddings.weight").split(sizes)
+    made |= {f"{n}.weight": t.contiguous() for n, t in zip(names, tables, strict=True)}
+    config = fla_config(
+        found,
+        architectures=["RWKV7ForSpeech"],
+        vocab_size=sizes[0],
+        audio_global_vocab_size=sizes[2],
+        text_vocab_size=sizes[3],
+    )
+    path.mkdir(parents=True, exist_ok=True)
+    save_file(made, path / "model.safetensors")
+    (path / "config.json").write_text(json.dumps(config))
+    return path
+
+
 def save_pth(path: Path, found: Mapping[str, Tensor]) -> Path:
     """Writes a file of BlinkDL's."""
     torch.save({**found}, path)
     return path
+
+
+def vocabulary(words: Iterable[bytes]) -> bytes:
+    """A vocabulary of the single bytes and these words, as the World vocabulary is written."""
+    tokens = [*(bytes([byte]) for byte in range(256)), *words]
+    return b"".join(_line(number, token) for number, token in enumerate(tokens, 1))
+
+
+def _line(number: int, token: bytes) -> bytes:
+    try:
+        shown = repr(token.decode())
+    except UnicodeDecodeError:
+        shown = repr(token)
+    return f"{number} {shown} {len(token)}\n".encode()

@@ -17,7 +17,7 @@ import transformers
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from bench.make_model import write_byte_tokenizer
-from tests.support import delta_models, dense_models, latent_models
+from tests.support import delta_models, dense_models, latent_models, record_models
 from tests.support.dense_models import config_of
 from tests.support.moe_cases import moe_cases
 
@@ -185,12 +185,14 @@ def _other_cases() -> dict[str, Case]:
 NARROW_EXPERTS = 0.25
 CASES: dict[str, Case] = _cases() | _other_cases()
 MOE: dict[str, Case] = moe_cases(_COMMON, WINDOW)
+# Those whose layers keep records of a sequence.
+STATES: dict[str, Case] = {**delta_models.CASES, **record_models.CASES}
 EVERY: dict[str, Case] = {
     **CASES,
     **MOE,
     **{name: partial(config_of, name) for name in dense_models.CASES},
     **latent_models.CASES,
-    **delta_models.CASES,
+    **STATES,
 }
 
 
@@ -268,13 +270,13 @@ def randomise(model: torch.nn.Module, experts: float = 1.0) -> None:
     """
     for name, tensor in (*model.named_parameters(), *_biases(model)):
         values = torch.randn_like(tensor)
-        if tensor.ndim > 1 and not name.endswith("bias"):
+        if name.endswith("A_log"):  # what is taken up is not forgotten within a few tokens
+            tensor.data = values * 0.8 - 3.0
+        elif tensor.ndim > 1 and not name.endswith("bias"):
             scale = 1.0 if "embed" in name else 1.2 * tensor.shape[-1] ** -0.5
             tensor.data = values * scale
         elif name.endswith("bias"):
             tensor.data = values * 0.3
-        elif name.endswith("A_log"):  # what is taken up is not forgotten within a few tokens
-            tensor.data = values * 0.8 - 3.0
         else:
             tensor.data = 1.0 + 0.2 * values
         if ".experts.down_proj" in name:
@@ -283,7 +285,8 @@ def randomise(model: torch.nn.Module, experts: float = 1.0) -> None:
 
 def _biases(model: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
     """Buffers that are learned all the same: those that correct the scores of experts."""
-    return [(name, b) for name, b in model.named_buffers() if name.endswith("correction_bias")]
+    ends = ("correction_bias", "expert_bias")
+    return [(name, b) for name, b in model.named_buffers() if name.endswith(ends)]
 
 
 def spell_rope_old(directory: Path) -> None:

@@ -13,6 +13,8 @@ from ingot.models.config import ModelConfig
 from ingot.models.mamba2_config import Mamba2Config
 from ingot.models.record_blueprint import mamba2
 
+LARGEST = torch.finfo(torch.float32).max  # in the place of a bound that there is not
+
 
 class Mamba2(Block):
     """Products, convolution, recurrence, gate, norm, output: [1, T, C] -> the same.
@@ -47,6 +49,8 @@ class Mamba2(Block):
         z, mixed, dt = self.gate_proj(x_1TC), self.conv(self.conv_proj(x_1TC)), self.dt_proj(x_1TC)
         values, keys, queries = mixed.split((mixer.width, *2 * [mixer.key_width]), -1)
         dt_1TH = ops.activation(dt, "softplus")
+        if mixer.clamps:
+            dt_1TH = ops.clamp(dt_1TH, mixer.shortest, min(mixer.longest, LARGEST))
         out_1THP = ops.recurrence(
             queries.view(*rows, mixer.groups, mixer.state),
             keys.view(*rows, mixer.groups, mixer.state),

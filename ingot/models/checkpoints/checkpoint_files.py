@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 from ingot.errors import (
@@ -75,6 +76,16 @@ def weight_names(model_dir: ModelDir) -> list[str]:
         return [SINGLE]
     has_index = (model_dir.path / INDEX).is_file()
     return sorted(set(_read_index(model_dir).values())) if has_index else []
+
+
+def shapes_of(model_dir: ModelDir) -> dict[str, tuple[int, ...]]:
+    """The shapes of the tensors by their names; none without a readable checkpoint."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    with suppress(ModelDirError):
+        for file in open_files(model_dir):
+            shapes |= {name: info.shape for name, info in file.tensors.items()}
+            file.close()
+    return shapes
 
 
 def guess_dtype(model_dir: ModelDir) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ingot.errors import ConfigError
 from ingot.models.attention_config import AttentionConfig
 from ingot.models.config import ModelConfig
 from ingot.models.decoder_config import parse_decoder
@@ -12,43 +11,14 @@ from ingot.models.fields import Fields
 from ingot.models.layer_config import Mixer, Mlp
 from ingot.models.layer_fields import read_activation, read_attention, read_num_layers
 from ingot.models.mamba2_config import Mamba2Config
+from ingot.models.mamba2_fields import read_granite_mamba2
 from ingot.models.mlp_config import MlpConfig
 from ingot.models.moe_fields import DOWN, GATE_UP, MLP, SPARSE, read_moe
-from ingot.models.record_fields import FULL, MAMBA, read_kinds, read_taps, read_time_steps
+from ingot.models.record_fields import FULL, MAMBA, read_kinds
 from ingot.models.record_weights import mamba2_weights
 from ingot.models.rope import NO_ROPE
 
 OF_EXPERTS = ("num_experts", "num_experts_per_tok", "moe_intermediate_size")
-
-
-def read_mamba2(fields: Fields) -> Mamba2Config:
-    """The mixer of layers without attention."""
-    width = fields.integer("hidden_size") * fields.integer("mamba_expand", 2, maximum=2**8)
-    heads = fields.integer("mamba_n_heads", 128, maximum=2**16)
-    head_dim = width // heads
-    if fields.raw("mamba_d_head", "auto") != "auto":
-        head_dim = fields.integer("mamba_d_head", maximum=2**16)
-    if heads * head_dim != width and fields.sound():
-        fields.fault(
-            ConfigError(
-                f"{fields.where} has {heads} heads of {head_dim} in mamba_n_heads and "
-                f"mamba_d_head, which are not mamba_expand * hidden_size = {width} together",
-                hint="correct one of the four keys",
-            )
-        )
-    shortest, longest = read_time_steps(fields)
-    return Mamba2Config(
-        heads=heads,
-        head_dim=max(1, head_dim),
-        groups=fields.integer("mamba_n_groups", 1, maximum=2**16),
-        state=fields.integer("mamba_d_state", 256, maximum=2**16),
-        taps=read_taps(fields, "mamba_d_conv", 4),
-        norm_eps=fields.number("rms_norm_eps"),
-        conv_bias=fields.flag("mamba_conv_bias", True),
-        bias=fields.flag("mamba_proj_bias", False),
-        shortest=shortest,
-        longest=longest,
-    )
 
 
 def read_attending(fields: Fields) -> AttentionConfig:
@@ -59,7 +29,7 @@ def read_attending(fields: Fields) -> AttentionConfig:
         scale=scale,
         bias=bias,
         o_bias=bias,
-        **({} if rotates(fields) else {"rope": NO_ROPE}),
+        rope=None if rotates(fields) else NO_ROPE,
     )
     for key in ("rope_theta", "rope_scaling", "rope_parameters"):  # of models that do not rotate
         fields.raw(key, None)
@@ -68,8 +38,8 @@ def read_attending(fields: Fields) -> AttentionConfig:
 
 def rotates(fields: Fields) -> bool:
     """Whether queries and keys are rotated."""
-    kinds = {"rope": "rope", "nope": "nope"}
-    return fields.choice("position_embedding_type", kinds, "nope") == "rope"
+    kinds = {"rope": "rotated", "nope": "plain"}
+    return fields.choice("position_embedding_type", kinds, "nope") == "rotated"
 
 
 def read_mlps(fields: Fields) -> Mlp:
@@ -107,7 +77,7 @@ def parse(fields: Fields) -> ModelConfig:
     kinds = read_kinds(fields, (MAMBA, FULL), [MAMBA] * read_num_layers(fields))
     if MAMBA in kinds:
         fields.refuse("hidden_act", ("silu", "swish"), "supported: silu, as Mamba-2 has it")
-    by_kind: dict[str, Mixer] = {MAMBA: read_mamba2(fields), FULL: read_attending(fields)}
+    by_kind: dict[str, Mixer] = {MAMBA: read_granite_mamba2(fields), FULL: read_attending(fields)}
     return parse_decoder(
         fields,
         mixer=[by_kind[kind] for kind in kinds],

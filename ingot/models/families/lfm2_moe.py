@@ -5,17 +5,17 @@ from __future__ import annotations
 from ingot.models.config import ModelConfig
 from ingot.models.decoder_config import parse_decoder
 from ingot.models.families import lfm2
-from ingot.models.families.lfm2 import assume_defaults, read_mixers
 from ingot.models.family import Family, Rows, Stack
 from ingot.models.fields import Fields
 from ingot.models.layer_fields import read_attention, read_mlp, read_num_layers
+from ingot.models.lfm_fields import assume_defaults, read_mixers
 from ingot.models.moe_fields import DOWN, GATE_UP, MLP, read_moe, sparse
-
 from ingot.models.record_fields import FULL
 
 
 def parse(fields: Fields) -> ModelConfig:
     """Reads the config.json of `Lfm2MoeForCausalLM`."""
+    assume_defaults(fields)
     fields.assume(
         hidden_size=2048,
         intermediate_size=7168,
@@ -23,7 +23,6 @@ def parse(fields: Fields) -> ModelConfig:
         num_experts=32,
         num_experts_per_tok=4,
     )
-    assume_defaults(fields)
     count, dense = read_num_layers(fields), fields.integer("num_dense_layers", 2, minimum=0)
     experts = read_moe(
         fields,

@@ -8,7 +8,7 @@ from ingot.errors import ConfigError
 from ingot.models.config import ModelConfig
 from ingot.models.decoder_config import parse_decoder
 from ingot.models.families import lfm2
-from ingot.models.families.lfm2 import LAYER, OURS, read_conv
+from ingot.models.families.lfm2 import LAYER, OURS
 from ingot.models.family import Family, Weights
 from ingot.models.fields import Fields
 from ingot.models.layer_config import Mixer
@@ -19,6 +19,7 @@ from ingot.models.layer_fields import (
     read_num_layers,
     read_window,
 )
+from ingot.models.lfm_fields import read_conv
 from ingot.models.record_fields import CONV, FULL, WINDOW, read_kinds
 from ingot.models.rope_config import parse_ropes
 

@@ -44,8 +44,17 @@ def read_rank(fields: Fields, hidden: int) -> int:
     return fields.integer("time_step_rank", maximum=2**16)
 
 
-def parse(fields: Fields, *, norms: bool = False) -> ModelConfig:
-    """Reads the config.json of `MambaForCausalLM`, or where `norms` that of Falcon-Mamba."""
+def parse_plain(fields: Fields) -> ModelConfig:
+    """Reads the config.json of `MambaForCausalLM`."""
+    return _parse(fields, norms=False)
+
+
+def parse_normed(fields: Fields) -> ModelConfig:
+    """Reads the config.json of `FalconMambaForCausalLM`, which differs in norms."""
+    return _parse(fields, norms=True)
+
+
+def _parse(fields: Fields, *, norms: bool) -> ModelConfig:
     assume_defaults(fields)
     fields.assume(
         vocab_size=50280,
@@ -68,27 +77,20 @@ def parse(fields: Fields, *, norms: bool = False) -> ModelConfig:
     return parse_decoder(fields, mixer=mixer, mlp=None)
 
 
-def parse_falcon(fields: Fields) -> ModelConfig:
-    """Reads the config.json of `FalconMambaForCausalLM`."""
-    return parse(fields, norms=True)
-
-
 WEIGHTS: Weights = {**NAMES, **mamba_weights("model.layers.{i}.mixer")}
 TIED = {"lm_head.weight": "model.embeddings.weight"}
 
-FAMILY = Family(
-    name="mamba",
-    architectures=("MambaForCausalLM",),
-    parse=parse,
-    weights=WEIGHTS,
-    spellings=HEADLESS,
-    tied=TIED,
-)
-FALCON = Family(
-    name="falcon_mamba",
-    architectures=("FalconMambaForCausalLM",),
-    parse=parse_falcon,
-    weights=WEIGHTS,
-    spellings=HEADLESS,
-    tied=TIED,
+FAMILIES = tuple(
+    Family(
+        name=name,
+        architectures=(architecture,),
+        parse=parse,
+        weights=WEIGHTS,
+        spellings=HEADLESS,
+        tied=TIED,
+    )
+    for name, architecture, parse in (
+        ("mamba", "MambaForCausalLM", parse_plain),
+        ("falcon_mamba", "FalconMambaForCausalLM", parse_normed),
+    )
 )

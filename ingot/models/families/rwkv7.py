@@ -6,113 +6,11 @@ the shapes of their tensors.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from ingot.errors import ConfigError
 from ingot.models.config import ModelConfig
-from ingot.models.decoder_config import parse_decoder
-from ingot.models.family import Family, Rows
-from ingot.models.fields import Fields
-from ingot.models.layer_fields import read_num_layers
-from ingot.models.rwkv_config import MIXED, ChannelMixConfig, TimeMixConfig
-from ingot.models.weight_rules import Entry
-
-OWN = "RWKV_x070"  # what BlinkDL calls the architecture
-LONGEST = 2**20  # tokens of a sequence; nothing in a model counts them
-WORLD_ROWS, END = 65536, 0  # of a model with the World vocabulary, and its token that ends a text
-HEADS_EPS = 64e-5  # of BlinkDL's models, whatever the size of their heads
-# What fla's own kernels are chosen by, and what training needs.
-NOISE = (
-    "attn_mode",
-    "elementwise_affine",
-    "fuse_cross_entropy",
-    "fuse_linear_cross_entropy",
-    "fuse_norm",
-    "max_position_embeddings",
-    "use_l2warp",
-)
-
-
-def parse(fields: Fields) -> ModelConfig:
-    """Reads the config.json of fla's `RWKV7ForCausalLM`, or of BlinkDL's models."""
-    for key in NOISE:
-        fields.raw(key, None)
-    _refuse_variants(fields)
-    fields.spell(rms_norm_eps="norm_eps")
-    fields.assume(
-        hidden_size=2048,
-        num_hidden_layers=24,
-        vocab_size=32000,
-        rms_norm_eps=1e-5,
-        max_position_embeddings=LONGEST,
-    )
-    mixer, size = _read_mixer(fields), _read_size(fields)
-    mixers = (replace(mixer, value_rank=0), *(mixer,) * (read_num_layers(fields) - 1))
-    ends = fields.token_ids("eos_token_id")
-    if fields.integer("vocab_size") == WORLD_ROWS:
-        ends = tuple(dict.fromkeys((*ends, END)))
-    return parse_decoder(
-        fields,
-        mixer=mixers,
-        mlp=ChannelMixConfig(hidden_size=fields.integer("hidden_size"), size=size),
-        norm="layer",
-        norm_bias=fields.flag("norm_bias", True),
-        embedding_norm=fields.flag("norm_first", True),
-        max_position_embeddings=LONGEST,
-        eos_token_ids=ends,
-    )
-
-
-def _refuse_variants(fields: Fields) -> None:
-    fields.refuse("attn", (None,), "supported: models without layers of attention")
-    fields.refuse("hidden_act", ("sqrelu",), "supported: sqrelu")
-    hidden, widths = fields.integer("hidden_size", 2048), fields.raw("value_dim", None)
-    for width in widths if isinstance(widths, list) else [widths]:
-        if width not in (None, hidden):
-            fault = fields.wrong("value_dim", widths, f"hidden_size, which is {hidden}")
-            fields.fault(fault, "value_dim")
-            return
-
-
-def _read_mixer(fields: Fields) -> TimeMixConfig:
-    """The mixer of all layers but the first. Ranks that are not given follow from the width."""
-    hidden = fields.integer("hidden_size")
-    if fields.is_null("head_dim"):
-        fields.assume(head_dim=max(1, hidden // fields.integer("num_heads")))
-    head_dim = fields.integer("head_dim", 64, maximum=2**16)
-    heads = max(1, hidden // head_dim)
-    fields.refuse("num_heads", (heads,), f"head_dim and hidden_size make {heads} heads")
-    if hidden % head_dim and fields.sound("hidden_size", "head_dim"):
-        fault = ConfigError(
-            f"hidden_size {hidden} is not a multiple of head_dim {head_dim}",
-            hint="correct one of the two in config.json",
-        )
-        fields.fault(fault, "head_dim")
-
-    def rank(name: str, by_root: float) -> int:
-        usual = 32 * max(1, round(by_root * hidden**0.5 / 32))
-        return fields.integer(f"{name}_low_rank_dim", usual, maximum=2**16)
-
-    grown = head_dim / 64
-    own = fields.raw("architectures", None) == [OWN]
-    eps = fields.number("rms_norm_eps")
-    return TimeMixConfig(
-        num_heads=heads,
-        head_dim=head_dim,
-        decay_rank=rank("decay", 2.5 * grown),
-        rate_rank=rank("a", 2.5 * grown),
-        value_rank=rank("v", 1.7 * grown),
-        gate_rank=rank("gate", 5.0),
-        norm_eps=HEADS_EPS if own else head_dim * eps,
-    )
-
-
-def _read_size(fields: Fields) -> int:
-    """Width between key and value of channel mixing; by default a multiple of 32."""
-    ratio = fields.number("hidden_ratio", 4.0)
-    usual = -32 * int(-fields.integer("hidden_size") * ratio // 32)
-    return fields.integer("intermediate_size", max(usual, 1))
-
+from ingot.models.family import Family, Rows, Weights
+from ingot.models.rwkv_config import MIXED
+from ingot.models.rwkv_fields import OWN, SPEECH, read_rwkv, sized
+from ingot.models.weight_rules import Entry, Join
 
 LAYER, FLA, OTHER = "model.layers.{i}", "model.layers.{i}", "blocks.{i}"
 MIX = f"{LAYER}.self_attn"
@@ -162,11 +60,23 @@ WEIGHTS: dict[str, Entry | tuple[Entry, ...]] = {
     },
 }
 
+TABLES = ("model.embeddings", "tts_tag_embedder", "global_embedder", "text_embedder")
+
+
+def weights(config: ModelConfig) -> Weights:
+    """The table of weights; of several embeddings their tables one after the other."""
+    if not config.embedding_parts:
+        return WEIGHTS
+    rows = tuple(Rows(f"{table}.weight") for table in TABLES)
+    return {**WEIGHTS, "model.embed_tokens.weight": Join(rows, config.embedding_parts)}
+
+
 FAMILY = Family(
     name="rwkv7",
-    architectures=("RWKV7ForCausalLM", OWN),
-    parse=parse,
-    weights=WEIGHTS,
+    architectures=("RWKV7ForCausalLM", SPEECH, OWN),
+    parse=read_rwkv,
+    weights=weights,
+    sized=sized,
     # The first layer has no values to mix its own with.
     unused=("blocks.0.att.v{n}", "model.layers.0.attn.v_lora.{rest}"),
     tied={"lm_head.weight": "model.embeddings.weight"},

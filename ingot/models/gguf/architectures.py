@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ingot.models.gguf.lfm import LFM2
 from ingot.models.gguf.metadata import Metadata
 from ingot.models.gguf.orders import thirds
 from ingot.models.gguf.qwen import QWEN35
@@ -288,4 +289,5 @@ ARCHITECTURES: dict[str, GgufArchitecture] = {
         orders=PAIRS,
     ),
     "qwen35": QWEN35,
+    "lfm2": LFM2,
 }

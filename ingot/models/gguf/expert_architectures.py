@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ingot.models.gguf.deepseek import DEEPSEEK
+from ingot.models.gguf.lfm import LFM2_MOE
 from ingot.models.gguf.metadata import Metadata
 from ingot.models.gguf.qwen import QWEN35_MOE
 from ingot.models.gguf.spelling import (
@@ -199,4 +200,5 @@ WITH_EXPERTS: dict[str, GgufArchitecture] = {
         names=LLAMA | _MIXTRAL | {CORRECTION: f"{LAYER}.block_sparse_moe.e_score_correction_bias"},
     ),
     "qwen35moe": QWEN35_MOE,
+    "lfm2moe": LFM2_MOE,
 }

@@ -8,6 +8,7 @@ from typing import Any
 
 from ingot.errors import CheckpointError, UnsupportedModelError
 from ingot.models.checkpoints.mapped_file import TensorInfo
+from ingot.models.file_names import HEAD_ROWS
 
 Tensors = Mapping[str, TensorInfo]
 ARCHITECTURE = "RWKV_x070"
@@ -45,13 +46,21 @@ def config_values(path: Path, tensors: Tensors) -> dict[str, Any]:
         "intermediate_size": _shape(path, tensors, "blocks.0.ffn.key.weight")[0],
         "norm_eps": 1e-5,
         "tie_word_embeddings": False,
-        "eos_token_id": 0,
+        **_ends(rows, _shape(path, tensors, HEAD)[0]),
         "dtype": _DTYPES.get(tensors[EMBEDDING].dtype, ""),
         **{
             f"{name}_low_rank_dim": _shape(path, tensors, f"blocks.{max(numbers)}.att.{letter}1")[1]
             for name, letter in ranks.items()
         },
     }
+
+
+def _ends(rows: int, spoken: int) -> dict[str, int]:
+    """The token that ends an answer: the first of texts, or the last of codes, of which a head
+    gives logits for fewer tokens than there are."""
+    return (
+        {"eos_token_id": 0} if spoken == rows else {"eos_token_id": spoken - 1, HEAD_ROWS: spoken}
+    )
 
 
 def _refuse_others(path: Path, tensors: Tensors) -> None:

@@ -10,7 +10,7 @@ import json
 import os
 from pathlib import Path
 
-from ingot.models.file_names import CONFIG
+from ingot.models.file_names import CONFIG, HEAD_ROWS
 from ingot.models.pth.config import config_values
 from ingot.models.pth.container import PthFile
 from ingot.models.world.files import WorldFiles, vocabulary_in
@@ -40,7 +40,10 @@ class SmallFiles:
             self._config = config_values(path, file.tensors)
         self._world = WorldFiles(path.parent)
         # Another number of rows has another vocabulary, which must lie beside the file.
-        reads_texts = self._config["vocab_size"] == ROWS or vocabulary_in(path.parent) is not None
+        has_vocabulary = (
+            self._config["vocab_size"] == ROWS or vocabulary_in(path.parent) is not None
+        )
+        reads_texts = has_vocabulary and HEAD_ROWS not in self._config
         self.names = (CONFIG, *(self._world.names if reads_texts else ()))
 
     def __call__(self, name: str, max_bytes: int = 0) -> bytes:

@@ -25,8 +25,8 @@ _LAYER = re.compile(r"(?:^|\.)layers\.(\d+)(?:\.|$)")
 def load_state(path: Path, plan: Plan) -> dict[str, Record]:
     """The records that a sequence begins with, by the names of the plan's states.
 
-    A record has the shape that its state says: of a matrix [H * N, N], with a row for each key. Rows
-    of tokens before are zeros.
+    A record has the shape that its state says: of matrices [H * N, N], with a row for each key.
+    Rows of tokens before are zeros.
 
     Raises:
         CheckpointError: a file that is no state, or one of another model.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import json
 import lzma
+import re
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,9 @@ from ingot.errors import TokenizerError
 # Of the package `rwkv` 0.8.32 (ChatRWKV by Bo Peng), Apache License 2.0, compressed.
 SHIPPED = Path(__file__).with_name("rwkv_vocab_v20230424.txt.xz")
 MAX_BYTES = 16 * 2**20
+_PLAIN = re.compile(r"'[^'\\]+'")
+# The smallest vocabulary that there is.
+BYTES = "".join(f"{b + 1} {bytes([b])!r} 1\n" for b in range(256)).encode()
 ROWS = 65536  # of models with the vocabulary that is shipped
 END = "<|rwkv_tokenizer_end_of_text|>"  # what token 0 is called
 
@@ -92,7 +96,8 @@ def _token(line: str, where: str) -> tuple[int, bytes]:
     number, _, rest = line.partition(" ")
     text, _, length = rest.rpartition(" ")
     try:
-        value = ast.literal_eval(text)
+        # Most are plain, and parsing tens of thousands as Python takes a second.
+        value = text[1:-1] if _PLAIN.fullmatch(text) else ast.literal_eval(text)
         token = value.encode() if isinstance(value, str) else value
         if isinstance(token, bytes) and token and len(token) == int(length):
             return int(number), token

@@ -335,6 +335,13 @@ def bonus(operands: Operands, work: CpuWork) -> KernelCall:
     return KernelCall("bonus", (heads, size, v.shape[-1]), arguments)
 
 
+def clamp(operands: Operands, work: CpuWork) -> KernelCall:
+    i = work.members[0]
+    x = operands.of(i, "x")
+    arguments = (operands.rows(x), *scalars_of(i, "low", "high"), result(operands, i))
+    return KernelCall("clamp_rows", (x.columns,), arguments)
+
+
 def soft_cap(operands: Operands, work: CpuWork) -> KernelCall:
     return elementwise(operands, work.members[0], scalar="cap")
 
@@ -410,6 +417,7 @@ CALLS: Mapping[str, Emit] = {
     "select_rows": select_rows,
     "selective_scan": selective_scan,
     "short_conv": short_conv,
+    "clamp": clamp,
     "soft_cap": soft_cap,
     "token_shift": token_shift,
 }

@@ -189,6 +189,12 @@ def mul(operands: Operands, work: Work) -> list[Call]:
     return [_by_number(operands, i, "rows.mul", {"FACTOR": float(i.attrs["factor"])})]
 
 
+def clamp(operands: Operands, work: Work) -> list[Call]:
+    i = work.member("clamp")
+    bounds = {name.upper(): float(i.attrs[name]) for name in ("low", "high")}
+    return [_by_number(operands, i, "rows.clamp", bounds)]
+
+
 def soft_cap(operands: Operands, work: Work) -> list[Call]:
     i = work.member("soft_cap")
     return [_by_number(operands, i, "rows.soft_cap", {"CAP": float(i.attrs["cap"])})]
@@ -265,5 +271,6 @@ CALLS: Mapping[str, Emit] = {
     "reorder": reorder,
     "rms_norm": rms_norm,
     "select_rows": select_rows,
+    "clamp": clamp,
     "soft_cap": soft_cap,
 }

@@ -83,16 +83,25 @@ OFTEN = (
     *("table-13", "rope-80", "rope-16", "rope-write-20", "rope-write-64-i8", "write-20"),
     *("write-20-i8", "heads-64-i8", "heads-128", "attention-12", "attention-80"),
     *("attention-80-i8", "attention-quantize-64", "gate-silu-37", "gelu-37", "add-37", "mul-37"),
-    *("gate-sigmoid-37", "softplus-37", "scale-37", "lerp-37", "bonus-37", "head_scale-37"),
+    *(
+        "gate-sigmoid-37",
+        "softplus-37",
+        "scale-37",
+        "lerp-37",
+        "bonus-37",
+        "head_scale-37",
+        "clamp-37",
+    ),
     *("attention-80-sinks", "attention-quantize-64-sinks", "attention-128"),
     *("head-linear-20x27", "concat-20-37", "latent-36", "latent-20", "latent-window"),
     *("latent-quantize", "latent-20-i8", "latent-window-i8", "route-groups-24"),
-    *("experts-3-1-200x27", "experts-33-4-36x20"),
+    *("experts-3-1-200x27", "experts-33-4-36x20", "plain-experts-5-2-36x54"),
     *("soft_cap-37", "cast-37", "embedding-37", "select-37", "tied"),
     *("int8-b128-72x300", "int8-b50-33x50", "int8-b416-128x416", "int8-b64-zeros-96x192"),
     *("int4-g32-b128-72x330", "int4-g64-b128-256x256", "int4-b32-zeros-72x288"),
     *("int4-g32-b128-40x96", "int8-b128-33x10240", "int4-g32-b128-zeros-72x330"),
     *("experts-6-3-160x96-int4-b32", "experts-5-2-72x72-int8-b32"),
+    *("plain-experts-5-2-64x128-int8-b64", "plain-experts-4-2-96x72-int4-b32"),
     *("int8-b128-72x300-fine", "int8-b416-128x416-fine", "int8-b64-zeros-96x192-fine"),
     *("int4-g32-b128-zeros-72x330-fine", "int4-g64-b128-zeros-256x256-fine"),
     *("experts-5-3-96x72-int4-b32-zeros", "int4-b32-minimums-72x288"),
@@ -460,6 +469,9 @@ def elementwise(dtype: DType) -> Iterator[tuple[str, Case]]:
     def head_scale(s: Sketch, size: int) -> None:
         s.call("head_scale", s.rows("x", 3, size), s.rows("share", 3), form=dtype)
 
+    def clamp(s: Sketch, size: int) -> None:
+        s.call("clamp", s.rows("x", size), low=-0.3, high=0.7, form=dtype)
+
     def soft_cap(s: Sketch, size: int) -> None:
         s.call("soft_cap", s.rows("x", size), cap=0.75, form=dtype)
 
@@ -470,7 +482,7 @@ def elementwise(dtype: DType) -> Iterator[tuple[str, Case]]:
         for kind in KINDS:
             yield f"gate-{kind}-{size}", partial(gate, size=size, kind=kind)
             yield f"{kind}-{size}", partial(activation, size=size, kind=kind)
-        for each in (add, mul, scale, head_scale, lerp, bonus, soft_cap, cast):
+        for each in (add, mul, scale, head_scale, lerp, bonus, clamp, soft_cap, cast):
             yield f"{each.__name__}-{size}", partial(each, size=size)
 
 

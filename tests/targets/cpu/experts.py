@@ -75,6 +75,7 @@ class Experts:
     size: int
     inner: int
     kind: str = "silu"
+    plain: bool = False
     with_bias: bool = False
     format: Format | None = None  # of gate and up; None for plain numbers
     down_format: Format | None = None
@@ -83,7 +84,13 @@ class Experts:
     @property
     def name(self) -> str:
         stored = f"-{self.format}" if self.format else ""
-        return f"experts-{self.count}-{self.picks}-{self.size}x{self.inner}{stored}"
+        sizes = f"{self.count}-{self.picks}-{self.size}x{self.inner}{stored}"
+        return f"{'plain-' if self.plain else ''}experts-{sizes}"
+
+    @property
+    def first_rows(self) -> int:
+        """Rows of the first matrix of an expert."""
+        return self.inner if self.plain else 2 * self.inner
 
     def case(self, s: Sketch, dtype: DType) -> None:
         logits, x = s.rows("logits", self.count), s.rows("x", self.size, form=dtype)
@@ -95,15 +102,15 @@ class Experts:
             normalise=True,
             out="shares",
         )
-        gate_up = self._stack(s, "gate_up", 2 * self.inner, self.size, dtype, self.format)
+        gate_up = self._stack(s, "gate_up", self.first_rows, self.size, dtype, self.format)
         down = self._stack(s, "down", self.size, self.inner, dtype, self.down_format)
         biases = [
             s.weight(f"{name}_bias", samples.normal(s.drawn(name), self.count, rows))
             if self.with_bias
             else None
-            for name, rows in (("gate_up", 2 * self.inner), ("down", self.size))
+            for name, rows in (("gate_up", self.first_rows), ("down", self.size))
         ]
-        attrs = {"kind": self.kind, "top_k": self.picks, **self.attrs}
+        attrs = {"kind": self.kind, "top_k": self.picks, "plain": self.plain, **self.attrs}
         inner = s.call(
             "expert_gate", x, shares, gate_up, biases[0],
             out="inner", form="float32" if self.down_format else dtype,
@@ -129,6 +136,7 @@ class Experts:
 
 
 CLAMPED = {"kind": "clamped", "with_bias": True, "attrs": {"limit": 0.8}}
+ALONE = {"kind": "relu2", "plain": True, "with_bias": True}
 # Panels that are filled and that are not, an odd K, one expert, all of them, more than rows, and so
 # many picks that rows are sorted in several blocks.
 PLAIN = (
@@ -137,6 +145,7 @@ PLAIN = (
     Experts(5, 5, 40, 96, kind="gelu"),
     Experts(33, 4, 36, 20, kind="gelu_tanh", with_bias=True),
     Experts(70, 64, 16, 12),
+    Experts(5, 2, 36, 54, **ALONE),
 )
 
 
@@ -172,6 +181,8 @@ INTEGERS = (
         down_format=with_bytes(in_bits(6, 16, 128)),
     ),
     Experts(3, 2, 100, 48, format=int4(16, 16), down_format=with_zeros(int4(16, 16))),
+    Experts(5, 2, 64, 128, format=int8(64), down_format=int8(64), **ALONE),
+    Experts(4, 2, 96, 72, format=int4(32, 32), down_format=int4(32, 32), **ALONE),
 )
 
 

@@ -20,7 +20,7 @@ from ingot.targets.cuda.operands import Operands
 from ingot.targets.work import Work
 from tests.support import samples
 from tests.support.core import core
-from tests.targets.cpu.experts import CLAMPED, INTEGERS, PLAIN, ROUTERS, Experts
+from tests.targets.cpu.experts import ALONE, CLAMPED, INTEGERS, PLAIN, ROUTERS, Experts
 from tests.targets.cuda.matrices import TWO_LEVELS, in_bits, int4, int8, with_zeros
 from tests.targets.cuda.mixing import MOST, Mixture, apart, routed
 from tests.targets.cuda.test_products import LOOSE
@@ -47,7 +47,13 @@ LEVELS = Experts(
 OF_PAIRS = Experts(
     2, 2, 80, 48, format=with_zeros(int8(16)), down_format=with_zeros(int4(16, 16))
 )  # fmt: skip
+# Experts that are not gated: with the sums of a row in one piece, and cut.
+UNGATED = (
+    Mixture(Experts(3, 2, 32, 54, **ALONE)),  # type: ignore[arg-type]
+    Mixture(Experts(3, 2, 544, 36, **ALONE), "float32"),  # type: ignore[arg-type]
+)
 FURTHER = (
+    *UNGATED,
     Mixture(
         Experts(2, 2, 64, 96, format=TWO_LEVELS["IQ4_XS"][0], down_format=TWO_LEVELS["Q4_1"][0])
     ),

@@ -101,6 +101,17 @@ def mul(s: Sketch, width: int, dtype: DType) -> str:
     return s.call("mul", s.rows("x", width, form=dtype), factor=1.7, form=dtype)
 
 
+def head_scale(s: Sketch, width: int, dtype: DType) -> str:
+    """Heads that are parts of a wider row."""
+    whole = s.rows("x", 4 * width, form=dtype)
+    heads = s.view("heads", whole, width, 3, width)
+    return s.call("head_scale", heads, s.rows("y", 3), form=dtype, shape=(3, width))
+
+
+def clamp(s: Sketch, width: int, dtype: DType) -> str:
+    return s.call("clamp", s.rows("x", width), low=-0.3, high=0.7, form=dtype)
+
+
 def soft_cap(s: Sketch, width: int, dtype: DType) -> str:
     return s.call("soft_cap", s.rows("x", width, form=dtype), cap=0.7, form=dtype)
 
@@ -148,6 +159,8 @@ BUILDS: Mapping[str, Build] = {
     **{f"activation {kind}": activation(kind) for kind in ACTIVATIONS},
     "add": add,
     "mul": mul,
+    "head_scale": head_scale,
+    "clamp": clamp,
     "soft_cap": soft_cap,
     "cast": cast,
     "concat": concat,

@@ -100,6 +100,12 @@ void lerp(Slice slice, Rows<const X> x, Rows<const Y> y, Rows<const S> share, Ro
 
 template <int Columns, class T, class Out>
 [[gnu::noinline, gnu::noipa]]
+void clamp_rows(Slice slice, Rows<const T> x, float low, float high, Rows<Out> out) {
+  map_rows<Columns>(slice, [=](vf v) { return clamp(v, low, high); }, out, x);
+}
+
+template <int Columns, class T, class Out>
+[[gnu::noinline, gnu::noipa]]
 void soft_cap(Slice slice, Rows<const T> x, float cap, Rows<Out> out) {
   map_rows<Columns>(slice, [=](vf v) { return capped(v, cap); }, out, x);
 }

@@ -251,6 +251,19 @@ def mul(
 
 
 @triton.jit
+def clamp(
+    x, out,
+    X_STRIDE: tl.constexpr, OUT_STRIDE: tl.constexpr, WIDTH: tl.constexpr, LOW: tl.constexpr,
+    HIGH: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """out = x, but at least LOW and at most HIGH; NaN stays NaN."""
+    row, columns, mask = _place(COLUMNS, WIDTH)
+    y = _numbers(x, row, columns, mask, X_STRIDE)
+    y = tl.where(y < LOW, LOW, tl.where(y > HIGH, HIGH, y))
+    _put(out, y, row, columns, mask, OUT_STRIDE)
+
+
+@triton.jit
 def soft_cap(
     x, out,
     X_STRIDE: tl.constexpr, OUT_STRIDE: tl.constexpr, WIDTH: tl.constexpr, CAP: tl.constexpr,
