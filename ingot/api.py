@@ -14,6 +14,7 @@ from ingot.errors import UsageError
 from ingot.opening import compiled_path, local, opened, options_for_device, options_of, path_of
 from ingot.runtime import llm
 from ingot.runtime.config import EngineConfig, engine_config
+from ingot.runtime.initial_record import Records
 from ingot.runtime.model import Model
 from ingot.runtime.vllm_arguments import CONSTRUCTOR, choose
 
@@ -111,6 +112,13 @@ class LLM(FromDirectory, llm.LLM):
 
     A context manager. Safe to use from several threads. `__init__` describes the arguments.
     """
+
+    def read_state(self, path: Path) -> Records:
+        """The arrays of a tuned state, by the names of the model's states. Raises CheckpointError
+        for a file that is no state, or one of another model."""
+        from ingot.models.pth.states import load_state
+
+        return load_state(path, self.artifact.plan_of(self.artifact.target))
 
 
 _OWN = [name for name in signature(Model).parameters if name not in ("model", "config")]

@@ -8,6 +8,7 @@ import numpy.typing as npt
 from ingot.artifact.plan import Plan
 from ingot.artifact.programs import STEP
 from ingot.artifact.spec import SYMBOLS
+from ingot.runtime.initial_record import Copy
 
 SIZES = tuple(symbol.name for symbol in SYMBOLS.values())
 
@@ -27,7 +28,7 @@ class StepInputs:
         num_tokens, num_seqs, num_rows: the step's N, S and R.
         from_draws: {place in `tokens`: draw}, for tokens that are not known yet: the one that the
             previous step draws by that index of its `StepWants`.
-        copies: (from, to) of slots whose records are copied before the step, in this order.
+        copies: (from, to) of records that are copied to slots before the step, in this order.
     """
 
     def __init__(self, plan: Plan, program: str = STEP.name) -> None:
@@ -43,7 +44,7 @@ class StepInputs:
         self.num_tokens = self.num_seqs = self.num_rows = 0
         self.num_columns = limits.max_pages_per_seq
         self.from_draws: dict[int, int] = {}
-        self.copies: list[tuple[int, int]] = []
+        self.copies: list[Copy] = []
 
     def __contains__(self, name: str) -> bool:
         return name in self._arrays

@@ -51,15 +51,23 @@ class BatchBuilder:
                 x.from_draws[x.num_tokens + len(tokens)] = draws[id(sequence)]
                 tokens.append(0)
             num_rows = chunk.num_rows + len(chunk.draft)
-            self.append(tokens + chunk.draft, chunk.start, sequence.sequence_id, num_rows)
+            self.append(
+                tokens + chunk.draft, chunk.start, sequence.sequence_id, num_rows, sequence.lead
+            )
         return Batch(chunks, x)
 
     def append(
-        self, token_ids: list[int], start: int, sequence_id: int, num_logit_rows: int
+        self,
+        token_ids: list[int],
+        start: int,
+        sequence_id: int,
+        num_logit_rows: int,
+        lead: int = 0,
     ) -> None:
         """Adds the tokens of a sequence from position `start` on, whose place is there.
 
-        The last `num_logit_rows` of them get logits.
+        The last `num_logit_rows` of them get logits. What its record holds before the first token
+        stands for `lead` tokens.
         """
         x, size = self.inputs, self._size
         row, begin = x.num_seqs, x.num_tokens
@@ -73,7 +81,7 @@ class BatchBuilder:
             x["slots"][begin:end] = page_ids[positions // size] * size + positions % size
         if self._has_slots:
             x["records"][row] = self._residence.slots.slot(sequence_id)
-        x["spans"][row] = begin, end, start
+        x["spans"][row] = begin, end, start + lead
         rows = x.num_rows + num_logit_rows
         x[x.rows][x.num_rows : rows] = self._ramp[:num_logit_rows] + (end - num_logit_rows)
         x.num_seqs, x.num_tokens, x.num_rows = row + 1, end, rows
@@ -84,7 +92,7 @@ class BatchBuilder:
         Each is a single token that gets logits.
         """
         x, size, pages = self.inputs, self._size, self._residence.pages
-        tokens, positions, slots = [], [], []
+        tokens, positions, firsts, slots = [], [], [], []
         for row, chunk in enumerate(chunks):
             start, sequence = chunk.start, chunk.sequence
             if not chunk.is_single:
@@ -100,6 +108,7 @@ class BatchBuilder:
                 x.from_draws[row] = draws[id(sequence)]
                 tokens.append(0)
             positions.append(start)
+            firsts.append(start + sequence.lead)
         count = len(tokens)
         x["tokens"][:count] = tokens
         x["positions"][:count] = positions
@@ -110,7 +119,7 @@ class BatchBuilder:
             x["records"][:count] = [*held]
         x["spans"][:count, 0] = self._ramp[:count]
         x["spans"][:count, 1] = self._ramp[1 : count + 1]
-        x["spans"][:count, 2] = positions
+        x["spans"][:count, 2] = firsts
         x[x.rows][:count] = self._ramp[:count]
         x.num_tokens = x.num_seqs = x.num_rows = count
         return count

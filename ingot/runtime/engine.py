@@ -87,6 +87,7 @@ class Engine:
             vocab_size=known_tokens or executor.vocab_size,
             max_model_len=max_model_len,
             pages=self.pages,
+            num_logits=executor.vocab_size,
         )
         self._executor = executor
         self._builders = [BatchBuilder(inputs, self._residence) for inputs in executor.inputs]
@@ -174,6 +175,7 @@ class Engine:
             max_len=self._checks.max_len(token_ids, params),
             seed=self.seed,
             stop_ids=frozenset([*params.stop_token_ids, *eos_token_ids]),
+            vocab_size=self._executor.vocab_size,
         )
         first.borders.update(map(self._residence.border, request.snapshot_at))
         self._prepared = None

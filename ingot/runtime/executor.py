@@ -11,6 +11,7 @@ from ingot.artifact.programs import main_of
 from ingot.artifact.reader import Artifact
 from ingot.errors import ArtifactError, IngotError, UsageError
 from ingot.runtime.arrays import Float32, StepInputs
+from ingot.runtime.initial_record import Copy
 
 if TYPE_CHECKING:
     from ingot.runtime.output import Logprob
@@ -207,8 +208,8 @@ class Executor(Protocol):
         of its steps can follow has no step under way."""
         ...
 
-    def copy_records(self, copies: Sequence[tuple[int, int]]) -> None:
-        """Copies records from slots to slots, in this order. No step is under way."""
+    def copy_records(self, copies: Sequence[Copy]) -> None:
+        """Copies records to slots, in this order. No step is under way."""
         ...
 
     def read_states(self, places: Places, take: Callable[[memoryview], Any]) -> None:

@@ -9,6 +9,7 @@ from itertools import count
 from ingot.runtime.arrays import Float32
 from ingot.runtime.batch import BatchBuilder
 from ingot.runtime.executor import Executor, StepWants
+from ingot.runtime.initial_record import InitialRecord, lead_of
 from ingot.runtime.residence import Residence
 from ingot.runtime.scheduler import Scheduler
 
@@ -20,7 +21,8 @@ Take = Callable[[Float32], None]
 class Forced:
     """Tokens that a step computes: those from `start` on, of a sequence that owns pages as `id`.
 
-    `take` is given the rows of the positions from `first` on.
+    `take` is given the rows of the positions from `first` on. Before the first token its record is
+    `initial`, or zeros.
     """
 
     id: int
@@ -28,6 +30,7 @@ class Forced:
     take: Take
     first: int
     start: int = 0
+    initial: InitialRecord | None = None
 
     @property
     def num_left(self) -> int:
@@ -111,10 +114,10 @@ class ForcedSteps:
             if not chunk:
                 break
             self.residence.pages.drop_behind(each.id, each.start)
-            self.residence.grow(each.id, each.start + len(chunk))
+            self.residence.grow(each.id, each.start + len(chunk), each.initial)
             end = each.start + len(chunk)
             wanted = max(0, end - max(each.start, each.first))
-            self.builder.append(chunk, each.start, each.id, wanted)
+            self.builder.append(chunk, each.start, each.id, wanted, lead_of(each.initial))
             computed.append((each, end, slice(num_rows, num_rows + wanted)))
             num_rows += wanted
         inputs.copies = self.residence.take_copies()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ingot.errors import RequestError, UsageError
 from ingot.runtime.arrays import Float32
 from ingot.runtime.config import EngineConfig, engine_config
+from ingot.runtime.initial_record import InitialRecord, Records
 from ingot.runtime.output import RequestOutput
 from ingot.runtime.params import SamplingParams
 from ingot.runtime.prompts import (
@@ -35,6 +36,8 @@ from ingot.runtime.vllm_arguments import CALLS, choose
 
 if TYPE_CHECKING:
     from ingot.runtime.beam_search import BeamSearchOutput, BeamSearchParams
+
+TunedState = str | Path | Records
 
 
 class LLM(TextTasks):
@@ -201,17 +204,27 @@ class LLM(TextTasks):
             left.set()  # after Ctrl-C nobody waits for the steps that are left
 
     def open_session(
-        self, given: str | Sequence[int] = (), *, seed: int | None = None, cache_salt: str = ""
+        self,
+        given: str | Sequence[int] = (),
+        *,
+        seed: int | None = None,
+        cache_salt: str = "",
+        state: TunedState | None = None,
     ) -> Session:
         """A session that is fed a text or tokens, for more of them to come.
 
         `seed` is for the draws of its requests that have none of their own; None: one that only
         this session has. Sessions and prompts share cached prefixes only where their `cache_salt`
         is the same.
+
+        Of a model that keeps records alone, `state` is the record before the first token: a file of
+        a tuned state, or arrays by the names of the plan's states, where those left out are zeros.
+        It counts as no token. Raises UsageError or CheckpointError for one of another model.
         """
         seed = None if seed is None else integer_option("seed", seed)
+        initial = None if state is None else self._initial(state)
         work = self._thread.requests.engine.sessions
-        session = Session(self, partial(work.open, cache_salt.encode(), seed))
+        session = Session(self, partial(work.open, cache_salt.encode(), seed, initial))
         try:
             session.feed(given)
         except BaseException:
@@ -226,11 +239,39 @@ class LLM(TextTasks):
         """
         return load(self, path, cache_salt.encode())
 
-    def open_streams(self, count: int, *, seed: int | None = None) -> Streams:
-        """Sessions that advance together, step by step."""
+    def open_streams(
+        self,
+        count: int,
+        *,
+        seed: int | None = None,
+        states: Sequence[TunedState | None] | None = None,
+    ) -> Streams:
+        """Sessions that advance together, step by step. `states` has one for each of them; see
+        `open_session`."""
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
             raise UsageError(f"count is {count!r:.80}", hint="count is 1 or more.")
-        return Streams([self.open_session(seed=seed) for _ in range(count)])
+        given = [None] * count if states is None else [*states]
+        if len(given) != count:
+            raise UsageError(
+                f"there are {len(given)} states for {count} streams", hint="Give one for each."
+            )
+        sessions: list[Session] = []
+        try:
+            for state in given:
+                sessions.append(self.open_session(seed=seed, state=state))
+        except BaseException:
+            Streams(sessions).close()
+            raise
+        return Streams(sessions)
+
+    def read_state(self, path: Path) -> Records:
+        """The arrays of a file of a tuned state. Raises UsageError: an artifact knows no formats of
+        checkpoints; `ingot.LLM` does."""
+        raise UsageError(f"{path} is not read here", hint="Give arrays, or open an ingot.LLM.")
+
+    def _initial(self, state: TunedState) -> InitialRecord:
+        records = self.read_state(Path(state)) if isinstance(state, (str, Path)) else state
+        return InitialRecord.of(records, self.artifact.plan_of(self.artifact.target))
 
     @property
     def config(self) -> EngineConfig:

@@ -245,6 +245,7 @@ def sequence_of(
     max_len: int,
     seed: int,
     stop_ids: frozenset[int],
+    vocab_size: int = 0,
 ) -> Sequence:
     """The sequence of the first completion; those of the others are its siblings.
 
@@ -272,6 +273,7 @@ def sequence_of(
             times=Times(arrived),
             session=session,
             num_before=num_before,
+            vocab_size=vocab_size,
         )
         for index in range(params.n)
     )
@@ -283,11 +285,15 @@ def sequence_of(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestChecks:
-    """Checks requests against the model's vocabulary and length, and the pages that there are."""
+    """Checks requests against the model's vocabulary and length, and the pages that there are.
+
+    There are logits of the first `num_logits` tokens of the vocabulary; 0: of all.
+    """
 
     vocab_size: int
     max_model_len: int
     pages: PageTable
+    num_logits: int = 0
 
     def check(self, token_ids: list[int], params: SamplingParams | None = None) -> None:
         """Raises RequestError for a prompt that can never be served.
@@ -301,6 +307,13 @@ class RequestChecks:
             raise RequestError(
                 f"the prompt has token {low if low < 0 else high}",
                 hint=f"The vocabulary has the tokens 0 to {self.vocab_size - 1}.",
+            )
+        scored = token_ids[1:] if params is not None and params.prompt_logprobs is not None else []
+        if self.num_logits and max(scored, default=0) >= self.num_logits:
+            raise RequestError(
+                f"the prompt has token {max(scored)}, which has no log-probability",
+                hint=f"The model gives those of the tokens 0 to {self.num_logits - 1} alone: leave out "
+                "prompt_logprobs.",
             )
         # A completion needs room for one token; a prompt that is only read does not.
         room = self.max_model_len - (params is not None and params.max_tokens > 0)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence as Tokens
 
 from ingot.runtime.executor import Places
+from ingot.runtime.initial_record import Copy, InitialRecord
 from ingot.runtime.page_table import PageTable
 from ingot.runtime.prefix_cache import PrefixPage
-from ingot.runtime.slot_table import Copy, SlotTable
+from ingot.runtime.slot_table import SlotTable
 
 
 class Residence:
@@ -43,10 +44,15 @@ class Residence:
         return max(len(prefix) * self.pages.page_size, own.position if own else 0)
 
     def admit(
-        self, sequence_id: int, num_tokens: int, prefix: Tokens[PrefixPage] = (), num_spare: int = 0
+        self,
+        sequence_id: int,
+        num_tokens: int,
+        prefix: Tokens[PrefixPage] = (),
+        num_spare: int = 0,
+        initial: InitialRecord | None = None,
     ) -> bool:
         """Gives a new sequence what its first tokens take, those before its `start` as they were
-        computed.
+        computed. Where none were, its record is `initial`, or counts as zeros.
 
         Does nothing and returns False unless `num_spare` free pages would be left.
         """
@@ -59,7 +65,7 @@ class Residence:
             self.slots.take(sequence_id, sequence_id)
         elif self.has_slots:
             self.slots.release(sequence_id)
-            self.slots.take(sequence_id, prefix[-1] if prefix else None)
+            self.slots.take(sequence_id, prefix[-1] if prefix else initial)
         return True
 
     def has_room(self, num_pages: int, num_sequences: int) -> bool:
@@ -77,11 +83,12 @@ class Residence:
         room = self.can_grow(sequence_id, num_tokens)
         return room and (not self.has_slots or self.slots.reserve(sequence_id))
 
-    def grow(self, sequence_id: int, num_tokens: int) -> None:
-        """Gives the sequence what its first tokens take; `can_grow` must hold."""
+    def grow(self, sequence_id: int, num_tokens: int, initial: InitialRecord | None = None) -> None:
+        """Gives the sequence what its first tokens take; `can_grow` must hold. If it has nothing
+        yet, it begins with the record `initial`, or with zeros."""
         self.pages.grow(sequence_id, num_tokens)
         if self.has_slots:
-            self.slots.take(sequence_id)
+            self.slots.take(sequence_id, initial)
 
     def share(self, owner_id: int, sequence_id: int, num_tokens: int) -> int:
         """Has a new sequence begin with what another's first `num_tokens` tokens have left.
@@ -172,7 +179,7 @@ class Residence:
         self.slots.clear()
 
     def take_copies(self) -> list[Copy]:
-        """The copies from slot to slot that the next step begins with, once."""
+        """The copies of records that the next step begins with, once."""
         copies, self.slots.copies = self.slots.copies, []
         return copies
 

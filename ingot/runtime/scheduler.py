@@ -8,10 +8,10 @@ from operator import attrgetter
 
 from ingot.errors import QueueFullError
 from ingot.runtime.config import EngineConfig
+from ingot.runtime.initial_record import Copy
 from ingot.runtime.residence import Residence
 from ingot.runtime.sequence import Chunk, Sequence
 from ingot.runtime.sessions.resting import Resting
-from ingot.runtime.slot_table import Copy
 
 # A request of one level lower priority counts as one that arrived this many requests later. So
 # every request is overtaken by a limited number of others, and none waits for ever.
@@ -332,7 +332,8 @@ class Scheduler:
             prefix = self.residence.usable(known)
             start = self.residence.start(sequence.sequence_id, prefix)
             most = self._most(sequence, start)
-            if self.residence.admit(sequence.sequence_id, most, prefix, spare):
+            owner = sequence.sequence_id
+            if self.residence.admit(owner, most, prefix, spare, sequence.initial):
                 return start, len(known) * self.pages.page_size
             if not self.resting.give_up():
                 return None, 0

@@ -5,6 +5,7 @@ Chunks are parts of it.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -14,6 +15,7 @@ import numpy as np
 from ingot.errors import IngotError
 from ingot.runtime.arrays import Int32
 from ingot.runtime.bad_words import BadWords
+from ingot.runtime.initial_record import InitialRecord, lead_of
 from ingot.runtime.metrics import Times
 from ingot.runtime.output import FinishReason, Logprob
 from ingot.runtime.params import SamplingParams
@@ -41,7 +43,8 @@ class Sequence:
     generator. It is completion `index` of its request; `siblings` are those that wait for the
     logits of its prompt, and each has it as `parent` until then. `lookup` guesses its tokens.
     Of a `session` it is one request; the last `num_before` tokens of its prompt were drawn by those
-    before, and penalties count them as its own.
+    before, and penalties count them as its own. The record that its session begins with stands for
+    `lead` tokens before the first. It can draw the first `vocab_size` tokens; 0: all.
     """
 
     sequence_id: int
@@ -55,6 +58,7 @@ class Sequence:
     salt: bytes = b""
     stop_ids: frozenset[int] = frozenset()
     num_before: int = 0
+    vocab_size: int = 0
     num_prompt: int = 0
     num_computed: int = 0
     num_pending: int = 0
@@ -75,11 +79,18 @@ class Sequence:
     times: Times = field(default_factory=Times)
     lookup: PromptLookup | None = None
     session: SessionState | None = None
+    lead: int = field(init=False)
     sampling: SamplingState = field(init=False)
 
     def __post_init__(self) -> None:
         self.num_prompt = len(self.token_ids)
-        self.sampling = SamplingState(self.params, self.stop_ids, self.num_before)
+        self.lead = lead_of(self.initial)
+        self.sampling = SamplingState(self.params, self.stop_ids, self.num_before, self.vocab_size)
+
+    @property
+    def initial(self) -> InitialRecord | None:
+        """What its record is before the first token; None: zeros."""
+        return None if self.session is None else self.session.initial
 
     @property
     def length(self) -> int:
@@ -176,6 +187,7 @@ class SamplingState:
     """The edits that a sequence asks for; `advance` brings them up to date with its tokens.
 
     `stop_ids` are the tokens that end it, which are not drawn before its `min_tokens`.
+    Tokens from `vocab_size` on are read and never drawn, so they are left out; 0: there are none.
     `seen` and `times` are the tokens that penalties look at, and how often each was generated;
     the first `num_seen` entries count. `version` changes whenever anything but `times` does.
     The last `num_before` tokens of the prompt count as generated. Unless `follows_tokens`, the
@@ -183,10 +195,15 @@ class SamplingState:
     """
 
     def __init__(
-        self, params: SamplingParams, stop_ids: Iterable[int] = (), num_before: int = 0
+        self,
+        params: SamplingParams,
+        stop_ids: Iterable[int] = (),
+        num_before: int = 0,
+        vocab_size: int = 0,
     ) -> None:
         self.params, self._num_before = params, num_before
-        self._stops = tuple(stop_ids)
+        self._end = vocab_size or sys.maxsize
+        self._stops = tuple(token for token in stop_ids if token < self._end)
         bias = params.logit_bias or {}
         self.guide = None if params.grammar is None else Guide(params.grammar)
         self._budget = None if params.budget is None else BudgetState(params.budget)
@@ -229,7 +246,8 @@ class SamplingState:
             return
         few = len(token_ids) - num_prompt < self.params.min_tokens
         completions = self._bad_words.completions(token_ids, num_prompt)
-        banned = (*self._bad_words.always, *completions, *(self._stops if few else ()))
+        never = (token for token in (*self._bad_words.always, *completions) if token < self._end)
+        banned = (*never, *(self._stops if few else ()))
         guided = None if self.guide is None else self.guide.allowed(token_ids, num_prompt)
         forced = None if self._budget is None else self._budget.forced(token_ids, num_prompt)
         if forced is not None and guided is not None and not guided.has(forced):
@@ -261,6 +279,8 @@ class SamplingState:
             self._slots.clear()
             self.num_seen = self._num_counted = 0
         for place in range(self._num_counted, len(token_ids)):
+            if token_ids[place] >= self._end:
+                continue
             slot = self._slots.setdefault(token_ids[place], self.num_seen)
             if slot == self.num_seen:
                 self._append(token_ids[place])

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from ingot.errors import InternalError
+from ingot.runtime.initial_record import Copy, InitialRecord
 from ingot.runtime.prefix_cache import PrefixPage
 from ingot.runtime.snapshots import Name, Snapshot, Snapshots
-
-Copy = tuple[int, int]  # from a slot to a slot
 
 
 class SlotTable:
@@ -48,13 +47,17 @@ class SlotTable:
         """Returns whether there is a snapshot of that name."""
         return self.snapshots.get(name) is not None
 
-    def take(self, sequence_id: int, after: Name | None = None) -> None:
-        """Gives a sequence a slot, with the record of a snapshot that is known.
+    def take(self, sequence_id: int, after: Name | InitialRecord | None = None) -> None:
+        """Gives a sequence a slot, with the record of a snapshot that is known, or that one.
 
-        Without one the sequence begins, and whatever the slot holds counts as zeros. There must be
+        Without any the sequence begins, and whatever the slot holds counts as zeros. There must be
         a free slot, and a sequence that has one keeps it.
         """
         if sequence_id in self._held:
+            return
+        if isinstance(after, InitialRecord):
+            slot = self._held[sequence_id] = self._free_slot()
+            self.copies.append((after, slot))
             return
         found = None if after is None else self.snapshots.use(after)
         if found is None:

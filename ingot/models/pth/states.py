@@ -25,8 +25,8 @@ _LAYER = re.compile(r"(?:^|\.)layers\.(\d+)(?:\.|$)")
 def load_state(path: Path, plan: Plan) -> dict[str, Record]:
     """The records that a sequence begins with, by the names of the plan's states.
 
-    A record has the shape that its state says: of matrices [H * N, N], with a row for each key.
-    Rows of tokens before are zeros.
+    A record has the shape that its state says. It begins with matrices [H * N, N], which have a row
+    for each key; rows of tokens before are zeros.
 
     Raises:
         CheckpointError: a file that is no state, or one of another model.
@@ -34,12 +34,12 @@ def load_state(path: Path, plan: Plan) -> dict[str, Record]:
     layers = _matrices(plan)
     found = {state.name: np.zeros(state.record, np.float32) for state in plan.spec.states}
     with PthFile(path) as file:
-        names = {f"blocks.{layer}.att.time_state": state for layer, state in layers.items()}
+        names = {f"blocks.{layer}.att.time_state": each for layer, each in layers.items()}
         if not layers or file.tensors.keys() != names.keys():
             raise _of_another(path, f"has {listed(sorted(file.tensors))}", sorted(names))
-        for name, state in names.items():
-            keys, size = found[state].shape
-            shape = (keys // size, size, size)
+        for name, (state, heads) in names.items():
+            size = found[state].shape[1]
+            shape = (heads, size, size)
             info = file.tensors[name]
             if info.shape != shape:
                 raise _of_another(path, f"has {name} {list(info.shape)}", [f"{list(shape)}"])
@@ -49,17 +49,19 @@ def load_state(path: Path, plan: Plan) -> dict[str, Record]:
                     f"{path}: {name} holds values that are not finite",
                     hint="the file is damaged, or its training diverged",
                 )
-            found[state] = np.ascontiguousarray(matrices).reshape(keys, size)
+            found[state][: heads * size] = matrices.reshape(-1, size)
     return found
 
 
-def _matrices(plan: Plan) -> dict[int, str]:
-    """The state of each layer that holds its matrices, where its rule is RWKV-7's."""
+def _matrices(plan: Plan) -> dict[int, tuple[str, int]]:
+    """The state of each layer that holds its matrices, and how many, where its rule is RWKV-7's."""
     found = {}
     for instruction in plan.instructions:
         layer = _LAYER.search(instruction.origin)
         if layer and instruction.attrs.get("rule") == "low_rank":
-            (found[int(layer[1])],) = written_by(instruction)
+            (state,) = written_by(instruction)
+            heads = int(plan.buffer(instruction.inputs["v"]).shape[1])
+            found[int(layer[1])] = state, heads
     return found
 
 

@@ -23,6 +23,7 @@ from ingot.runtime.devices.mapped_file import MappedFile, stacks_end, weight_off
 from ingot.runtime.devices.memory import ask_for_huge_pages
 from ingot.runtime.devices.pool import Pool
 from ingot.runtime.executor import Places, StepResult, StepWants, TokenScore, program_of
+from ingot.runtime.initial_record import Copy
 from ingot.runtime.pool_size import pool_size, widest_window
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ class CpuExecutor:
         assert self._sampler is not None, "its program has logits"
         return self._sampler.sample(logits, sequences)
 
-    def copy_records(self, copies: Sequence[tuple[int, int]]) -> None:
+    def copy_records(self, copies: Sequence[Copy]) -> None:
         self._refuse_closed()
         self.pool.copy(copies)
 

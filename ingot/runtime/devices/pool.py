@@ -12,6 +12,8 @@ from ingot.artifact.plan import StateArray
 from ingot.artifact.tensors import ALIGNMENT
 from ingot.runtime.devices.memory import Region, align
 from ingot.runtime.devices.state_pieces import HostStates
+from ingot.runtime.executor import Places
+from ingot.runtime.initial_record import Copy, InitialRecord
 from ingot.runtime.pool_size import PoolSize
 
 MOST_AHEAD_BYTES = 128 << 20
@@ -64,8 +66,11 @@ class Pool:
         ]
         return HostStates(self._arrays, units)
 
-    def copy(self, copies: Iterable[tuple[int, int]]) -> None:
-        """Copies records from slots to slots, in this order."""
+    def copy(self, copies: Iterable[Copy]) -> None:
+        """Copies records to slots, in this order."""
         for source, to in copies:
+            if isinstance(source, InitialRecord):
+                self.states.write(Places([], to), source.filler())
+                continue
             for begin, nbytes in self._slots:
                 ctypes.memmove(begin + to * nbytes, begin + source * nbytes, nbytes)

@@ -10,6 +10,7 @@ import numpy as np
 
 from ingot.errors import SessionError
 from ingot.runtime.arrays import Float32
+from ingot.runtime.initial_record import InitialRecord
 
 
 class Asked(Protocol):
@@ -35,6 +36,8 @@ class SessionState:
     the sampler's generator, which counts by positions.
 
     Attributes:
+        salt: keeps its prefixes apart; also from those of other records that sequences begin with.
+        initial: its record before the first token; None: zeros.
         token_ids: what was fed and drawn, in order.
         num_drawn: the last of them that were drawn since something was fed. Penalties count them.
         held_ids: the tokens whose states lie in the places of `sequence_id`: mostly those of
@@ -53,6 +56,7 @@ class SessionState:
     seed: int
     key: int
     salt: bytes = b""
+    initial: InitialRecord | None = None
     token_ids: list[int] = field(default_factory=list)
     num_drawn: int = 0
     held_ids: list[int] = field(default_factory=list)

@@ -3,6 +3,7 @@
     magic, version          8 bytes, uint32
     header                  its bytes (uint32), its XXH3 (uint64), itself as MessagePack
     states                  array by array: pages in order, or the record of the slot
+    initial record          of the slot before the first token, if it was not zeros
     logits                  float32 of the token after the last, if they are known
     checksum                XXH3 (uint64) of all bytes before
 
@@ -28,6 +29,7 @@ from ingot.artifact.reader import Artifact, weights_name
 from ingot.errors import StateFileError
 from ingot.files import open_regular, unwritable
 from ingot.runtime.arrays import Float32, Int32
+from ingot.runtime.initial_record import InitialRecord
 
 MAGIC = b"INGOTST\n"
 VERSION = 1
@@ -94,7 +96,8 @@ class Header(Struct, frozen=True, kw_only=True):
     `tokens` are int32; the states are those of the first `num_held`, without pages that lie behind
     the window, `num_dropped`. The last `num_drawn` were drawn since something was fed. `seed` and
     `key` name the sequence to the sampler's generator. `salt` is a hash: only who has the salt
-    finds a prefix. `num_logits` is 0 where there are none.
+    finds a prefix. `initial` is the digest of the record that the sequence begins with; empty:
+    zeros. `num_logits` is 0 where there are none.
     """
 
     belongs: Belongs
@@ -105,6 +108,7 @@ class Header(Struct, frozen=True, kw_only=True):
     seed: int = 0
     key: bytes = b""
     salt: bytes = b""
+    initial: bytes = b""
     num_logits: int = 0
 
     @property
@@ -120,6 +124,12 @@ class Header(Struct, frozen=True, kw_only=True):
         """Bytes of the states."""
         counts = {"paged": self.num_pages, "slotted": int(self.num_held > 0)}
         return sum(counts[kind] * nbytes for _, kind, nbytes in self.belongs.arrays)
+
+    @property
+    def initial_bytes(self) -> int:
+        """Bytes of the record that the sequence begins with."""
+        slot_bytes = sum(nbytes for _, kind, nbytes in self.belongs.arrays if kind == "slotted")
+        return slot_bytes if self.initial else 0
 
 
 def salt_of(salt: bytes) -> bytes:
@@ -188,6 +198,7 @@ class StateFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.initial: InitialRecord | None = None
         try:
             self._fd = open_regular(path)
         except OSError as error:
@@ -231,8 +242,13 @@ class StateFile:
         return fill
 
     def finish(self) -> Float32 | None:
-        """The logits, once all states were read. Raises StateFileError for a wrong checksum."""
+        """The logits, once all states were read; sets `initial`. Raises StateFileError for a wrong
+        checksum."""
         logits = None
+        if self.header.initial:
+            data = bytearray(self.header.initial_bytes)
+            self.fill(memoryview(data))
+            self.initial = InitialRecord(bytes(data))
         if self.header.num_logits:
             logits = np.empty(self.header.num_logits, "<f4")
             self.fill(logits.data.cast("B"))
@@ -289,7 +305,8 @@ class StateFile:
             header = msgspec.msgpack.decode(packed, type=Header)
         except msgspec.MsgspecError as error:
             raise self._damaged(f"its header: {error}") from error
-        expected = _PREFIX.size + nbytes + header.state_bytes + 4 * header.num_logits
+        expected = _PREFIX.size + nbytes + header.state_bytes + header.initial_bytes
+        expected += 4 * header.num_logits
         if size != expected + _CHECKSUM.size:
             raise self._damaged(f"it has {size} bytes, not {expected + _CHECKSUM.size}")
         self._seen = xxhash.xxh3_64(prefix + packed)

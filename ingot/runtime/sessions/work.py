@@ -12,6 +12,7 @@ from ingot.errors import InternalError, StateFileError
 from ingot.runtime.arrays import Float32
 from ingot.runtime.executor import Executor, Places
 from ingot.runtime.forced import Forced, ForcedSteps, writer
+from ingot.runtime.initial_record import InitialRecord, salt_with
 from ingot.runtime.prefix_cache import PrefixPage
 from ingot.runtime.request import INDEX_BITS
 from ingot.runtime.sessions.owner import Owner
@@ -56,13 +57,22 @@ class SessionWork:
     def resting(self) -> Resting:
         return self._scheduler.resting
 
-    def open(self, salt: bytes = b"", seed: int | None = None) -> SessionState:
-        """A session without tokens. `seed` is for its draws; None: one of its own."""
+    def open(
+        self, salt: bytes = b"", seed: int | None = None, initial: InitialRecord | None = None
+    ) -> SessionState:
+        """A session without tokens. `seed` is for its draws; None: one of its own. Its record is
+        `initial`, or zeros."""
         number, sequence_id = self._engine.next_numbers(1)
         key = 0 if seed is not None else (number + 1) << INDEX_BITS
         seed = self._engine.seed if seed is None else seed
         self.num_open += 1
-        return SessionState(sequence_id=sequence_id, seed=seed, key=key, salt=salt)
+        return SessionState(
+            sequence_id=sequence_id,
+            seed=seed,
+            key=key,
+            salt=salt_with(salt, initial),
+            initial=initial,
+        )
 
     def close(self, state: SessionState) -> None:
         """Takes what a session holds. Once for each."""
@@ -101,7 +111,8 @@ class SessionWork:
         """A session with the same tokens, states and generator. Where there is no room for its
         states, they are computed when they are needed."""
         child = self.open()
-        child.seed, child.key, child.salt = state.seed, state.key, state.salt
+        child.seed, child.key = state.seed, state.key
+        child.salt, child.initial = state.salt, state.initial
         child.become([*state.token_ids], state.num_drawn)
         child.logits = state.logits
         count = state.num_common(state.token_ids)
@@ -129,28 +140,35 @@ class SessionWork:
             seed=state.seed,
             key=key,
             salt=salt_of(state.salt),
+            initial=b"" if state.initial is None else state.initial.digest,
             num_logits=0 if state.logits is None else len(state.logits),
         )
-        return write_states(
-            path, header, lambda put: self._executor.read_states(places, put), state.logits
-        )
+
+        def give(put: Callable[[memoryview], object]) -> None:
+            self._executor.read_states(places, put)
+            if state.initial is not None:
+                put(memoryview(state.initial.data))
+
+        return write_states(path, header, give, state.logits)
 
     def load(self, file: StateFile, salt: bytes = b"") -> SessionState:
         """A session of a file, whose header belongs to this artifact. Where there is no room for
         its states, they are computed when they are needed. Raises StateFileError."""
         header = file.header
-        if header.salt != salt_of(salt):
+        given = salt + b"\xff" + header.initial if header.initial else salt
+        if header.salt != salt_of(given):
             raise StateFileError(
                 f"{file.path} was saved with another cache_salt", hint="Load it with that."
             )
         token_ids = header.token_ids.tolist()
         if token_ids:
             self._engine.check(token_ids)
-        state = self.open(salt)
+        state = self.open(given)
         state.become(token_ids, header.num_drawn)
         state.seed, state.key = header.seed, int.from_bytes(header.key, "little")
         try:
             state.logits = self.read(file, state, token_ids)
+            state.initial = file.initial
         except BaseException:
             self.close(state)
             raise
@@ -276,7 +294,7 @@ class SessionWork:
             start = len(prefix) * size
             room = Room(room.num_pages - len(prefix), room.num_seats - 1)
         state.sequence = None
-        return Forced(owner, token_ids, writer(rows), first, start), room
+        return Forced(owner, token_ids, writer(rows), first, start, state.initial), room
 
     def _compute(
         self, steps: ForcedSteps, group: list[Forced], fed: list[Feeding], stopped: Stopped

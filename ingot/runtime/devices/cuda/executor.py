@@ -51,6 +51,7 @@ from ingot.runtime.executor import (
     outputs_of,
     program_of,
 )
+from ingot.runtime.initial_record import Copy
 from ingot.runtime.pool_size import widest_window
 from ingot.runtime.sequence import SampledSequence
 
@@ -167,8 +168,7 @@ class CudaExecutor:
 
     def submit(self, inputs: StepInputs, wants: StepWants, *, beside: bool = False) -> CudaPending:
         with self._running() as driver:
-            if inputs.copies:
-                self._memory.copy_records(driver, inputs.copies)
+            self._copy_records(driver, inputs.copies)
             if inputs.program == STEP.name:
                 return self._queue(driver, inputs, wants)
             rows = self._beside[inputs.program].queue(driver, inputs, self._sizes(inputs))
@@ -232,21 +232,32 @@ class CudaExecutor:
     ) -> list[TokenScore | IngotError]:
         return self._host_sampler.sample(logits, sequences)
 
-    def copy_records(self, copies: Sequence[tuple[int, int]]) -> None:
+    def copy_records(self, copies: Sequence[Copy]) -> None:
         with self._running() as driver:
-            self._memory.copy_records(driver, copies)
+            self._copy_records(driver, copies)
+
+    def _copy_records(self, driver: Driver, copies: Sequence[Copy]) -> None:
+        between: list[tuple[int, int]] = []
+        for source, to in copies:
+            if isinstance(source, int):
+                between.append((source, to))
+                continue
+            self._memory.copy_records(driver, between)
+            between = []
+            self._states(driver).write(Places([], to), source.filler())
+        if between:
+            self._memory.copy_records(driver, between)
 
     def read_states(self, places: Places, take: Callable[[memoryview], Any]) -> None:
         with self._running() as driver:
-            DeviceStates(driver, self._memory.state_units(), self._staging(driver)).read(
-                places, take
-            )
+            self._states(driver).read(places, take)
 
     def write_states(self, places: Places, fill: Callable[[memoryview], Any]) -> None:
         with self._running() as driver:
-            DeviceStates(driver, self._memory.state_units(), self._staging(driver)).write(
-                places, fill
-            )
+            self._states(driver).write(places, fill)
+
+    def _states(self, driver: Driver) -> DeviceStates:
+        return DeviceStates(driver, self._memory.state_units(), self._staging(driver))
 
     def _staging(self, driver: Driver) -> Staging:
         """Memory that states pass through, taken when they are first asked for."""
