@@ -312,8 +312,8 @@ class RequestChecks:
         if self.num_logits and max(scored, default=0) >= self.num_logits:
             raise RequestError(
                 f"the prompt has token {max(scored)}, which has no log-probability",
-                hint=f"The model gives those of the tokens 0 to {self.num_logits - 1} alone: leave out "
-                "prompt_logprobs.",
+                hint=f"The model gives those of the tokens 0 to {self.num_logits - 1} alone: leave "
+                "out prompt_logprobs.",
             )
         # A completion needs room for one token; a prompt that is only read does not.
         room = self.max_model_len - (params is not None and params.max_tokens > 0)
