@@ -23,7 +23,7 @@ PRINTS = {
     "stream.py": r"[^$]*\n--- ended by .*\n",
 }
 # These make a model of their own, in a folder that they are given.
-MAKES_MODEL = {"tiny_model.py", "walkthrough.py"}
+MAKES_MODEL = {"tiny_model.py", "tiny_voice.py", "walkthrough.py"}
 READS_TEXTS = {"search.py"}
 # Runs a program on one processor, whatever else the machine does, and fails if it has loaded what
 # an artifact does not need.
@@ -77,6 +77,12 @@ def test_a_tiny_model_is_written_without_torch(tmp_path):
     assert re.fullmatch(r"\S+/model: \d+ random parameters\n", printed), printed
     names = {path.name for path in (tmp_path / "model").iterdir()}
     assert names == {"config.json", "model.safetensors", "tokenizer.json"}
+
+
+def test_a_tiny_voice_is_a_model_and_two_states(tmp_path):
+    printed = output("tiny_voice.py", tmp_path, "-u")
+    assert re.fullmatch(r"\S+: \d+ random numbers and two voices\n", printed), printed
+    assert {path.name for path in tmp_path.iterdir()} == {"rwkv7.pth", "anna.state", "ben.state"}
 
 
 @pytest.mark.thorough
