@@ -183,19 +183,22 @@ def one_down(weights: Tensor) -> Tensor:
 
 def moved(matrix: Tensor, fades: Tensor, rest: Tensor, parts: Sequence[Taken]) -> list[Tensor]:
     """S after each cell, of which it keeps `fades` [c, H, D or 1, 1]."""
-    adds, corrections = torch.zeros_like(matrix), []
-    for part in parts:
-        keys = (rest * part.keys).mT
-        adds = adds + keys @ part.values
-        if part.reads is not None:
-            corrections.append((keys.unbind(), part.reads.unbind()))
+    steps = [
+        zip((rest * keys).mT.unbind(), values.unbind(), _unbound(reads, len(values)), strict=True)
+        for keys, _, values, reads in parts
+    ]
     matrices = list[Tensor]()
-    for i, (fade, added) in enumerate(zip(fades.unbind(), adds.unbind(), strict=True)):
-        new = fade * matrix + added
-        for turned, reads in corrections:
-            new = new + turned[i] @ (reads[i] @ matrix)
+    for fade, *cell in zip(fades.unbind(), *steps, strict=True):
+        new = fade * matrix
+        for keys, values, reads in cell:
+            complete = values if reads is None else torch.baddbmm(values, reads, matrix)
+            new = torch.baddbmm(new, keys, complete)
         matrices.append(matrix := new)
     return matrices
+
+
+def _unbound(x: Tensor | None, count: int) -> Sequence[Tensor | None]:
+    return [None] * count if x is None else x.unbind()
 
 
 def summed(decay: Tensor, counts: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
