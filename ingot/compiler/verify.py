@@ -23,7 +23,7 @@ from ingot.ops import OPS
 from ingot.ops.scaled import Operand
 from ingot.ops.stacks import stack_of
 from ingot.ops.steps import paged_step
-from ingot.passes.graph import op_calls, program_of
+from ingot.passes.graph import op_name, op_nodes, program_of
 from ingot.passes.verification import (
     LENGTHS,
     ROWS,
@@ -39,8 +39,9 @@ ROUTE = OPS["route"]
 # Relative errors of the logits: sums in another order, and the most that roundings may cost.
 REGROUPED = 1e-5
 MOST = 5e-2
-# Of recurrences: layers normalise what heads read, however little that is, and each turns it more.
-MOST_OF_STATES = 3e-1
+# Of mixers with records: layers normalise what heads read, however little it is, and each turns it
+# more.
+MOST_OF_RECORDS = 3e-1
 # As a multiple of the error that the roundings of a plan make by themselves; half of three, so that
 # no other error of three times that passes.
 OF_NOISE = 1.5
@@ -51,7 +52,8 @@ class PlanChecker:
 
     def __init__(self, reference: GraphModule) -> None:
         self.reference = reference
-        self.most = MOST_OF_STATES if op_calls(reference, "recurrence") else MOST
+        keeps = any(OPS[op_name(node)].record for node, _ in op_nodes(reference))
+        self.most = MOST_OF_RECORDS if keeps else MOST
         self.random = DrawnWeights(reference)
         self.weights = plan_weights(self.random.read)
         self.tokens = random_tokens(reference)[0]

@@ -17,11 +17,11 @@ from torch.fx import GraphModule
 
 from ingot.artifact.traits import Role, Traits
 from ingot.onnx.attention import attend, visible
-from ingot.onnx.records import MIXERS, TAKEN
+from ingot.onnx.records import MIXERS
 from ingot.onnx.weights import Weight, Weights
 from ingot.ops import OPS
 from ingot.ops.attention import DistanceBias, SoftmaxScope
-from ingot.passes.keep_records import RECORDS
+from ingot.ops.registry import Args
 
 BATCH, TOKENS, PAST, TOTAL = (
     "batch_size", "sequence_length", "past_sequence_length", "total_sequence_length",
@@ -135,19 +135,25 @@ class Run(torch.fx.Interpreter):
 
         Rows [1, B*T, ...] -> [1, B*T, ...].
         """
-        for key in OPS[name].traits.arguments(Role.PRECEDING):
+        op, given = OPS[name], {**given}
+        for key in op.traits.arguments(Role.PRECEDING):
             if given[key] is not None:
-                given[key] = given[key].reshape(*self.batch, *given[key].shape[2:])
-        taken, mask = given[TAKEN[name]], self.given.get("attention_mask")
-        if mask is not None:
-            there = (mask[:, -self.batch[1] :] != 0).reshape(*self.batch, *[1] * (taken.dim() - 2))
-            given[TAKEN[name]] = torch.where(there, taken, 0.0)
+                given[key] = self.there(given[key].reshape(*self.batch, *given[key].shape[2:]))
         before = self.given.get(f"past_records.{len(self.records)}")
         if before is None:
-            before = taken.new_zeros((self.batch[0], *RECORDS[name](given)))
+            assert op.record is not None, "it keeps a record"
+            before = torch.zeros((self.batch[0], *op.record(Args(**given))))
         out, after = MIXERS[name](given, before)
         self.records.append(after)
         return out.reshape(1, -1, *out.shape[2:])
+
+    def there(self, rows: Tensor) -> Tensor:
+        """Rows [B, T, ...], of zeros where there is padding: they leave records as they are."""
+        mask = self.given.get("attention_mask")
+        if mask is None:
+            return rows
+        new = mask[:, -self.batch[1] :].reshape(*self.batch, *[1] * (rows.dim() - 2))
+        return torch.where(new != 0, rows, 0.0)
 
     def mask(self, scope: SoftmaxScope) -> Tensor:
         """Mask of visible keys, made once for all layers of one kind."""

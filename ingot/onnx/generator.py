@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
-from torch.fx import GraphModule, Node
+from torch.fx import GraphModule
 
 from ingot.models.config import ModelConfig
 from ingot.onnx.batched import BATCH, PAST, TOKENS, TOTAL, Batched, Run, Shape
-from ingot.passes.graph import arguments, op_calls, op_name, value
-from ingot.passes.keep_records import RECORDS
+from ingot.ops import OPS
+from ingot.passes.graph import op_name, op_nodes
+from ingot.passes.keep_records import record_of
 
 KINDS = ("key", "value")  # of what is cached
 
@@ -60,8 +61,4 @@ def past_shapes(config: ModelConfig) -> dict[str, Shape]:
 
 def record_shapes(graph: GraphModule) -> list[Shape]:
     """Shapes of the records of before, in the order of the mixers that keep one."""
-    found: list[Shape] = []
-    for node in op_calls(graph, *RECORDS):
-        given = {name: value(x) for name, x in arguments(node).items() if isinstance(x, Node)}
-        found.append((BATCH, *RECORDS[op_name(node)](given)))
-    return found
+    return [(BATCH, *record_of(node)) for node, _ in op_nodes(graph) if OPS[op_name(node)].record]

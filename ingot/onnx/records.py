@@ -83,15 +83,5 @@ def over_tokens(
 
 
 MIXERS: Mapping[str, Callable[[Given, Tensor], Mixed]] = {
-    "token_shift": token_shift,
-    "short_conv": short_conv,
-    "recurrence": recurrence,
-    "selective_scan": selective_scan,
-}
-# What a padded row has as zeros, so that records before a text stay zeros.
-TAKEN: Mapping[str, str] = {
-    "token_shift": "x",
-    "short_conv": "x",
-    "recurrence": "v",
-    "selective_scan": "x",
+    each.__name__: each for each in (token_shift, short_conv, recurrence, selective_scan)
 }

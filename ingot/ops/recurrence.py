@@ -105,4 +105,9 @@ def reference(
     return out if skip is None else out + skip.float()[:, None] * values
 
 
-register("recurrence", reference, lambda a: a.v.new_empty(a.v.shape, dtype=a.out_dtype))
+register(
+    "recurrence",
+    reference,
+    lambda a: a.v.new_empty(a.v.shape, dtype=a.out_dtype),
+    record=lambda a: (int(a.v.shape[2]) * int(a.k.shape[3]), int(a.v.shape[3])),
+)

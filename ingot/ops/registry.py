@@ -24,6 +24,9 @@ class Args(SimpleNamespace):
     """The arguments of one call by name, as the op's reference names them, defaults included."""
 
 
+Record = Callable[[Args], tuple[int, int]]
+
+
 @dataclass(frozen=True, slots=True)
 class KernelTolerance:
     """Bounds of a kernel against the reference: |got - ref| <= atol + rtol * |ref|."""
@@ -54,12 +57,14 @@ class Op:
     reference       plain PyTorch; its signature is the schema, its body the meaning
     fake            empty tensors with the shape and dtype of a call's results
     tolerance       of kernels against the reference, by dtype of the result
+    record          shape of what it keeps of a sequence, by a call; None: it keeps nothing
     """
 
     name: str
     reference: Callable[..., Any]
     fake: Callable[[Args], Any]
     tolerance: Mapping[torch.dtype, KernelTolerance]
+    record: Record | None = None
 
     @property
     def traits(self) -> Traits:
@@ -94,13 +99,14 @@ def register(
     fake: Callable[[Args], Any],
     *,
     tolerance: Mapping[torch.dtype, KernelTolerance] = DEFAULT_TOLERANCE,
+    record: Record | None = None,
 ) -> Op:
     """Declares a primitive to PyTorch and enters it into `OPS`; see `Op`.
 
     `Library.define` rather than `custom_op`: a call costs 5 us instead of 20, and no autograd
     key is registered for graphs that are never differentiated.
     """
-    op = Op(name=name, reference=reference, fake=fake, tolerance=tolerance)
+    op = Op(name=name, reference=reference, fake=fake, tolerance=tolerance, record=record)
     schema = torch.library.infer_schema(reference, mutates_args=op.traits.mutates)
     _LIBRARY.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
     _LIBRARY.impl(name, reference, "CompositeExplicitAutograd")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -11,10 +11,13 @@ from torch.fx import GraphModule, Node
 from ingot.artifact.formats import Format
 from ingot.artifact.spec import State
 from ingot.artifact.traits import TRAITS
+from ingot.ops import OPS
+from ingot.ops.registry import Args
 from ingot.passes.graph import (
     arguments,
     call_op,
-    op_calls,
+    op_name,
+    op_nodes,
     replace,
     signature,
     states_of,
@@ -22,8 +25,6 @@ from ingot.passes.graph import (
 )
 from ingot.passes.inputs import add_input, step_inputs
 from ingot.passes.torch_symbols import new_size
-
-Given = Mapping[str, Any]  # the arguments of a call, as tensors
 
 
 def keep_records(gm: GraphModule) -> int:
@@ -35,7 +36,7 @@ def keep_records(gm: GraphModule) -> int:
         graph(tokens, positions, spans, records, short_conv_record_0, ...)
         y = short_conv(x, weight, bias, tail=short_conv_record_0, spans=spans, records=records)
     """
-    nodes = op_calls(gm, *RECORDS)
+    nodes = [node for node, _ in op_nodes(gm) if OPS[op_name(node)].record]
     if nodes:
         step, slots = step_inputs(gm, "slotted"), new_size(gm, "num_slots", 6)
         for index, node in enumerate(nodes):
@@ -43,17 +44,28 @@ def keep_records(gm: GraphModule) -> int:
     return len(nodes)
 
 
+def record_of(node: Node) -> tuple[int, int]:
+    """The shape of what a call keeps of a sequence."""
+    record = OPS[op_name(node)].record
+    assert record is not None, "it keeps a record"
+    return record(Args(**{name: each(x) for name, x in arguments(node).items()}))
+
+
+def each(given: Any) -> Any:
+    """An argument of a call: the fake tensor of a node, or what it is."""
+    return value(given) if isinstance(given, Node) else given
+
+
 def add_record(
     gm: GraphModule, node: Node, index: int, step: Mapping[str, Node], slots: Any
 ) -> None:
     """Put the form that keeps a record in place of a call."""
-    op = str(node.target._schema.name).partition("::")[2]  # type: ignore[union-attr]
-    given = arguments(node)
+    op, given = op_name(node), arguments(node)
     state = State(
         name=f"{op}_record_{index}",
         kind="slotted",
         format=Format("float32"),
-        record=RECORDS[op]({k: value(x) for k, x in given.items() if isinstance(x, Node)}),
+        record=record_of(node),
     )
     held = add_input(gm, state.name, (slots, *state.record), torch.float32)
     states_of(gm)[state.name] = state
@@ -62,21 +74,3 @@ def add_record(
     taking = {name: taking[name] for name in signature(op).parameters}
     with gm.graph.inserting_before(node):
         replace(node, call_op(gm.graph, op, like=node, val=value(node), **taking))
-
-
-def _columns(given: Given) -> int:
-    return int(given["x"].shape[2])
-
-
-def _matrices(given: Given) -> tuple[int, int]:
-    heads, width = given["v"].shape[2:]
-    return int(heads) * int(given["k"].shape[3]), int(width)
-
-
-# The shape of a record of each op, by the arguments of a call.
-RECORDS: Mapping[str, Callable[[Given], tuple[int, int]]] = {
-    "token_shift": lambda given: (1, _columns(given)),
-    "short_conv": lambda given: (int(given["weight"].shape[0]) - 1, _columns(given)),
-    "recurrence": _matrices,
-    "selective_scan": lambda given: (int(given["b"].shape[2]), _columns(given)),
-}

@@ -33,6 +33,7 @@ from tests.support.checkpoints import edit
 from tests.support.core import core
 from tests.support.delta_models import CASES
 from tests.support.published_delta import PUBLISHED
+from tests.support.quantized_checkpoints import LAYOUTS, draw, set_config
 from tests.support.tiny_models import save_random
 
 Tensors = dict[str, torch.Tensor]
@@ -334,3 +335,33 @@ def test_a_misshapen_tensor_is_refused(tensor: str, shape: tuple[int, ...], tmp_
     edit(tmp_path, lambda tensors: tensors.update({name: torch.zeros(shape)}))
     with pytest.raises(CheckpointError, match=tensor):
         parameters(tmp_path)
+
+
+@pytest.mark.parametrize("layout", core("gptq-ordered", further=["awq", "int-quantized"]))
+def test_joined_rows_of_a_quantized_matrix_are_its_integers(layout: str, tmp_path: Path) -> None:
+    save_random("qwen3next", tmp_path)
+    whole = f"{LINEAR}.in_proj_qkvz"
+    known = draw(LAYOUTS[layout], torch.empty(352, 64), torch.Generator().manual_seed(0))
+
+    def quantize(tensors: Tensors) -> None:
+        del tensors[f"{whole}.weight"]
+        parts = LAYOUTS[layout].write(known)
+        tensors.update({f"{whole}{end}": part.contiguous() for end, part in parts.items()})
+
+    edit(tmp_path, quantize)
+    set_config(tmp_path, LAYOUTS[layout].config)
+    # Of each of two key heads: a query and a key of 16, and values and gates of 3 heads of 24.
+    parts = torch.arange(352).view(2, 176).split((16, 16, 72, 72), dim=1)
+    rows = torch.cat([part.reshape(-1) for part in parts[:3]])
+    config = registry.load_config(ModelDir.open(tmp_path))
+    module = registry.build(config, max_model_len=64)
+    with Checkpoint.open(ModelDir.open(tmp_path), config, module) as checkpoint:
+        name = "model.layers.0.self_attn.qkv_proj.weight"
+        assert torch.equal(checkpoint.read(name), known.numbers()[rows])
+        order = checkpoint.order(name)
+        columns = torch.arange(64) if order is None else torch.from_numpy(order)
+        integers = checkpoint.integers(name)
+        assert integers is not None
+        assert torch.equal(integers.dequantize(), known.numbers()[rows][:, columns])
+        some = checkpoint.scaled(name, 30, 50).dequantize()
+        assert torch.equal(some, known.numbers()[rows][30:50, columns])

@@ -87,7 +87,10 @@ class TimeMix(Block):
         self.o_proj = Linear(parts["o_proj"])
         self.first_values = LowRank(parts["first_values"]) if mixer.value_rank else None
         activations = 2 if mixer.value_rank else 1
-        self.becomes = {"activation": activations, "mul": 1, "rms_norm": 1, "gate": 3, "add": 1}
+        self.becomes = {
+            **{"activation": activations, "mul": 1, "scale": 1, "rms_norm": 1},
+            **{"gate": 3, "add": 1},
+        }
 
     def forward(self, x_1TC: torch.Tensor, shared: MutableMapping[Any, Any]) -> torch.Tensor:
         before = ops.token_shift(x_1TC)

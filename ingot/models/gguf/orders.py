@@ -82,9 +82,10 @@ class ColumnsAsStored:
     count: int
 
     def columns(self, view: View) -> Array | None:
-        """The columns [K] of the checkpoint in their stored order."""
-        found: Array = np.argsort(self.order.stored(np.arange(self.count), self.count))
-        return found
+        """The columns [K] of the checkpoint in their stored order; None where that is theirs."""
+        own = np.arange(self.count)
+        found: Array = np.argsort(self.order.stored(own, self.count))
+        return None if np.array_equal(found, own) else found
 
 
 def pairs(metadata: Metadata) -> Pairs:

@@ -56,8 +56,8 @@ def selective_scan(operands: Operands, work: Work) -> list[Call]:
     for name, pointer in (*_pointers(rows).items(), *weights.items()):
         expect_float32(i, name, pointer)
     arguments = {
-        **_pointers(rows), **weights, "state": record_of(operands, i, "state"),
-        **step_of(operands, i), "out": out.pointer,
+        **_pointers(rows), **weights, **step_of(operands, i),
+        "state": record_of(operands, i, "state"), "out": out.pointer,
     }  # fmt: skip
     constants: dict[str, Constant] = {
         **strides_of({**rows, "out": out}), "DEPTH": depth, "WIDTH": out.columns,

@@ -93,7 +93,7 @@ def advanced(of: Recurrence) -> Call:
     out, skip = of.operands.rows(of.i, "out"), of.operands.weight(of.i, "skip")
     _, size, heads, width = of.sizes
     arguments, absent = of.passed(
-        ("q", *KEPT, "skip", "state", "spans", "slots", "out"), skip=skip, out=out.pointer
+        ("q", *KEPT, "skip", "spans", "slots", "state", "out"), skip=skip, out=out.pointer
     )
     tile = tile_of(size, width)
     constants: dict[str, Constant] = {
@@ -108,7 +108,7 @@ def advanced(of: Recurrence) -> Call:
 
 
 def kept(of: Recurrence) -> Call:
-    arguments, absent = of.passed((*KEPT, "state", "spans", "slots"))
+    arguments, absent = of.passed((*KEPT, "spans", "slots", "state"))
     constants = {n: v for n, v in of.constants.items() if n != "Q_STRIDE"}
     constants = {**absent, **constants, "COLUMNS": COLUMNS}
     blocks = -(-max(of.cells.columns.values()) // COLUMNS)

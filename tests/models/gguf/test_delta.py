@@ -92,6 +92,18 @@ def test_blocks_of_columns_in_another_order_are_kept(kind: Type, tmp_path: Path)
     assert near < (0.01 if kind == Type.Q8_0 else 0.15)
 
 
+def test_heads_that_share_nothing_stand_as_in_the_checkpoint(tmp_path: Path) -> None:
+    config = {"linear_num_value_heads": 2, "linear_value_head_dim": 32}
+    model_dir = save("qwen35", tmp_path / "model", **config)
+    path = write_gguf(
+        model_dir, tmp_path / "m.gguf", lambda name: Type.F32 if "conv1d" in name else Type.Q8_0
+    )
+    loaded = registry.load_config(ModelDir.open(path))
+    module = registry.build(loaded, max_model_len=64)
+    with Checkpoint.open(ModelDir.open(path), loaded, module) as checkpoint:
+        assert checkpoint.order("model.layers.0.self_attn.out_proj.weight") is None
+
+
 def test_layers_after_the_last_are_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

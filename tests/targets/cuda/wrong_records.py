@@ -6,7 +6,7 @@ import triton.language as tl
 from ingot.targets.cuda.kernels import records, recurrence
 from ingot.targets.cuda.kernels.operands import Rows
 from ingot.targets.cuda.kernels.records import Run, Tail
-from ingot.targets.cuda.kernels.recurrence import GRID, Heads, Records
+from ingot.targets.cuda.kernels.recurrence import GRID, Heads, Records, Way
 
 RIGHT_REST = recurrence.rest_by_key  # what a fault starts from
 
@@ -25,9 +25,8 @@ def completes(position, last):
 
 @triton.jit
 def keep_own(
-    k: Rows, v: Rows, decay: Rows, beta: Rows, a: Rows, b: Rows, row, to, head, block,
-    records: Records, heads: Heads,
-    BY_KEY: tl.constexpr, SIZES: tl.constexpr, WIDTHS: tl.constexpr,
+    k: Rows, v: Rows, decay: Rows, beta: Rows, a: Rows, b: Rows, row, to,
+    records: Records, heads: Heads, way: Way,
 ):  # fmt: skip
     """Loses a row."""
 

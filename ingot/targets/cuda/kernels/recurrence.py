@@ -30,12 +30,25 @@ class Heads(NamedTuple):
     WIDTH: tl.constexpr
 
 
+class Way(NamedTuple):
+    """The rule, whether decays are of heads or of heads BY_KEY channel, and what a program takes of
+    a matrix at a time: KEYS of the SIZES rows, WIDTHS columns."""
+
+    RULE: tl.constexpr
+    BY_KEY: tl.constexpr
+    WITH_BETA: tl.constexpr
+    WITH_SKIP: tl.constexpr
+    SIZES: tl.constexpr
+    KEYS: tl.constexpr
+    WIDTHS: tl.constexpr
+
+
 class Records(NamedTuple):
-    """RECORD numbers each: the matrices, and rows of ROW numbers, in which operands begin there.
+    """Which rows of a step a sequence has, and its record of RECORD numbers: the matrices, and rows
+    of ROW numbers, in which operands begin there. An operand ends where the next begins."""
 
-    An operand ends where the next begins.
-    """
-
+    spans: tl.tensor
+    slots: tl.tensor
     state: tl.tensor
     RECORD: tl.constexpr
     ROW: tl.constexpr
@@ -191,27 +204,25 @@ def rest_by_key(decays, places):
 @triton.jit
 def advance(
     q: Rows, k: Rows, v: Rows, decay: Rows, beta: Rows, a: Rows, b: Rows, skip, records: Records,
-    spans, slots, out: Rows,
-    RULE: tl.constexpr, heads: Heads, BY_KEY: tl.constexpr, WITH_BETA: tl.constexpr,
-    WITH_SKIP: tl.constexpr, SIZES: tl.constexpr, KEYS: tl.constexpr, WIDTHS: tl.constexpr,
+    out: Rows, heads: Heads, way: Way,
 ):  # fmt: skip
-    """out [rows, HEADS, WIDTH]; decays are of heads, or of heads BY_KEY channel.
+    """out [rows, HEADS, WIDTH]: what rows read of the matrices of their heads.
 
     A matrix is read, and where a cell ends written, KEYS rows at a time. Rows that begin a new cell
     are left to `keep`, since other programs may still read the record.
     Grid (sequences, HEADS, WIDTH / WIDTHS).
     """
     sequence, head, block = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    begin = tl.load(spans + sequence * 3).to(tl.int64)
-    end = tl.load(spans + sequence * 3 + 1).to(tl.int64)
+    begin = tl.load(records.spans + sequence * 3).to(tl.int64)
+    end = tl.load(records.spans + sequence * 3 + 1).to(tl.int64)
     if begin == end:
         return
-    first = tl.load(spans + sequence * 3 + 2).to(tl.int64)
+    first = tl.load(records.spans + sequence * 3 + 2).to(tl.int64)
     last = first + (end - begin)
-    record = records.state + tl.load(slots + sequence).to(tl.int64) * records.RECORD
+    record = records.state + tl.load(records.slots + sequence).to(tl.int64) * records.RECORD
     ring = record + heads.HEADS * heads.SIZE * heads.WIDTH
     ROW: tl.constexpr = records.ROW
-    places, p = tl.arange(0, GRID), block * WIDTHS + tl.arange(0, WIDTHS)
+    places, p = tl.arange(0, GRID), block * way.WIDTHS + tl.arange(0, way.WIDTHS)
     wide, values = p < heads.WIDTH, head * heads.WIDTH + p
     for number in range(first // GRID, tl.cdiv(last, GRID)):
         origin = begin_of(number, first)
@@ -221,18 +232,19 @@ def advance(
         full = completes(origin, last)
         brought = rows_of(v, cell, values, wide, records.V_AT, ROW)
         rate = tl.full([GRID], 1.0, tl.float32)
-        if WITH_BETA:
+        if way.WITH_BETA:
             rate = numbers_of(beta, cell, head, records.BETA_AT, ROW)
         decays = rate
-        if not BY_KEY:
+        if not way.BY_KEY:
             decays = numbers_of(decay, cell, head, records.DECAY_AT, ROW)
 
         # What rows read of the matrix that their cell began with, and products of each with each.
-        square, nothing = tl.zeros([GRID, GRID], tl.float32), tl.zeros([GRID, WIDTHS], tl.float32)
+        square = tl.zeros([GRID, GRID], tl.float32)
+        nothing = tl.zeros([GRID, way.WIDTHS], tl.float32)
         read, met, read_less, met_less = square, square, square, square
         y, seen = nothing, nothing
-        for at in range(0, SIZES, KEYS):
-            d = at + tl.arange(0, KEYS)
+        for at in range(0, way.SIZES, way.KEYS):
+            d = at + tl.arange(0, way.KEYS)
             deep = d < heads.SIZE
             shared, own = head // heads.GROUP * heads.SIZE + d, head * heads.SIZE + d
             place = record + (own[:, None] * heads.WIDTH + p[None, :])
@@ -244,59 +256,59 @@ def advance(
             )  # fmt: skip
             keys = rows_of(k, cell, shared, deep, 0, ROW)
             removal, removed = keys, keys
-            if RULE == "low_rank":
+            if way.RULE == "low_rank":
                 removal = rows_of(a, cell, own, deep, records.A_AT, ROW)
                 removed = rows_of(b, cell, own, deep, records.B_AT, ROW)
-            if BY_KEY:
+            if way.BY_KEY:
                 drops = rows_of(decay, cell, own, deep, records.DECAY_AT, ROW)
                 read, met, read_less, met_less, since, before = met_by_key(
                     queries, keys, removal, removed, drops, read, met, read_less, met_less, places,
-                    RULE,
+                    way.RULE,
                 )  # fmt: skip
             else:
                 since, before = sums_to(decays, places, True), sums_to(decays, places, False)
                 read = product(queries, tl.trans(keys), read)
-                if RULE == "delta":
+                if way.RULE == "delta":
                     met = product(keys, tl.trans(keys), met)
-                if RULE == "low_rank":
+                if way.RULE == "low_rank":
                     met = product(removal, tl.trans(keys), met)
                     read_less = product(queries, tl.trans(removed), read_less)
                     met_less = product(removal, tl.trans(removed), met_less)
             y = product(since * queries, matrix, y)
-            if RULE == "delta":
+            if way.RULE == "delta":
                 seen = product(since * keys, matrix, seen)
-            if RULE == "low_rank":
+            if way.RULE == "low_rank":
                 seen = product(before * removal, matrix, seen)
-        if not BY_KEY:
+        if not way.BY_KEY:
             through = sums_between(decays, places, True)
             read, read_less = read * through, read_less * through
-            if RULE == "low_rank":
+            if way.RULE == "low_rank":
                 through = sums_between(decays, places, False)
             met, met_less = met * through, met_less * through
         met, met_less = earlier(met, places, False), earlier(met_less, places, False)
 
         added, less = rate[:, None] * brought, nothing
-        if RULE == "delta":
+        if way.RULE == "delta":
             added = solved(rate[:, None] * met, added - rate[:, None] * seen, places)
-        if RULE == "low_rank":
+        if way.RULE == "low_rank":
             less = -solved(met_less, product(met, added, seen), places)
             y = product(earlier(read_less, places, True), less, y)
         y = product(earlier(read, places, True), added, y)
-        if WITH_SKIP:
+        if way.WITH_SKIP:
             y = tl.fma(tl.load(skip + head).to(tl.float32), brought, y)
         to = out.at + start * out.STRIDE + (places[:, None] * out.STRIDE + values[None, :])
         tl.store(to, y.to(out.at.dtype.element_ty), mask=live[:, None] & wide[None, :])
 
         if full:
-            for at in range(0, SIZES, KEYS):
-                d = at + tl.arange(0, KEYS)
+            for at in range(0, way.SIZES, way.KEYS):
+                d = at + tl.arange(0, way.KEYS)
                 deep = d < heads.SIZE
                 shared, own = head // heads.GROUP * heads.SIZE + d, head * heads.SIZE + d
                 place = record + (own[:, None] * heads.WIDTH + p[None, :])
                 there = deep[:, None] & wide[None, :]
                 matrix = tl.load(place, mask=there & (origin > 0), other=0.0)
                 keys = rows_of(k, cell, shared, deep, 0, ROW)
-                if BY_KEY:
+                if way.BY_KEY:
                     drops = rows_of(decay, cell, own, deep, records.DECAY_AT, ROW)
                     rest, whole = rest_by_key(drops, places)
                     matrix = whole[:, None] * matrix
@@ -305,27 +317,25 @@ def advance(
                     rest = tl.exp(tl.sum(after, 1))[:, None]
                     matrix = tl.exp(tl.sum(decays, 0)) * matrix
                 matrix = product(tl.trans(rest * keys), added, matrix)
-                if RULE == "low_rank":
+                if way.RULE == "low_rank":
                     removed = rows_of(b, cell, own, deep, records.B_AT, ROW)
                     matrix = product(tl.trans(rest * removed), less, matrix)
                 tl.store(place, matrix, mask=there)
             tl.debug_barrier()  # threads of the next cell read what others have written
         elif origin <= first:
             for place in range(first - origin, last - origin):
-                keep_own(
-                    k, v, decay, beta, a, b, start + place, ring + place * ROW, head, block,
-                    records, heads, BY_KEY, SIZES, WIDTHS,
-                )  # fmt: skip
+                row, kept = start + place, ring + place * ROW
+                keep_own(k, v, decay, beta, a, b, row, kept, records, heads, way)
 
 
 @triton.jit
 def keep_own(
-    k: Rows, v: Rows, decay: Rows, beta: Rows, a: Rows, b: Rows, row, to, head, block,
-    records: Records, heads: Heads,
-    BY_KEY: tl.constexpr, SIZES: tl.constexpr, WIDTHS: tl.constexpr,
+    k: Rows, v: Rows, decay: Rows, beta: Rows, a: Rows, b: Rows, row, to,
+    records: Records, heads: Heads, way: Way,
 ):  # fmt: skip
     """Leaves a row in the record: what no other program leaves of it."""
-    p, d = block * WIDTHS + tl.arange(0, WIDTHS), tl.arange(0, SIZES)
+    head, block = tl.program_id(1), tl.program_id(2)
+    p, d = block * way.WIDTHS + tl.arange(0, way.WIDTHS), tl.arange(0, way.SIZES)
     _copy(v, row, to + records.V_AT, head * heads.WIDTH + p, p < heads.WIDTH)
     if block == 0:
         shared, own, deep = (
@@ -334,7 +344,7 @@ def keep_own(
             d < heads.SIZE,
         )
         _copy(k, row, to, shared, deep & (head % heads.GROUP == 0))
-        if BY_KEY:
+        if way.BY_KEY:
             _copy(decay, row, to + records.DECAY_AT, own, deep)
         else:
             _copy(decay, row, to + records.DECAY_AT, head + d, d == 0)
@@ -347,7 +357,7 @@ def keep_own(
 
 @triton.jit
 def keep(
-    k: Rows, v: Rows, decay: Rows, beta: Rows, a: Rows, b: Rows, records: Records, spans, slots,
+    k: Rows, v: Rows, decay: Rows, beta: Rows, a: Rows, b: Rows, records: Records,
     heads: Heads, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Leaves the rows of a new cell in the record, once `advance` has read what lay there.
@@ -355,15 +365,15 @@ def keep(
     Grid (sequences, GRID - 1, the most columns of an operand / COLUMNS).
     """
     sequence, place = tl.program_id(0), tl.program_id(1)
-    begin = tl.load(spans + sequence * 3).to(tl.int64)
-    end = tl.load(spans + sequence * 3 + 1).to(tl.int64)
-    first = tl.load(spans + sequence * 3 + 2).to(tl.int64)
+    begin = tl.load(records.spans + sequence * 3).to(tl.int64)
+    end = tl.load(records.spans + sequence * 3 + 1).to(tl.int64)
+    first = tl.load(records.spans + sequence * 3 + 2).to(tl.int64)
     last = first + (end - begin)
     fill = last % GRID
     if (first // GRID == last // GRID) | (place >= fill):
         return
     row = end - fill + place
-    record = records.state + tl.load(slots + sequence).to(tl.int64) * records.RECORD
+    record = records.state + tl.load(records.slots + sequence).to(tl.int64) * records.RECORD
     to = record + heads.HEADS * heads.SIZE * heads.WIDTH + place * records.ROW
     columns = tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
     _copy(k, row, to, columns, columns < records.V_AT)
