@@ -45,16 +45,14 @@ def recurrence(given: Given, state: Tensor) -> Mixed:
         given[name].repeat_interleave(heads // given[name].shape[2], dim=2) for name in ("q", "k")
     )
     decay = decay[..., None] if decay.dim() == 3 else decay
-    names = [name for name in ("beta", "a", "b") if given[name] is not None]
+    given = {**given, "q": q, "k": k, "decay": decay}
+    names = [name for name in ("q", "k", "v", "decay", "beta", "a", "b") if given[name] is not None]
 
     def step(matrix: Tensor, rows: tuple[Tensor, ...]) -> Mixed:
-        q, k, v, decay, *others = rows
-        found = dict(zip(names, others, strict=True))
-        beta, a, b = (found.get(name) for name in ("beta", "a", "b"))
-        out, matrix = advance(matrix, q, k, v, decay, rule, beta, a, b)
+        out, matrix = advance(matrix, rule, dict(zip(names, rows, strict=True)))
         return matrix, out
 
-    rows = (q, k, v, decay, *(given[name] for name in names))
+    rows = tuple(given[name] for name in names)
     out, matrix = over_tokens(step, state.unflatten(1, (heads, size)), rows)
     out = out if skip is None else out + skip[:, None] * v
     return out, matrix.flatten(1, 2)

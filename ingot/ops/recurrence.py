@@ -7,6 +7,8 @@ taken up.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
@@ -18,29 +20,20 @@ from ingot.ops.registry import register, rounded
 RULES = ("add", "delta", "low_rank")
 
 
-def advance(
-    state: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    decay: Tensor,
-    rule: str,
-    beta: Tensor | None,
-    a: Tensor | None,
-    b: Tensor | None,
-) -> tuple[Tensor, Tensor]:
-    """One token of sequences or of one: state [..., H, D, P], q, k [..., H, D], v [..., H, P],
-    decay [..., H, D or 1] -> (out [..., H, P], state)."""
-    kept = torch.exp(decay)[..., None] * state
+def advance(state: Tensor, rule: str, rows: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """One token of sequences or of one: state [..., H, D, P] and its rows by the names of
+    `reference`, q, k [..., H, D], v [..., H, P], decay [..., H, D or 1] and so on -> (out
+    [..., H, P], state)."""
+    k, v = rows["k"], rows["v"]
+    kept = torch.exp(rows["decay"])[..., None] * state
     if rule == "low_rank":
-        assert a is not None and b is not None
-        kept = kept - b[..., None] * read(state, a)[..., None, :]
+        kept = kept - rows["b"][..., None] * read(state, rows["a"])[..., None, :]
     if rule == "delta":
         v = v - read(kept, k)
-    if beta is not None:
-        v = beta[..., None] * v
+    if "beta" in rows:
+        v = rows["beta"][..., None] * v
     state = kept + k[..., None] * v[..., None, :]
-    return read(state, q), state
+    return read(state, rows["q"]), state
 
 
 def read(state: Tensor, q: Tensor) -> Tensor:
@@ -90,19 +83,17 @@ def reference(
     heads, size, width = v.shape[2], k.shape[3], v.shape[3]
     q, k = (x.float().repeat_interleave(heads // x.shape[2], dim=2) for x in (q, k))
     decay = (decay[..., None] if decay.dim() == 3 else decay).float()
-    given = [x if x is None else x.float() for x in (beta, a, b)]
-    values = v.float()
+    given = {"q": q, "k": k, "v": v, "decay": decay, "beta": beta, "a": a, "b": b}
+    rows = {name: x[0].float() for name, x in given.items() if x is not None}
     out = torch.zeros(v.shape, device=v.device)
     for own, matrix, kept, _ in runs(v, (heads * size, width), state, spans, records):
         matrix = matrix.view(heads, size, width)
         for t in range(own.start, own.stop):
-            corrections = [x if x is None else x[0, t] for x in given]
-            out[0, t], matrix = advance(
-                matrix, q[0, t], k[0, t], values[0, t], decay[0, t], rule, *corrections
-            )
+            token = {name: x[t] for name, x in rows.items()}
+            out[0, t], matrix = advance(matrix, rule, token)
         if kept is not None:
             kept.copy_(matrix.reshape(kept.shape))
-    return out if skip is None else out + skip.float()[:, None] * values
+    return out if skip is None else out + skip.float()[:, None] * v.float()
 
 
 register(
