@@ -29,7 +29,7 @@ MODULES = {
     "opentelemetry-sdk": "opentelemetry",
 }
 GENERATED = {"protobuf"}  # imported by the modules that a build makes of the .proto files
-MOST_BYTES = 100 * 10**6  # of an installation without extras
+MOST_BYTES = 101 * 10**6  # of an installation without extras
 
 
 def names(requirements: Iterable[str]) -> set[str]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ingot.errors import ModelDirError, TokenizerError
+from ingot.errors import ConfigError, ModelDirError, TokenizerError
 from ingot.files import read_regular
 from ingot.models.checkpoints.formats.settings import QuantizationKeys, settings_of
 from ingot.models.file_names import (
@@ -181,7 +181,10 @@ class ModelDir:
     def speaks_codes(self) -> bool:
         """True if its head gives logits for other tokens than it reads: no tokenizer can have
         both."""
-        values = self.config if self.has(CONFIG) else {}
+        try:
+            values = self.config if self.has(CONFIG) else {}
+        except ConfigError:  # which whoever reads it for itself is told
+            return False
         return HEAD_ROWS in values or values.get("architectures") in SPEAK_CODES
 
     def check_tokenizer(self) -> None:

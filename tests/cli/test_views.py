@@ -75,7 +75,7 @@ def shown(view: ArtifactView, target: str) -> Inspected:
 
 def test_a_summary_names_every_figure(view: ArtifactView) -> None:
     text = inspect.summary(shown(view, "cpu:portable"))
-    assert text.startswith(f"{view.path}   format 3.4, written by ingot 0.1.0\n")
+    assert text.startswith(f"{view.path}   format 3.5, written by ingot 0.1.0\n")
     assert "128 B a token; 8.19 KB for 64 tokens" in text
     for part in (
         "  model       sample (SampleForCausalLM)\n  parameters  392 in 1 layers\n"

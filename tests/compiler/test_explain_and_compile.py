@@ -222,7 +222,7 @@ DAMAGES: dict[str, Damage] = {
     "tensor more": tensors(lambda t: t.update(more=torch.ones(2))),
     "misshapen": tensors(lambda t: t.update({Q: t[Q][:8].clone()})),
     "integers": tensors(lambda t: t.update({Q: t[Q].to(torch.int8)})),
-    "unknown architecture": config(architectures=["MambaForCausalLM"]),
+    "unknown architecture": config(architectures=["OtherForCausalLM"]),
     "no architecture": config(architectures=None),
     "two architectures": config(architectures=["LlamaForCausalLM", "GPT2LMHeadModel"]),
     "unknown key": config(odd=3),

@@ -21,7 +21,7 @@ from tests.end_to_end.test_text_models import MOST, interpreted
 from tests.support.core import core
 from tests.support.text_models import KINDS, TEXTS, rows, saved, with_modules, write
 
-SIZES = KINDS["gemma2"].sizes
+SIZES = KINDS["embedding_gemma2"].sizes
 TOWER = {
     "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
     "num_key_value_heads": 2, "head_dim": 8,
@@ -74,7 +74,7 @@ def test_kernels_give_the_vectors_of_a_model_that_also_takes_images(tmp_path: Pa
 def test_rounded_vectors_point_where_those_of_transformers_do(
     options: dict, least: float, tmp_path: Path
 ) -> None:
-    judge = KINDS["gemma2"].build("Model")
+    judge = KINDS["embedding_gemma2"].build("Model")
     out = compiled(with_modules(saved(judge, tmp_path / "m")), tmp_path / "out", **options)
     wanted = torch.stack([rows(judge, text).mean(0) for text in TEXTS])
     with ingot.Embedder(out) as embedder:
@@ -96,7 +96,7 @@ def test_rounded_vectors_point_where_those_of_transformers_do(
 )
 def test_other_options_give_other_vectors(change: str, value: Any, tmp_path: Path) -> None:
     """So an option that was read wrongly would show."""
-    judge = KINDS["gemma2"].build("Model")
+    judge = KINDS["embedding_gemma2"].build("Model")
     wanted = torch.stack([rows(judge, text).mean(0) for text in TEXTS])
     folder = with_modules(saved(judge, tmp_path))
     path = folder / "config.json"
@@ -119,7 +119,7 @@ def test_a_silent_file_says_what_transformers_takes_it_for() -> None:
 
 
 def test_heads_of_kinds_are_heads_of_layers(tmp_path: Path) -> None:
-    folder = saved(KINDS["gemma2"].build("Model"), tmp_path)
+    folder = saved(KINDS["embedding_gemma2"].build("Model"), tmp_path)
     found = registry.load_config(ModelDir.open(folder))
     values = json.loads((folder / "config.json").read_text())
     del values["per_layer_config"]

@@ -121,7 +121,7 @@ KINDS = {
         },
     ),
     # Head sizes, thetas and a pair of heads of their own in the full layer; not all pairs turn.
-    "gemma2": Kind(
+    "embedding_gemma2": Kind(
         transformers.EmbeddingGemma2TextConfig,
         "EmbeddingGemma2Text",
         {

@@ -121,6 +121,7 @@ class SparseEncoder(Block):
         self.head = nn.ModuleList([DenseLayer(transform, config, head.masked.transform)])
         self.scores = TokenScores(self.blueprint.parts["scores"])
         self.pool, self.log1ps = Pool(head.pooling), head.log1ps
+        self.becomes = {"activation": self.log1ps}
 
     def forward(self, input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         x = self.head[0](self.model(input_ids, positions))
