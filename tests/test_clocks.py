@@ -24,6 +24,7 @@ SHOW_DATES = {
     "ingot/serve/ray/remote.py": 1,  # the same of replicas
     "ingot/serve/registry/events.py": 1,  # `time` of events
     "ingot/serve/registry/loader.py": 1,  # `last_used` of models
+    "ingot/serve/session_jobs.py": 1,  # `created` of sessions
     "ingot/serve/metrics/tracing.py": 1,  # the end of a span
     "ingot/serve/edge/logs.py": 2,  # the beginning of a line
     "ingot/runtime/metrics.py": 1,  # the date by which moments are shown, taken once

@@ -436,6 +436,8 @@ def test_tokens_that_no_text_can_be_made_of_end_their_request_alone(llm, monkeyp
 
 def test_a_text_that_makes_the_tokenizer_panic_is_a_bad_prompt(llm, monkeypatch):
     class Backend:
+        model = llm.get_tokenizer().backend.model
+
         def encode_batch_fast(self, texts, **options):
             raise Panic("at the disco")
 

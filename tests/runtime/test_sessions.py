@@ -18,6 +18,7 @@ from ingot.runtime.llm import LLM
 from ingot.runtime.params import SamplingParams
 from ingot.runtime.sessions.state_file import StateFile
 from tests.runtime.fake_model import LIMITS, PAGE_BYTES, write_fake
+from tests.runtime.gate import Gate
 from tests.runtime.session_checks import (
     DRAWN,
     bits,
@@ -77,11 +78,15 @@ def test_text_is_fed_without_a_second_beginning(open_model):
 
 def test_a_session_does_one_thing_at_a_time(open_model):
     with open_model() as llm, llm.open_session(IDS) as session:
-        stream = session.stream(DRAWN)
+        gate, params = Gate(), DRAWN.clone()
+        params.logits_processors = [gate]
+        stream = session.stream(params)
+        assert gate.reached.wait(60)
         for work in (session.generate, session.fork, lambda: session.feed([1])):
             with pytest.raises(SessionError, match="does something else"):
                 work()
         stream.close()
+        gate.open()
         while session._state.turn.locked():
             llm.counters()  # a question that the engine's thread answers behind the end
         assert len(session.token_ids) >= len(IDS)

@@ -10,7 +10,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Match, Route
 
 from ingot.serve.edge.record import plain_path
 from ingot.serve.http.generate import Generate
@@ -87,6 +87,12 @@ async def _on_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException), "registered for no other"
     path = request.url.path[:200]
     if error.status_code == 405:
-        allow = ", ".join(sorted((error.headers or {}).get("Allow", "").split(", ")))
-        return refused(wrong_method(path, request.method, allow))
+        return refused(wrong_method(path, request.method, ", ".join(_methods(request))))
     return refused(UnknownRoute(f"there is no {path}", hint="GET /openapi.json lists all."))
+
+
+def _methods(request: Request) -> list[str]:
+    """What a path takes, of all its routes. Starlette names the methods of the first one alone."""
+    routes: list[Route] = request.app.routes
+    matching = (each for each in routes if each.matches(request.scope)[0] is not Match.NONE)
+    return sorted({method for each in matching for method in each.methods or ()})
