@@ -56,7 +56,7 @@ def test_page_runs_from_graph_to_kernel(changed: Path) -> None:
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    assert "lower_clamps: 2 of 2" in done.stdout and "relative error" in done.stdout
+    assert "lower_clips: 2 of 2" in done.stdout and "relative error" in done.stdout
 
 
 def test_a_change_that_fits_nowhere_is_refused(tmp_path: Path) -> None:
@@ -69,4 +69,4 @@ def test_a_change_that_fits_nowhere_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_op_of_the_page_is_none_of_ours() -> None:
-    assert "clamp" not in TRAITS
+    assert "clip" not in TRAITS
