@@ -177,12 +177,12 @@ def test_one_thing_at_a_time(fake_artifact):
         asked = [
             called(
                 client.app, "POST", "/v1/completions",
-                {"prompt": [7], **GREEDY, "max_tokens": 60, "session_id": session}, key="ann",
+                {"prompt": [7], **GREEDY, "max_tokens": 10, "session_id": session}, key="ann",
             )
             for _ in range(4)
         ]  # fmt: skip
         codes = sorted([call.status for call in await asyncio.gather(*asked)])
-        assert codes[0] == 200 and set(codes) <= {200, 409, 400}, codes
+        assert codes[0] == 200 and set(codes) <= {200, 409}, codes
         assert len(await client.complete([7], session_id=session, max_tokens=1)) == 1
 
     use(fake_artifact, work)
