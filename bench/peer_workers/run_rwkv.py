@@ -57,6 +57,8 @@ def own_tensors(folder: Path) -> dict[str, torch.Tensor]:
             found[new] = values.t().contiguous() if turned else values
             if vector:
                 found[new] = values.reshape(1, 1, -1)
+    if "blocks.0.att.a0" not in found:
+        sys.exit("it reads RWKV-7 alone")
     for number in (0, 1, 2):  # its first layer has matrices that nothing reads
         found[f"blocks.0.att.v{number}"] = found[f"blocks.0.att.a{number}"]
     return found
