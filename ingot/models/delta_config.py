@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ingot.errors import ContradictionError
-from ingot.models.rope import RopeConfig
+from ingot.models.record_config import KeepsRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeltaConfig:
+class DeltaConfig(KeepsRecord):
     """A mixer whose heads correct what they hold of a key, at a rate, while all of it decays.
 
     Attributes:
@@ -59,32 +59,12 @@ class DeltaConfig:
         """Width of queries, keys and values side by side."""
         return 2 * self.k_size + self.v_size
 
-    # What a model asks of every kind of mixer.
-
-    @property
-    def window(self) -> int:
-        """Window of a query in tokens; 0: it sees all."""
-        return 0
-
-    @property
-    def ropes(self) -> tuple[RopeConfig, ...]:
-        """Rotations; there are none."""
-        return ()
-
-    @property
-    def cached(self) -> tuple[tuple[int, int], ...]:
-        """What is cached of every token; nothing."""
-        return ()
+    # What a model asks of every kind of mixer; see also `KeepsRecord`.
 
     @property
     def records(self) -> tuple[tuple[int, int], ...]:
         """The shape of each thing that is kept of a sequence, in float32."""
         return (self.taps - 1, self.qkv_size), (self.value_heads * self.key_dim, self.value_dim)
-
-    @property
-    def block_size(self) -> int:
-        """Columns of what is cached that share a scale in int8; nothing is cached."""
-        return 1
 
     @property
     def temporary_width(self) -> int:
