@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from ingot.version import DISTRIBUTION, __version__
+from tests.support.ci import targets_in_ci
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -48,8 +49,7 @@ def test_the_workflow_runs_what_ci_runs():
     commands = [step["run"] for step in steps if "run" in step]
     assert all(re.fullmatch(r"make [a-z-]+( [A-Z]+=\S.*)?", command) for command in commands)
     called = {command.split()[1] for command in commands}
-    in_ci = set(re.findall(r"^make ([a-z-]+)", (ROOT / ".ci/run").read_text(), re.M))
-    assert in_ci <= called <= TARGETS
+    assert set(targets_in_ci()) <= called <= TARGETS
     assert all(
         re.fullmatch(r"[\w-]+/[\w-]+@v\d+", step["uses"]) for step in steps if "uses" in step
     )

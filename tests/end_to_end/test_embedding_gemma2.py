@@ -13,6 +13,7 @@ import transformers
 from safetensors.torch import load_file
 
 import ingot
+from ingot.artifact.programs import ENCODE, TOKENS, Program
 from ingot.errors import ConfigError
 from ingot.models import registry
 from ingot.models.config import ModelConfig
@@ -52,11 +53,26 @@ def error(got: np.ndarray, wanted: np.ndarray) -> float:
     return float(np.linalg.norm(got - wanted) / np.linalg.norm(wanted))
 
 
-def test_kernels_give_the_vectors_of_a_model_that_also_takes_images(tmp_path: Path) -> None:
+@pytest.mark.parametrize("program", [ENCODE, TOKENS], ids=lambda program: program.name)
+def test_vectors_are_those_of_a_model_that_also_takes_images(
+    program: Program, tmp_path: Path
+) -> None:
     """Of texts and of their tokens, which are projected before they are pooled."""
     judge = whole()
     folder = with_modules(saved(judge, tmp_path / "m"), "max", normalize=False)
     assert any(name.startswith("vision_tower.") for name in load_file(folder / "model.safetensors"))
+    found = [rows(judge, text) for text in TEXTS]
+    wanted = (
+        torch.stack([each.amax(0) for each in found]) if program is ENCODE else torch.cat(found)
+    )
+    _, got = interpreted(folder, TEXTS, program=program)
+    assert error(got.numpy(), wanted.numpy()) < MOST
+
+
+@pytest.mark.thorough
+def test_kernels_give_the_same_vectors(tmp_path: Path) -> None:
+    judge = whole()
+    folder = with_modules(saved(judge, tmp_path / "m"), "max", normalize=False)
     wanted = [rows(judge, text).numpy() for text in TEXTS]
     out = compiled(folder, tmp_path / "out", programs=["encode", "tokens"])
     with ingot.Embedder(out) as embedder:

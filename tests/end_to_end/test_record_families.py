@@ -9,7 +9,6 @@ from ingot.runtime.llm import LLM
 from tests.end_to_end import integers, test_company
 from tests.end_to_end.support import Compile, Compiled, check_logits, limit_of
 from tests.end_to_end.test_families import NEW_TOKENS, check_greedy
-from tests.support.core import core
 
 LONGEST = 300 + NEW_TOKENS
 # Attention, Mamba-2, an MLP and plain experts on latent rows, each alone in a layer.
@@ -21,15 +20,15 @@ def named(case: Compile) -> str:
     return f"{case.name}-{case.dtype}-{case.quantize}"
 
 
+# The core has their kernels (tests/targets/cpu/test_records.py) and modules (tests/models).
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "case",
-    core(
+    [
         FIRST,
-        further=[
-            *(Compile(name, "float32", LONGEST) for name in OTHERS),
-            *(Compile(name, "bfloat16", LONGEST) for name in ("lfm3", "granitehybrid_moe")),
-        ],
-    ),
+        *(Compile(name, "float32", LONGEST) for name in OTHERS),
+        *(Compile(name, "bfloat16", LONGEST) for name in ("lfm3", "granitehybrid_moe")),
+    ],
     ids=named,
 )
 def test_compiled_logits_and_tokens_are_those_of_transformers(

@@ -6,7 +6,6 @@ import json
 import math
 import threading
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -23,20 +22,16 @@ from ingot.ops.pool import HOWS, pooled
 from ingot.runtime.embedding import PooledRows
 from ingot.runtime.llm import LLM
 from ingot.runtime.verify import replay
-from tests.support.made_once import made_once
+from tests.support.text_models import writer
 
 TEXTS = ["First Citizen:", "Before we proceed any further, hear me speak.\n" * 9, "Speak, speak."]
 GREEDY = ingot.SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
 
 
 @pytest.fixture(scope="module")
-def artifact(shakespeare_dir: Path) -> Path:
-    """The bundled model in float32, with both programs."""
-    make = partial(
-        ingot.compile, shakespeare_dir, dtype="float32", programs=["hidden", "step"],
-        max_num_batched_tokens=48, quality=False,
-    )  # fmt: skip
-    return made_once("hidden", lambda place: make(out=place / "a.ingot")) / "a.ingot"
+def artifact() -> Path:
+    """A tiny model in float32, with both programs."""
+    return writer()
 
 
 @pytest.fixture(scope="module")
@@ -55,8 +50,9 @@ def test_both_programs_read_one_file_of_weights(artifact: Path) -> None:
     assert opened.target.programs.keys() == {"step", "hidden"}
 
 
-def test_vectors_are_of_the_hidden_states_of_transformers(llm: LLM, shakespeare_dir: Path) -> None:
-    model = AutoModelForCausalLM.from_pretrained(shakespeare_dir, dtype=torch.float32).eval()
+def test_vectors_are_of_the_hidden_states_of_transformers(llm: LLM) -> None:
+    model_dir = llm.artifact.path.with_name("model")
+    model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32).eval()
     found = llm.embed(TEXTS, pooling="mean", normalize=False)
     for each, last in zip(found, vectors(llm, TEXTS, normalize=False), strict=True):
         with torch.no_grad():

@@ -19,7 +19,7 @@ from tests.support.made_once import made_once
 
 BUNDLED = Path(__file__).parents[2] / "golden" / "models" / "shakespeare"
 VOCAB = 2048
-TAGS = ("O", "B-PER", "I-PER")
+TAGS = ("O", *(f"{place}-{kind}" for kind in ("PER", "LOC", "ORG") for place in "BI"))
 TEXTS = [[11, 700, 3, 42, 900], [5], [(i * 37) % VOCAB for i in range(40)]]
 SIZES = {
     "vocab_size": VOCAB,
@@ -258,6 +258,28 @@ def wide_embedder() -> Path:
     return made_once("wide_embedder", make) / "out"
 
 
+def writer(*, embeds: bool = False) -> Path:
+    """The artifact of a tiny Qwen3 that writes, with hidden states, or as one that also embeds."""
+    import ingot
+
+    def make(place: Path) -> None:
+        torch.manual_seed(0)
+        config = transformers.Qwen3Config(
+            vocab_size=VOCAB, hidden_size=64, num_hidden_layers=2, num_attention_heads=4,
+            num_key_value_heads=2, head_dim=16, intermediate_size=96, max_position_embeddings=256,
+            tie_word_embeddings=True,
+        )  # fmt: skip
+        model = saved(transformers.Qwen3ForCausalLM(config), place / "model")
+        if embeds:
+            with_modules(model, "lasttoken")
+        programs = [] if embeds else ["hidden", "step"]
+        ingot.compile(
+            model, place / "out", dtype="float32", max_num_batched_tokens=48, programs=programs
+        )
+
+    return made_once(f"writer-{embeds}", make) / "out"
+
+
 def without_prompt(rows: Tensor, unpooled: int) -> Tensor:
     """What the model of `wide_embedder` makes of rows [T, 60], of which so many are of a prompt."""
     kept = rows[unpooled:]
@@ -266,9 +288,12 @@ def without_prompt(rows: Tensor, unpooled: int) -> Tensor:
 
 
 def colbert_dir(folder: Path) -> Path:
-    """A tiny BERT with a Dense layer for each token and no Pooling, as PyLate writes it."""
+    """A tiny BERT with a Dense layer for each token and no Pooling, as PyLate writes it.
+
+    It is as wide as `tagger` has labels, so that both have the same kernels, which are built once.
+    """
     saved(KINDS["bert"].build("Model"), folder)
-    with_modules(folder, dense=[28])
+    with_modules(folder, dense=[len(TAGS)])
     modules = json.loads((folder / "modules.json").read_text())
     kept = [each for each in modules if each["path"] in ("", "2_Dense")]
     kept[1]["type"] = "pylate.models.Dense.Dense"
@@ -345,7 +370,7 @@ def tagger() -> Path:
     import ingot
 
     def make(place: Path) -> None:
-        folder = saved(KINDS["bert"].build("ForTokenClassification"), place / "model")
+        folder = saved(KINDS["bert"].build("ForTokenClassification", len(TAGS)), place / "model")
         config = json.loads((folder / "config.json").read_text())
         names = {str(i): name for i, name in enumerate(TAGS)}
         write(folder / "config.json", {**config, "id2label": names})
